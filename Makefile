@@ -1,0 +1,61 @@
+# `make run` and `make test` do all the set-up on a fresh machine that has Python 3.11 or later.
+
+PYTHON ?= python3
+VENV ?= .venv
+DATA ?= data
+LISTEN ?= tcp:9092:interface=127.0.0.1
+
+BIN := $(VENV)/bin
+PACKAGING := setup.cfg setup.py pyproject.toml
+CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
+
+.PHONY: help run test lint parity clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff, mypy and the import rules"
+	@echo "make parity  run the tests under trial as well and compare with make test"
+	@echo "make clean   remove $(VENV) and everything that was built"
+	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made with"
+
+run: $(VENV)/run.stamp
+	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --data $(DATA)
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml
+
+lint: $(VENV)/lint.stamp
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_import_rules.py
+
+parity: $(VENV)/test.stamp
+	$(BIN)/python .ci/parity.py build/pytest.xml
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src plugins twisted tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f twisted/plugins/dropin.cache
+
+# Editable, so that a change in the sources needs no new installation, and because trial imports the tests from here.
+$(VENV)/run.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/run.stamp
+
+$(VENV)/lint.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	@touch $@ $(VENV)/run.stamp $(VENV)/test.stamp
+
+$(VENV)/venv.stamp:
+	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is not installed; name one with make PYTHON=python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "admission needs Python 3.11 or later, and $(PYTHON) is $$("$(PYTHON)" -V 2>&1); name another with make PYTHON=python3.11" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	@touch $@

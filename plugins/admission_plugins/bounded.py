@@ -1,0 +1,435 @@
+# -*- test-case-name: tests.test_bounded -*-
+"""
+Memory pools: one bounded, as KIP-72 has it, and one without a bound.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from admission.interfaces import FRAMES, ILease, IMemoryPool, PolicyContext
+from admission.metrics.rate import TimeShare
+from admission.units import formatBytes, parseBytes
+
+SMALLEST_SLAB_BYTES = 4096
+LARGEST_SLAB_BYTES = 1 << 20
+IDLE_CAP_BYTES = 64 << 20
+
+
+@implementer(ILease)
+class Lease:
+    """
+    Bytes taken from a L{BoundedPool} or an L{UnboundedPool}.
+
+    @ivar backing: what C{buffer} is a view of; the pool's business.
+    """
+
+    __slots__ = ("_pool", "backing", "buffer", "purpose", "sizeBytes")
+
+    def __init__(
+        self,
+        pool: BoundedPool | UnboundedPool,
+        sizeBytes: int,
+        purpose: str,
+        backing: bytearray | mmap.mmap | None = None,
+        buffer: memoryview | None = None,
+    ) -> None:
+        self._pool: BoundedPool | UnboundedPool | None = pool
+        self.sizeBytes = sizeBytes
+        self.purpose = purpose
+        self.backing = backing
+        self.buffer = buffer
+
+    def release(self) -> None:
+        """
+        Give the bytes back.  A slice of C{buffer} that somebody still holds
+        stays valid: its memory is then not used again.
+
+        @raise RuntimeError: if the lease has been released before.
+        """
+        pool = self._pool
+        if pool is None:
+            raise RuntimeError(f"{self!r} was released twice")
+        self._pool = None
+        pool.giveBack(self)
+
+    def __del__(self) -> None:
+        pool = self._pool
+        if pool is not None:
+            self._pool = None
+            pool.dropped(self.sizeBytes, self.purpose)
+
+    def __repr__(self) -> str:
+        state = "released" if self._pool is None else "held"
+        return f"<Lease of {formatBytes(self.sizeBytes)} for {self.purpose}, {state}>"
+
+
+class Slabs:
+    """
+    Buffers kept for reuse, by size class: four classes to each doubling, so
+    that a slab is at most a quarter larger than what it holds.  Touching a
+    fresh page costs more than copying into it, which is what reuse saves.
+    """
+
+    __slots__ = ("_free", "idleBytes")
+
+    def __init__(self) -> None:
+        self.idleBytes = 0
+        self._free: dict[int, list[bytearray]] = {}
+
+    @staticmethod
+    def capacityFor(sizeBytes: int) -> int:
+        """
+        The size of the slab that holds C{sizeBytes}, which is at least
+        C{SMALLEST_SLAB_BYTES}.
+        """
+        step = 1 << (sizeBytes - 1).bit_length() - 3
+        return -(-sizeBytes // step) * step
+
+    def take(self, capacityBytes: int) -> bytearray | None:
+        """
+        The slab of that class that was put back last, if there is one.
+        """
+        free = self._free.get(capacityBytes)
+        if not free:
+            return None
+        self.idleBytes -= capacityBytes
+        return free.pop()
+
+    def put(self, slab: bytearray) -> None:
+        """
+        Keep C{slab}.
+        """
+        self.idleBytes += len(slab)
+        self._free.setdefault(len(slab), []).append(slab)
+
+    def evict(self, excessBytes: int) -> None:
+        """
+        Let go of at least C{excessBytes}, or of everything, largest first.
+        """
+        for capacity in sorted(self._free, reverse=True):
+            free = self._free[capacity]
+            while free and excessBytes > 0:
+                free.pop()
+                self.idleBytes -= capacity
+                excessBytes -= capacity
+
+
+class Ledger:
+    """
+    What both pools have in common: who holds how much, who wants to be told of
+    releases, and what became of leases that were dropped.
+
+    @ivar peakFrameBytes: the most that frames have held at any time.
+    @ivar reclaimedLeases: how many leases were dropped without a release.
+    """
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self._used = {FRAMES: 0}
+        self.usedBytesByPurpose: Mapping[str, int] = self._used
+        self.peakFrameBytes = 0
+        self.reclaimedLeases = 0
+        self._listeners: list[Callable[[], None]] = []
+        self._dropped: deque[tuple[int, str]] = deque()
+        self._thread = threading.get_ident()
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """
+        Have C{listener} called at each release.
+        """
+        self._listeners.append(listener)
+
+    def dropped(self, sizeBytes: int, purpose: str) -> None:
+        """
+        For L{Lease.__del__} only, which may run in any thread: the garbage
+        collector decides.  In a thread of its own choice it only takes note,
+        for the next allocation to find.
+        """
+        self._dropped.append((sizeBytes, purpose))
+        if threading.get_ident() == self._thread:
+            self._reclaim()
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            try:
+                listener()
+            except Exception:
+                self._log.failure("a listener of the memory pool failed")
+
+    def _reclaim(self) -> None:
+        while self._dropped:
+            sizeBytes, purpose = self._dropped.popleft()
+            self._uncount(sizeBytes, purpose)
+            self.reclaimedLeases += 1
+            self._log.error(
+                "a lease of {sizeBytes} bytes for {purpose} was dropped without being released: this is a bug; "
+                "the memory was reclaimed",
+                sizeBytes=sizeBytes,
+                purpose=purpose,
+            )
+
+    def _uncount(self, sizeBytes: int, purpose: str) -> None:
+        self._used[purpose] -= sizeBytes
+
+
+@implementer(IMemoryPool)
+class BoundedPool(Ledger):
+    """
+    At most C{sizeBytes}, and one request more.
+
+    In the default mode an allocation succeeds as long as a single byte is
+    available, so that large requests cannot starve behind small ones; what
+    frames hold is then bounded by C{sizeBytes + largestBytes - 1}.  In strict
+    mode the whole request must be available, and the bound is C{sizeBytes}.
+
+    Memory kept for reuse counts against C{sizeBytes} too: it goes before what
+    is taken and what is kept together would pass it.
+
+    @ivar depleted: the share of time during which requests are refused, from
+        the first refusal to the next success or release.
+    """
+
+    def __init__(
+        self,
+        sizeBytes: int,
+        largestBytes: int | None = None,
+        strict: bool = False,
+        seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """
+        @param largestBytes: the largest single allocation; C{sizeBytes} unless given.
+        @param seconds: a monotonic clock, for C{depleted}.
+        @raise ValueError: if a size is not positive or C{largestBytes} exceeds C{sizeBytes}.
+        """
+        if largestBytes is None:
+            largestBytes = sizeBytes
+        if sizeBytes < 1 or largestBytes < 1:
+            raise ValueError("the size of the pool and its largest allocation must be positive")
+        if largestBytes > sizeBytes:
+            raise ValueError(
+                f"the largest allocation, {formatBytes(largestBytes)}, exceeds the pool's {formatBytes(sizeBytes)}"
+            )
+        super().__init__()
+        self.sizeBytes = sizeBytes
+        self.largestBytes = largestBytes
+        self.strict = strict
+        self.availableBytes = sizeBytes
+        self.depleted = TimeShare()
+        self._isDry = False
+        self._seconds = seconds
+        self._slabs = Slabs()
+        self._idleCapBytes = min(sizeBytes // 8, IDLE_CAP_BYTES)
+
+    @property
+    def idleBytes(self) -> int:
+        """
+        Memory kept for reuse, in bytes.
+        """
+        return self._slabs.idleBytes
+
+    def isOutOfMemory(self) -> bool:
+        """
+        Whether C{availableBytes} is zero or less.
+        """
+        return self.availableBytes <= 0
+
+    def tryAllocate(self, sizeBytes: int) -> Lease | None:
+        """
+        Take C{sizeBytes} bytes if the pool has any (in strict mode: if it has
+        them all), or if charges alone hold what there is.
+
+        @return: a lease, or L{None} when there is no memory.
+        @raise ValueError: if C{sizeBytes} is not from 1 to C{largestBytes}.
+        """
+        if not 0 < sizeBytes <= self.largestBytes:
+            raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.largestBytes}")
+        if self._dropped:
+            self._reclaim()
+        used = self._used
+        if self.availableBytes < (sizeBytes if self.strict else 1) and used[FRAMES]:
+            if not self._isDry:
+                self._isDry = True
+                self.depleted.begin(self._seconds())
+            return None
+        backing: bytearray | mmap.mmap
+        if sizeBytes < SMALLEST_SLAB_BYTES:
+            backing = bytearray(sizeBytes)
+            buffer = memoryview(backing)
+        elif sizeBytes > LARGEST_SLAB_BYTES:
+            # Memory of its own: untouched pages cost nothing, and all of them
+            # go back to the system at the release, whatever the heap looks like.
+            backing = mmap.mmap(-1, sizeBytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            buffer = memoryview(backing)
+        else:
+            capacityBytes = Slabs.capacityFor(sizeBytes)
+            backing = self._slabs.take(capacityBytes) or bytearray(capacityBytes)
+            buffer = memoryview(backing)[:sizeBytes]
+        # Counted only now: where the system refuses, the pool stays whole.
+        if self._isDry:
+            self._endDrySpell()
+        self.availableBytes -= sizeBytes
+        frames = used[FRAMES] = used[FRAMES] + sizeBytes
+        if frames > self.peakFrameBytes:
+            self.peakFrameBytes = frames
+        if self._slabs.idleBytes and self._slabs.idleBytes > self.availableBytes:
+            self._evictIdle()
+        return Lease(self, sizeBytes, FRAMES, backing, buffer)
+
+    def charge(self, sizeBytes: int, purpose: str) -> Lease:
+        """
+        Count C{sizeBytes} bytes that exist already.
+
+        @raise ValueError: if C{sizeBytes} is negative.
+        """
+        if sizeBytes < 0:
+            raise ValueError(f"cannot charge {sizeBytes} bytes")
+        self.availableBytes -= sizeBytes
+        if purpose not in self._used:
+            self._used[purpose] = 0
+        self._used[purpose] += sizeBytes
+        if self._slabs.idleBytes and self._slabs.idleBytes > self.availableBytes:
+            self._evictIdle()
+        return Lease(self, sizeBytes, purpose)
+
+    def giveBack(self, lease: Lease) -> None:
+        """
+        For L{Lease.release} only.
+        """
+        self.availableBytes += lease.sizeBytes
+        self._used[lease.purpose] -= lease.sizeBytes
+        buffer, backing = lease.buffer, lease.backing
+        if backing is not None:
+            lease.buffer = lease.backing = None
+            self._recycle(buffer, backing)
+        if self._isDry:
+            self._endDrySpell()
+        self._tell()
+
+    def _recycle(self, buffer: memoryview | None, backing: bytearray | mmap.mmap) -> None:
+        capacityBytes = len(backing)
+        idleBytes = self._slabs.idleBytes + capacityBytes
+        try:
+            if buffer is not None:
+                buffer.release()
+            if isinstance(backing, mmap.mmap):
+                backing.close()
+            elif (
+                capacityBytes >= SMALLEST_SLAB_BYTES
+                and idleBytes <= self._idleCapBytes
+                and idleBytes <= self.availableBytes
+            ):
+                # Raises while a slice exists.
+                backing.append(backing.pop())
+                self._slabs.put(backing)
+        except BufferError:
+            # Somebody keeps a slice, so this memory must not be handed out
+            # again; it goes when the slice does.
+            pass
+
+    def _evictIdle(self) -> None:
+        excessBytes = self._slabs.idleBytes - max(self.availableBytes, 0)
+        if excessBytes > 0:
+            self._slabs.evict(excessBytes)
+
+    def _endDrySpell(self) -> None:
+        self._isDry = False
+        self.depleted.end(self._seconds())
+
+    def _uncount(self, sizeBytes: int, purpose: str) -> None:
+        super()._uncount(sizeBytes, purpose)
+        self.availableBytes += sizeBytes
+        if self._isDry:
+            self._endDrySpell()
+
+    def __repr__(self) -> str:
+        return (
+            f"<BoundedPool {formatBytes(self.sizeBytes - self.availableBytes)} of {formatBytes(self.sizeBytes)} used"
+            f"{', strict' if self.strict else ''}>"
+        )
+
+
+@implementer(IMemoryPool)
+class UnboundedPool(Ledger):
+    """
+    No bound: every allocation succeeds, and the ledger is kept all the same.
+
+    As with Kafka's C{MemoryPool.NONE}, C{sizeBytes} and C{availableBytes} are
+    2^63 - 1.
+    """
+
+    sizeBytes = largestBytes = availableBytes = 2**63 - 1
+    idleBytes = 0
+
+    def isOutOfMemory(self) -> bool:
+        """
+        Never.
+        """
+        return False
+
+    def tryAllocate(self, sizeBytes: int) -> Lease:
+        """
+        Take C{sizeBytes} bytes.
+
+        @raise ValueError: if C{sizeBytes} is not from 1 to 2^63 - 1.
+        """
+        if not 0 < sizeBytes <= self.largestBytes:
+            raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.largestBytes}")
+        if self._dropped:
+            self._reclaim()
+        backing = bytearray(sizeBytes)
+        frames = self._used[FRAMES] = self._used[FRAMES] + sizeBytes
+        self.peakFrameBytes = max(self.peakFrameBytes, frames)
+        return Lease(self, sizeBytes, FRAMES, backing, memoryview(backing))
+
+    def charge(self, sizeBytes: int, purpose: str) -> Lease:
+        """
+        Count C{sizeBytes} bytes that exist already.
+
+        @raise ValueError: if C{sizeBytes} is negative.
+        """
+        if sizeBytes < 0:
+            raise ValueError(f"cannot charge {sizeBytes} bytes")
+        if purpose not in self._used:
+            self._used[purpose] = 0
+        self._used[purpose] += sizeBytes
+        return Lease(self, sizeBytes, purpose)
+
+    def giveBack(self, lease: Lease) -> None:
+        """
+        For L{Lease.release} only.
+        """
+        self._used[lease.purpose] -= lease.sizeBytes
+        lease.buffer = lease.backing = None
+        self._tell()
+
+
+def buildBounded(context: PolicyContext, size: str, strict: str = "no", max: str | None = None) -> BoundedPool:
+    """
+    C{bounded:SIZE[:strict=yes|no][:max=SIZE]}.
+    """
+    if strict not in ("yes", "no"):
+        raise ValueError(f"strict={strict}: say yes or no")
+    sizeBytes = parseBytes(size)
+    if max is not None:
+        largestBytes = parseBytes(max)
+    elif context.largestRequestBytes is not None:
+        largestBytes = min(sizeBytes, context.largestRequestBytes)
+    else:
+        largestBytes = sizeBytes
+    return BoundedPool(sizeBytes, largestBytes, strict == "yes", context.clock.seconds)
+
+
+def buildUnbounded(context: PolicyContext) -> UnboundedPool:
+    """
+    C{unbounded}.
+    """
+    return UnboundedPool()

@@ -1,0 +1,58 @@
+# -*- test-case-name: tests.test_clock -*-
+"""
+The two clocks, and the only place that reads them.
+
+Twisted's reactors tell wall time: C{reactor.seconds} is L{time.time}, which
+jumps when the machine's clock is set.  A quota that divides by elapsed
+seconds, or a wait that compares against a deadline, would go wrong with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from zope.interface import implementer
+
+
+def wallSeconds() -> float:
+    """
+    Seconds since the epoch: for records, retention and events, never to
+    measure how long something took.
+    """
+    return time.time()
+
+
+@implementer(IReactorTime)
+class MonotonicClock:
+    """
+    A reactor's timers beside a clock that never jumps.
+
+    Delays count from now, so the reactor's own C{callLater} serves.  What it
+    returns is the reactor's: C{delay}, C{reset} and C{cancel} mean what they
+    say, but C{getTime} is on the reactor's wall time and not to be compared
+    with L{seconds}.  When the machine's clock is set, the reactor runs calls
+    early or late by the jump; code that must not act early looks at
+    L{seconds} when called.
+    """
+
+    def __init__(self, reactor: IReactorTime) -> None:
+        """
+        @param reactor: where timers run.
+        """
+        self._reactor = reactor
+        # An attribute rather than a method: every request asks several times, and this spares a Python frame.
+        self.seconds: Callable[[], float] = time.monotonic
+
+    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
+        """
+        See L{IReactorTime.callLater}.
+        """
+        return self._reactor.callLater(delay, callable, *args, **kwargs)
+
+    def getDelayedCalls(self) -> Sequence[IDelayedCall]:
+        """
+        See L{IReactorTime.getDelayedCalls}; all of the reactor's.
+        """
+        return self._reactor.getDelayedCalls()

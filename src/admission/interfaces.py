@@ -1,0 +1,440 @@
+# -*- test-case-name: tests.test_interfaces -*-
+"""
+The contracts of the framework: what a policy must offer, and who calls it when.
+
+This module is imported by every Twisted command of an environment that has
+us installed (the plug-in cache names its interfaces), so it imports nothing
+heavy and never touches the reactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from attrs import field, frozen
+from zope.interface import Attribute, Interface
+
+FRAMES = "frames"
+"""Purpose of a lease that holds a request's bytes as they arrived."""
+
+REQUESTS = "requests"
+"""Purpose of a charge for what decoding a request created."""
+
+PARKED = "parked"
+"""Purpose of a charge for work that waits in a purgatory."""
+
+RESPONSES = "responses"
+"""Purpose of a charge for responses that the kernel has not taken yet."""
+
+CONNECTIONS = "connections"
+"""Purpose of a charge for what a connection costs by being open."""
+
+
+class ILease(Interface):
+    """
+    Bytes taken from a pool, to be given back exactly once.
+
+    A lease that is dropped without having been given back is reclaimed by its
+    pool and reported as a bug.
+    """
+
+    buffer: memoryview | None = Attribute(
+        "Writable memory of exactly C{sizeBytes} bytes, or L{None} for a charge and after L{release}."
+    )
+    sizeBytes: int = Attribute("How many bytes the lease counts for.")
+    purpose: str = Attribute("What they are for: one of the purposes of this module, or another word.")
+
+    def release() -> None:
+        """
+        Give the bytes back.  May call the listeners of the pool, which only
+        take note (see L{IMemoryPool.subscribe}).
+
+        @raise RuntimeError: if the lease has been released before.
+        """
+
+
+class IMemoryPool(Interface):
+    """
+    A bounded stock of bytes for requests that are not finished yet.
+
+    Nothing here waits.  A caller that is refused mutes its connection; the
+    gate asks again on its behalf after a release.  All methods are for the
+    reactor's thread.
+    """
+
+    sizeBytes: int = Attribute("The configured bound, in bytes; positive.")
+    largestBytes: int = Attribute("The largest single allocation, in bytes; at most C{sizeBytes}.")
+    availableBytes: int = Attribute(
+        "Bytes not taken.  Negative when the last request took more than was left, or when charges outgrew the pool."
+    )
+    usedBytesByPurpose: Mapping[str, int] = Attribute(
+        "The ledger: for each purpose, how many bytes are taken.  A live view; do not change it."
+    )
+    idleBytes: int = Attribute("Memory kept for reuse, in bytes; not counted as taken, but resident.")
+
+    def isOutOfMemory() -> bool:
+        """
+        Whether C{availableBytes} is zero or less.
+        """
+
+    def tryAllocate(sizeBytes: int) -> ILease | None:
+        """
+        Take C{sizeBytes} bytes for a request that is about to be read.
+
+        When charges alone have drained the pool and no request holds a lease,
+        one request is let through all the same: only finishing requests can
+        release the charges.
+
+        @param sizeBytes: from 1 to C{largestBytes}.
+        @return: a lease with a buffer and the purpose L{FRAMES}, or L{None}
+            when there is no memory.  Never waits.
+        @raise ValueError: if C{sizeBytes} is out of range, whatever is available.
+        """
+
+    def charge(sizeBytes: int, purpose: str) -> ILease:
+        """
+        Count memory that exists already: decoded objects, unsent responses,
+        what a connection costs.  Never refused; C{availableBytes} may go below
+        zero.
+
+        @param sizeBytes: zero or more.
+        @param purpose: what it is for; the key in C{usedBytesByPurpose}.
+        @return: a lease without a buffer.
+        @raise ValueError: if C{sizeBytes} is negative.
+        """
+
+    def subscribe(listener: Callable[[], None]) -> None:
+        """
+        Have C{listener} called at each release.
+
+        It is called inside the release, so it must only take note and act in
+        a turn of its own: whoever releases may be in the middle of anything.
+        What it raises is logged and keeps nobody else from being called.
+        """
+
+
+class ITransportMutability(Interface):
+    """
+    Whether and how reading from a transport can be stopped: an adapter,
+    registered for L{twisted.internet.interfaces.ITransport} and
+    L{twisted.internet.interfaces.ISSLTransport}.
+
+    Only L{admission.connection.mute.Mute} calls this.
+    """
+
+    def isInMutableState() -> bool:
+        """
+        Whether reading may be stopped now.  A TLS transport in its handshake
+        may not: it would never finish, and nothing would time out.
+        """
+
+    def hasBytesBuffered() -> bool:
+        """
+        Whether the transport itself holds whole messages that no event of the
+        socket will announce.  With Twisted's transports the overshoot lies
+        with the protocol that frames it, so the default adapters say no.
+        """
+
+    def mute() -> None:
+        """
+        Stop reading.  A TLS transport may deliver what it has decrypted so
+        far afterwards.
+        """
+
+    def unmute() -> None:
+        """
+        Read again.
+        """
+
+
+class ITransportAdapters(Interface):
+    """
+    A plug-in that registers L{ITransportMutability} adapters.
+    """
+
+    name: str = Attribute("What to call it in messages.")
+
+    def register() -> None:
+        """
+        Register the adapters.  Called once in a process, before the first
+        transport is muted.
+        """
+
+
+class IDelayedOperation(Interface):
+    """
+    Work that waits for a condition or for its time to run out.
+    """
+
+    delaySeconds: float = Attribute("How long the operation may wait, in seconds.")
+    completed: bool = Attribute("Whether the operation is over, either way.")
+
+    def tryComplete() -> bool:
+        """
+        Check the condition; if it holds, return what L{forceComplete} returns,
+        else L{False}.
+        """
+
+    def forceComplete() -> bool:
+        """
+        Complete now.  The first caller gets L{True} and has run L{onComplete};
+        all others get L{False}.
+        """
+
+    def onComplete() -> None:
+        """
+        Finish the work.  Runs exactly once, on time or on expiry.
+        """
+
+    def onExpiration() -> None:
+        """
+        The time ran out; called after L{onComplete}, and never for an
+        operation that completed in time.
+        """
+
+    def onCancel() -> None:
+        """
+        The operation was taken out by L{IPurgatory.cancelForKey}: it has not
+        completed, and will not expire.
+        """
+
+
+class IPurgatory(Interface):
+    """
+    Where requests wait that cannot be answered yet.
+    """
+
+    watched: int = Attribute("How many live operations are watched under at least one key.")
+    delayed: int = Attribute("How many operations wait for their timeout.")
+
+    def tryCompleteElseWatch(operation: IDelayedOperation, keys: Sequence[Hashable]) -> bool:
+        """
+        Complete C{operation} if its condition holds; else watch it under all
+        C{keys}, check once more, and start its timeout.
+
+        @param keys: what may complete it; at least one.
+        @return: whether this call completed it.
+        @raise ValueError: if there are no keys.
+        """
+
+    def checkAndComplete(key: Hashable) -> int:
+        """
+        The state behind C{key} has changed: let every operation that is
+        watched under it check its condition.
+
+        @return: how many operations this call completed.
+        """
+
+    def cancelForKey(key: Hashable) -> list[IDelayedOperation]:
+        """
+        Take every operation that is watched under C{key} out of the purgatory,
+        from all its keys and from the timer, without completing it.
+        """
+
+    def shutdown() -> None:
+        """
+        Stop the timer; what still waits neither completes nor expires.
+        """
+
+
+@frozen
+class Request:
+    """
+    What a policy learns of a request: enough to decide, nothing of the
+    protocol it came by.
+
+    @ivar kind: what is asked for, in the protocol's words (C{"produce"}).
+    @ivar principal: who asks, as the server authenticated it.
+    @ivar clientId: what the client calls itself; may be empty.
+    @ivar peer: the address of the client, without its port.
+    @ivar sizeBytes: the request's size on the wire, without its length prefix.
+    @ivar identities: further identities it carries, such as producer ids.
+    """
+
+    kind: str
+    principal: str
+    clientId: str
+    peer: str
+    sizeBytes: int
+    identities: Sequence[int] = ()
+
+
+@frozen
+class Usage:
+    """
+    What a request took.
+
+    @ivar requestBytes: bytes received, without the length prefix.
+    @ivar responseBytes: bytes sent in answer.
+    @ivar serviceSeconds: time the server worked on it, waiting excluded.
+    """
+
+    requestBytes: int = 0
+    responseBytes: int = 0
+    serviceSeconds: float = 0.0
+
+
+@frozen
+class Decision:
+    """
+    Whether a request may go ahead.
+
+    @ivar admitted: L{False} means refused: nothing of it is done.
+    @ivar delaySeconds: after a refusal, when asking again makes sense.
+    @ivar reason: after a refusal, why, in words.
+    """
+
+    admitted: bool = True
+    delaySeconds: float = 0.0
+    reason: str = ""
+
+
+class IQuotaPolicy(Interface):
+    """
+    How fast each client may go.  Handed a clock when built, and no reactor, so
+    that the same object replays a recorded trace offline.
+    """
+
+    limitNames: Sequence[str] = Attribute("The limits that L{configure} understands.")
+    horizonSeconds: float | None = Attribute(
+        "How long the policy remembers: two requests further apart do not influence each other.  L{None}: for ever."
+    )
+
+    def decide(request: Request) -> Decision:
+        """
+        May C{request} go ahead?  Changes nothing: another policy may refuse.
+        """
+
+    def budgetBytes(request: Request) -> int | None:
+        """
+        How much a read may return now.
+
+        @return: bytes, zero or more; L{None} for no limit.
+        """
+
+    def record(request: Request, usage: Usage) -> float:
+        """
+        Count what an admitted request took.
+
+        @return: for how many seconds the client should be held back; zero or more.
+        """
+
+    def configure(entity: Hashable, limits: Mapping[str, float | None]) -> None:
+        """
+        Set or (with L{None}) remove limits of one entity.
+
+        @raise ValueError: for an unknown limit or one that is not positive;
+            nothing is changed then.
+        """
+
+    def explain(entity: Hashable) -> Mapping[str, Any]:
+        """
+        Which limit holds for C{entity}, where it comes from and how much of
+        it is used.
+        """
+
+    def sweep() -> None:
+        """
+        Forget who has been idle; called now and then.
+        """
+
+    def replayKey(request: Request) -> Hashable:
+        """
+        What the policy limits by: requests of different keys do not influence
+        each other.
+        """
+
+
+class IRestorable(Interface):
+    """
+    A policy that can be told what was known before a restart.
+    """
+
+    def restore(principal: str, identities: Sequence[int]) -> None:
+        """
+        C{identities} are established ones of C{principal}; take them as known.
+        """
+
+
+class IMetricsExporter(Interface):
+    """
+    Where admission events and sensor samples go.  Called in batches, off the
+    path of any request; bounded, and counting what it had to drop.
+    """
+
+    droppedEvents: int = Attribute("How many events were dropped for lack of room.")
+
+    def exportEvents(events: Sequence[Any]) -> None:
+        """
+        Take a batch of admission events.  Must not block.
+        """
+
+    def exportSamples(samples: Sequence[Any]) -> None:
+        """
+        Take a batch of sensor samples.  Must not block.
+        """
+
+
+@frozen
+class PolicyContext:
+    """
+    What a server offers to the policies that it builds.  A policy takes what
+    it needs and keeps no reference to the rest.
+
+    @ivar clock: an L{twisted.internet.interfaces.IReactorTime} on monotonic time.
+    @ivar wallSeconds: seconds since the epoch, for records only.
+    @ivar largestRequestBytes: the server's limit for one request, or L{None}
+        if the policy is to choose.
+    """
+
+    clock: Any
+    wallSeconds: Callable[[], float] = field(repr=False)
+    largestRequestBytes: int | None = None
+
+
+class IPolicyFactory(Interface):
+    """
+    What makes a policy from a description string: the base of the four
+    factories below, never provided by itself.
+
+    Found by L{twisted.plugin.getPlugins} and through the entry-point group
+    C{admission.policies}.  A factory is light: it imports what it builds in
+    L{build}, because every Twisted command of the environment may load it.
+    """
+
+    name: str = Attribute("The word before the first colon of a description: C{bounded}.")
+    help: str = Attribute("What the policy does, in one or more paragraphs.")
+    format: str = Attribute("The arguments, as usage text: C{bounded:SIZE[:strict=yes|no]}.")
+
+    def build(context: PolicyContext, *args: str, **kwargs: str) -> Any:
+        """
+        Make the policy.  The parameters after C{context} are those of the
+        description, all of them strings.
+
+        @raise ValueError: for an argument that makes no sense, in one sentence.
+        """
+
+
+class IMemoryPoolFactory(IPolicyFactory):
+    """
+    Builds an L{IMemoryPool}; C{--pool}.
+    """
+
+
+class IPurgatoryFactory(IPolicyFactory):
+    """
+    Builds an L{IPurgatory}; C{--purgatory}.
+    """
+
+
+class IQuotaPolicyFactory(IPolicyFactory):
+    """
+    Builds an L{IQuotaPolicy}; C{--quota}.
+    """
+
+
+class IMetricsExporterFactory(IPolicyFactory):
+    """
+    Builds an L{IMetricsExporter}; C{--export}.
+    """

@@ -1,0 +1,356 @@
+# -*- test-case-name: tests.test_plugins -*-
+"""
+How a description such as C{"bounded:64MiB:strict=yes"} becomes a policy: its
+grammar, which factories are installed, building, and the options by which a
+command offers all that (L{PolicyOptionsMixin}).
+
+Drop-ins import this module, and any Twisted command may import the drop-ins,
+so it imports nothing heavy and never touches the reactor.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+from attrs import define, frozen
+from twisted import plugins
+from twisted.logger import Logger
+from twisted.plugin import IPlugin, getCache, getPlugins
+from twisted.python.modules import getModule
+from twisted.python.reflect import namedAny
+from twisted.python.usage import Options, UsageError
+from zope.interface import alsoProvides, implementer
+
+from .interfaces import IPolicyFactory, ITransportAdapters, PolicyContext
+
+ENTRY_POINT_GROUP = "admission.policies"
+"""Where distributions that cannot ship a drop-in name their factories."""
+
+_log = Logger()
+
+
+class PolicyError(ValueError):
+    """
+    A description that cannot be made into a policy, in one sentence.
+    """
+
+
+@implementer(IPlugin)
+@define(eq=False, slots=False)
+class PolicyFactory:
+    """
+    A factory that is a few strings until it is used: one statement in a
+    drop-in per policy.
+
+    @ivar kind: the interface to provide, such as
+        L{admission.interfaces.IMemoryPoolFactory}.
+    @ivar name: the word before the first colon of a description.
+    @ivar help: what the policy does, in one or more paragraphs.
+    @ivar format: the arguments, as usage text.
+    @ivar implementation: the full name of a callable that takes the context
+        and the arguments of the description; imported at the first use.
+    """
+
+    kind: type[IPolicyFactory]
+    name: str
+    help: str
+    format: str
+    implementation: str
+
+    def __attrs_post_init__(self) -> None:
+        alsoProvides(self, self.kind)
+
+    def resolve(self) -> Callable[..., Any]:
+        """
+        Import the implementation.
+        """
+        implementation: Callable[..., Any] = namedAny(self.implementation)  # type: ignore[no-untyped-call]
+        return implementation
+
+    def build(self, context: PolicyContext, *args: str, **kwargs: str) -> Any:
+        """
+        Make the policy, see L{IPolicyFactory.build}.
+        """
+        return self.resolve()(context, *args, **kwargs)
+
+
+@implementer(IPlugin, ITransportAdapters)
+@define(eq=False, slots=False)
+class TransportAdapters:
+    """
+    Adapters that are a name until they are needed; see L{PolicyFactory}.
+
+    @ivar name: what to call them in messages.
+    @ivar implementation: the full name of a callable that registers them.
+    """
+
+    name: str
+    implementation: str
+
+    def register(self) -> None:
+        """
+        Import and call the implementation.
+        """
+        namedAny(self.implementation)()  # type: ignore[no-untyped-call]
+
+
+@frozen
+class InstalledFactory:
+    """
+    A factory and who provides it.
+
+    @ivar name: the factory's C{name}; likewise C{format} and C{help}.
+    @ivar factory: a provider of the L{IPolicyFactory} that was asked for.
+    @ivar providedBy: the drop-in module, or the entry point and its distribution.
+    """
+
+    name: str
+    format: str
+    help: str
+    factory: Any
+    providedBy: str
+
+
+def parseDescription(description: str) -> tuple[str, list[str], dict[str, str]]:
+    """
+    Take a description apart as Twisted does with an endpoint: a colon
+    separates, the first C{=} of an argument makes it a keyword, a backslash
+    takes the meaning off the character after it.
+
+    @return: the name, the positional and the keyword arguments.
+    @raise PolicyError: if there is no name, a keyword comes twice, or a
+        backslash comes last.
+    """
+    arguments: list[tuple[str | None, str]] = []
+    keyword: str | None = None
+    value = ""
+    characters = iter(description)
+    for character in characters:
+        if character == ":":
+            arguments.append((keyword, value))
+            keyword, value = None, ""
+        elif character == "=" and keyword is None:
+            keyword, value = value, ""
+        elif character == "\\":
+            quoted = next(characters, None)
+            if quoted is None:
+                raise PolicyError(f"{description!r} ends in a backslash; write two of them for one")
+            value += quoted
+        else:
+            value += character
+    arguments.append((keyword, value))
+
+    if arguments[0][0] is not None or not arguments[0][1]:
+        raise PolicyError(f"{description!r} must begin with the name of a policy, as in NAME or NAME:ARGUMENT")
+    positional = [value for keyword, value in arguments if keyword is None]
+    keywords: dict[str, str] = {}
+    for keyword, value in arguments:
+        if keyword in keywords:
+            raise PolicyError(f"{description!r} gives {keyword} twice")
+        if keyword is not None:
+            keywords[keyword] = value
+    return positional[0], positional[1:], keywords
+
+
+def listFactories(interface: type[IPolicyFactory]) -> list[InstalledFactory]:
+    """
+    Find the installed factories of one kind: drop-ins in C{twisted.plugins}
+    first, then entry points.  What cannot be loaded is left out, and the log
+    says so.
+
+    @param interface: one of the four interfaces that extend L{IPolicyFactory}.
+    @return: by name; two that share a name are both there.
+    """
+    found: dict[int, InstalledFactory] = {}
+    for providedBy, load in (*_dropins(interface), *_entryPoints()):
+        try:
+            factory: Any = load()
+            if interface.providedBy(factory) and id(factory) not in found:
+                found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
+        except Exception as error:
+            _log.warn(
+                "{providedBy} cannot be used and is left out: {kind}: {error}",
+                providedBy=providedBy,
+                kind=type(error).__name__,
+                error=error,
+            )
+    return sorted(found.values(), key=lambda installed: installed.name)
+
+
+def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
+    """
+    Find the factory of that name.
+
+    @raise PolicyError: if there is none, listing what there is, or if there
+        are several, naming who provides them.
+    """
+    installed = listFactories(interface)
+    matching = [each for each in installed if each.name == name]
+    if not matching:
+        names = ", ".join(sorted({each.name for each in installed})) or "nothing"
+        raise PolicyError(f"no {_noun(interface)} is called {name!r}; installed: {names}")
+    if len(matching) > 1:
+        providers = " and ".join(each.providedBy for each in matching)
+        raise PolicyError(f"{name!r} is provided by {providers}; uninstall all but one")
+    return matching[0]
+
+
+def checkPolicy(interface: type[IPolicyFactory], description: str) -> None:
+    """
+    Find what is wrong with C{description} without building anything: its
+    grammar, its name, the number and names of its arguments.
+
+    @raise PolicyError: for what L{buildPolicy} would refuse so far.
+    """
+    _bind(interface, description, None)
+
+
+def buildPolicy(interface: type[IPolicyFactory], description: str, context: PolicyContext) -> Any:
+    """
+    Make the policy that C{description} describes.
+
+    @param interface: the kind of factory, such as
+        L{admission.interfaces.IMemoryPoolFactory}.
+    @return: what the factory built.
+    @raise PolicyError: if the description is wrong in any way.
+    """
+    build, bound = _bind(interface, description, context)
+    try:
+        return build(*bound.args, **bound.kwargs)
+    except ValueError as error:
+        raise PolicyError(f"{description!r}: {error}") from error
+
+
+def registerTransportAdapters() -> None:
+    """
+    Have every installed L{ITransportAdapters} register its adapters.  To be
+    called once in a process, when adaptation has found nothing.
+    """
+    for adapters in getPlugins(ITransportAdapters):
+        adapters.register()
+
+
+@frozen
+class PolicyKind:
+    """
+    A kind of policy that a command lets its user choose.
+
+    @ivar option: the name of the option, C{"pool"} for C{--pool}.
+    @ivar interface: the kind of factory.
+    @ivar repeatable: whether the option may come several times; its value is
+        then a list of descriptions, and otherwise one description or L{None}.
+    """
+
+    option: str
+    interface: type[IPolicyFactory]
+    repeatable: bool = False
+
+
+class PolicyOptionsMixin(Options):
+    """
+    For each kind in C{policyKinds} three options: C{--pool DESCRIPTION},
+    C{--help-pool}, which lists what is installed, and C{--help-pool-type NAME}.
+
+    Descriptions are checked as they are parsed and stored as they were
+    written; L{buildPolicy} makes policies of them once there is a context.
+
+    @cvar policyKinds: the kinds on offer.  Set it in the class statement of
+        the subclass.
+    """
+
+    policyKinds: ClassVar[Sequence[PolicyKind]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for kind in cls.__dict__.get("policyKinds", ()):
+            for name, method in _optionMethods(kind).items():
+                setattr(cls, name, method)
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        for kind in self.policyKinds:
+            self[kind.option] = [] if kind.repeatable else None
+
+
+def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
+    option, noun = kind.option, _noun(kind.interface)
+
+    # usage.Options tells a flag from an option with a value by the number of arguments.
+    def choose(self: PolicyOptionsMixin, description: str) -> None:
+        try:
+            checkPolicy(kind.interface, description)
+        except PolicyError as error:
+            raise UsageError(f"--{option}: {error}") from error
+        if kind.repeatable:
+            self[option].append(description)
+        elif self[option] not in (None, description):
+            raise UsageError(f"--{option} is given twice: {self[option]!r} and {description!r}")
+        else:
+            self[option] = description
+
+    def listAll(self: PolicyOptionsMixin) -> None:
+        rows = [("Name", "Format", "Provided by"), ("====", "======", "===========")]
+        rows += [(each.name, each.format, each.providedBy) for each in listFactories(kind.interface)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        sys.stdout.write(f"Usage: --{option} NAME[:ARGUMENTS]\nFor detailed help: --help-{option}-type NAME\n\n")
+        sys.stdout.writelines(f"  {line.rstrip()}\n" for line in lines)
+        raise SystemExit(0)
+
+    def explain(self: PolicyOptionsMixin, name: str) -> None:
+        try:
+            installed = findFactory(kind.interface, name)
+        except PolicyError as error:
+            raise UsageError(f"--help-{option}-type: {error}") from error
+        sys.stdout.write(f"Usage: --{option} {installed.format}\nProvided by: {installed.providedBy}\n\n")
+        sys.stdout.writelines(f"  {line}".rstrip() + "\n" for line in inspect.cleandoc(installed.help).split("\n"))
+        raise SystemExit(0)
+
+    again = "  May be given several times." if kind.repeatable else ""
+    choose.__doc__ = f"The {noun} to use, as NAME[:ARGUMENTS]; see --help-{option}.{again}"
+    listAll.__doc__ = f"List every installed {noun} and exit."
+    explain.__doc__ = f"Explain one {noun} and exit."
+    return {f"opt_{option}": choose, f"opt_help_{option}": listAll, f"opt_help_{option}_type": explain}
+
+
+def _bind(
+    interface: type[IPolicyFactory], description: str, context: PolicyContext | None
+) -> tuple[Callable[..., Any], inspect.BoundArguments]:
+    name, args, kwargs = parseDescription(description)
+    installed = findFactory(interface, name)
+    factory = installed.factory
+    try:
+        build = factory.resolve() if isinstance(factory, PolicyFactory) else factory.build
+    except Exception as error:
+        raise PolicyError(f"{description!r}: {installed.providedBy} cannot load its implementation: {error}") from error
+    try:
+        return build, inspect.signature(build).bind(context, *args, **kwargs)
+    except TypeError as error:
+        raise PolicyError(f"{description!r}: {error}; expected {installed.format}") from error
+
+
+def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    # As twisted.plugin.getPlugins does it, which does not tell the module of a plug-in and logs tracebacks.
+    dropins = getCache(plugins)  # type: ignore[no-untyped-call]
+    for dropin in dropins.values():
+        for plugin in dropin.plugins:
+            if any(provided.isOrExtends(interface) for provided in plugin.provided):
+                yield dropin.moduleName, plugin.load
+    for module in getModule(plugins.__name__).iterModules():  # type: ignore[no-untyped-call]
+        if module.name.rpartition(".")[2] not in dropins:
+            _log.warn("{module} cannot be imported; what it provides is left out", module=module.name)
+
+
+def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        distribution = f" of {entry.dist.name}" if entry.dist is not None else ""
+        yield f"entry point {entry.name} ({entry.value}){distribution}", entry.load
+
+
+def _noun(interface: type[IPolicyFactory]) -> str:
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in interface.__name__[1:])
+    return words.strip().removesuffix(" factory")

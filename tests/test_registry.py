@@ -1,0 +1,67 @@
+"""
+L{admission.metrics.registry}.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.metrics.registry import SensorRegistry
+
+
+class SensorRegistryTests(SynchronousTestCase):
+    """
+    L{SensorRegistry}.
+    """
+
+    def test_gaugeIsReadWhenAsked(self) -> None:
+        """
+        A gauge tells what its function returns at that moment.
+        """
+        registry = SensorRegistry()
+        values = [1.5]
+        registry.addGauge("Level", lambda: values[0])
+        self.assertEqual(registry["Level"], 1.5)
+        values[0] = 2.5
+        self.assertEqual(registry["Level"], 2.5)
+
+    def test_counter(self) -> None:
+        """
+        A counter shows zero before it first counts, and then the sum.
+        """
+        registry = SensorRegistry()
+        registry.addCounter("Refusals")
+        self.assertEqual(registry["Refusals"], 0)
+        registry.count("Refusals")
+        registry.count("Refusals", 4)
+        self.assertEqual(registry["Refusals"], 5)
+
+    def test_order(self) -> None:
+        """
+        Iterating yields gauges and then counters, each in the order they came.
+        """
+        registry = SensorRegistry()
+        registry.addCounter("c")
+        registry.addGauge("b", lambda: 2)
+        registry.addGauge("a", lambda: 1)
+        self.assertEqual(list(registry), [("b", 2), ("a", 1), ("c", 0)])
+
+    def test_namesAreUnique(self) -> None:
+        """
+        A name that is taken, by either kind, is refused, naming it.
+        """
+        registry = SensorRegistry()
+        registry.addGauge("Level", lambda: 1)
+        registry.addCounter("Refusals")
+        for name in ("Level", "Refusals"):
+            self.assertIn(name, str(self.assertRaises(ValueError, registry.addGauge, name, lambda: 2)))
+            self.assertRaises(ValueError, registry.addCounter, name)
+        self.assertEqual(list(registry), [("Level", 1), ("Refusals", 0)])
+
+    def test_unknownNames(self) -> None:
+        """
+        Neither reading nor counting invents a sensor.
+        """
+        registry = SensorRegistry()
+        self.assertRaises(KeyError, registry.count, "Refusals")
+        self.assertRaises(KeyError, registry.__getitem__, "Refusals")

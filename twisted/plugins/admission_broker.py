@@ -1,0 +1,12 @@
+"""
+C{twistd admission}: the broker.
+"""
+
+from twisted.application.service import ServiceMaker
+
+admission = ServiceMaker(
+    "Admission broker",
+    "admission.broker.service",
+    "A Kafka-compatible broker behind a bounded memory pool",
+    "admission",
+)
