@@ -1,0 +1,264 @@
+"""
+Every message but Produce and the Fetch response: requests through the guard
+and kio, responses from one dictionary for all versions.
+"""
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from itertools import groupby
+from typing import Any, Final, TypeAlias
+
+from attrs import frozen
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import _introspect as introspect
+from kio.serial import entity_reader, entity_writer
+from kio.serial.readers import tz_aware_from_i64
+from kio.static.primitive import i64
+from kio.static.protocol import Entity
+
+from .guard import countElements
+from .primitives import Buffer, MalformedRequest
+from .versions import API_VERSIONS, BY_KEY, Api, served
+
+#: Parts from this size on are left alone; smaller neighbours are joined.
+_LARGE_PART_BYTES: Final = 4096
+
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def decodeRequest(api: Api, apiVersion: int, body: Buffer) -> tuple[Any, int]:
+    """
+    Decode the body of a request.
+
+    @param api: the API; one that is served in C{apiVersion}.
+    @param apiVersion: the version that the request's header names.
+    @param body: what follows the header, exactly.  Nothing in the result
+        refers to it.
+    @return: kio's entity for this version, whose durations are C{timedelta},
+        and how many array elements it consists of.
+    @raise MalformedRequest: if the guard or kio refuse it.
+    """
+    elementCount = countElements(api, apiVersion, body)
+    read = _readerFor(api.apiKey, apiVersion)
+    try:
+        # kio takes no writable buffer.
+        entity, offset = read(memoryview(body).toreadonly(), 0)
+    except Exception as refusal:
+        # kio announces bad values by half a dozen unrelated exceptions.
+        raise MalformedRequest(f"{api.name} v{apiVersion} has a field that makes no sense: {refusal}") from refusal
+    if offset != len(body):
+        raise MalformedRequest(f"{api.name} v{apiVersion} was not read to its end")
+    return entity, elementCount
+
+
+@cache
+def _readerFor(apiKey: int, apiVersion: int) -> Callable[[Buffer, int], tuple[Any, int]]:
+    return entity_reader(load_request_schema(apiKey, apiVersion))
+
+
+def encodeResponse(apiKey: int, apiVersion: int, response: Mapping[str, Any]) -> list[bytes]:
+    """
+    Encode the body of a response.
+
+    A handler gives the same dictionary whatever the version: its keys are the
+    names of Kafka's schema in snake case, those of all versions together
+    (C{"throttle_time_ms"}, C{"error_code"}).  What a version lacks is left
+    out, what is missing gets the schema's default or else zero, empty or null.
+    Arrays are sequences, structures are dictionaries of the same kind, times
+    are integer milliseconds, error codes integers, topic ids C{UUID}s.
+
+    ApiVersions in a version that is not served is answered in version 0 with
+    C{UNSUPPORTED_VERSION}, so that the client can choose again (KIP-511).
+
+    @return: parts to be written one after another, small ones joined already.
+    @raise struct.error: if a number does not fit its field.
+    """
+    if apiKey == API_VERSIONS and served(apiKey, apiVersion) is None:
+        apiVersion, response = 0, {**response, "error_code": ErrorCode.unsupported_version}
+    plan, write = _writerFor(apiKey, apiVersion)
+    parts = _Parts()
+    write(parts, plan.build(response))
+    return parts.joined()
+
+
+@cache
+def _writerFor(apiKey: int, apiVersion: int) -> "tuple[_Plan, Callable[[Any, Any], None]]":
+    entityType = load_response_schema(apiKey, apiVersion)
+    return _planFor(entityType), entity_writer(entityType)
+
+
+class _Parts(list[bytes]):
+    """
+    What kio's writers write to.  They only ever call C{write}.
+    """
+
+    __slots__ = ()
+
+    write = list.append
+
+    def joined(self) -> list[bytes]:
+        """
+        The same bytes in fewer parts.
+        """
+        if max(map(len, self), default=0) < _LARGE_PART_BYTES:
+            return [b"".join(self)]
+        # A large part comes alone, behind its length, and joining one part does not copy it.
+        return [b"".join(run) for _, run in groupby(self, lambda part: len(part) >= _LARGE_PART_BYTES)]
+
+
+@frozen
+class _Member:
+    """
+    How one field of one version is filled.
+
+    @ivar key: what handlers call it.
+    @ivar name: what kio calls it.
+    @ivar convert: makes of a handler's value what kio wants, if that differs.
+    @ivar nested: the plan of the structure or structures in it, if any.
+    """
+
+    key: str
+    name: str
+    convert: Callable[[Any], Any] | None
+    nested: "_Plan | None"
+
+
+@frozen
+class _Plan:
+    """
+    How a structure of one version is filled from a handler's dictionary.
+
+    @ivar entityType: kio's class.
+    @ivar defaults: for the fields to which kio gives no default of its own.
+    @ivar members: all its fields.
+    """
+
+    entityType: type[Entity]
+    defaults: dict[str, Any]
+    members: tuple[_Member, ...]
+
+    def build(self, values: Mapping[str, Any]) -> Entity:
+        """
+        Create kio's entity.
+        """
+        arguments = self.defaults.copy()
+        for member in self.members:
+            if member.key in values:
+                value = values[member.key]
+                arguments[member.name] = value if member.convert is None else member.convert(value)
+        return self.entityType(**arguments)
+
+
+@cache
+def _planFor(entityType: type[Entity]) -> _Plan:
+    members = tuple(_memberFor(member) for member in fields(entityType))
+    defaults = {member.name: _implicitDefault(member) for member in fields(entityType) if member.default is MISSING}
+    return _Plan(entityType, defaults, members)
+
+
+def _memberFor(member: Field[Any]) -> _Member:
+    kind = introspect.classify_field(member)
+    if isinstance(kind, introspect.EntityField):
+        plan = _planFor(kind.type_)
+        return _Member(member.name, member.name, plan.build, plan)
+    if isinstance(kind, introspect.EntityTupleField):
+        plan = _planFor(kind.type_)
+        return _Member(member.name, member.name, _arrayOf(plan.build, introspect.is_optional(member)), plan)
+    kafkaType = introspect.get_schema_field_type(member)
+    convert = _CONVERSIONS.get(kafkaType)
+    # kio drops the unit from the names of times, because it makes objects of them.
+    key = f"{member.name}_ms" if kafkaType in _TIMES else member.name
+    if isinstance(kind, introspect.PrimitiveTupleField):
+        convert = _arrayOf(convert, introspect.is_optional(member))
+    return _Member(key, member.name, convert, None)
+
+
+def _arrayOf(convert: Callable[[Any], Any] | None, nullable: bool) -> Callable[[Any], Any]:
+    def convertAll(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+        if values is None:
+            # kio would write it.
+            if not nullable:
+                raise TypeError("an array is null that must not be")
+            return None
+        return tuple(values) if convert is None else tuple(map(convert, values))
+
+    return convertAll
+
+
+def _timestamp(timestampMs: int) -> datetime.datetime | None:
+    return None if timestampMs < 0 else tz_aware_from_i64(i64(timestampMs))
+
+
+_TIMES: Final = frozenset(("timedelta_i32", "timedelta_i64", "datetime_i64"))
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "error_code": ErrorCode,
+    "timedelta_i32": _MILLISECOND.__mul__,
+    "timedelta_i64": _MILLISECOND.__mul__,
+    "datetime_i64": _timestamp,
+}
+_IMPLICIT_DEFAULTS: Final[Mapping[str, Any]] = {
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "bool": False,
+    "uuid": None,
+    "error_code": ErrorCode.none,
+    "timedelta_i32": 0 * _MILLISECOND,
+    "timedelta_i64": 0 * _MILLISECOND,
+    "datetime_i64": _EPOCH,
+}
+
+
+def _implicitDefault(member: Field[Any]) -> Any:
+    """
+    What a field says if neither the handler nor the schema say anything.
+    """
+    if introspect.is_optional(member):
+        return None
+    kind = introspect.classify_field(member)
+    if kind.is_array:
+        return ()
+    if isinstance(kind, introspect.EntityField):
+        return _planFor(kind.type_).build({})
+    return _IMPLICIT_DEFAULTS.get(introspect.get_schema_field_type(member), 0)
+
+
+def unknownFields(apiKey: int, response: Mapping[str, Any]) -> list[str]:
+    """
+    What a handler says in C{response} that no served version could carry.
+
+    L{encodeResponse} leaves out what its version lacks, and so would pass over
+    a misspelled key in silence.  This loads every version; it is for tests.
+
+    @return: paths such as C{"topics.partitions.eror_code"}.
+    """
+    api = BY_KEY[apiKey]
+    known: _Names = {}
+    for apiVersion in range(api.minVersion, api.maxVersion + 1):
+        _addNames(known, _planFor(load_response_schema(apiKey, apiVersion)))
+    return sorted(set(_unknown(known, response, "")))
+
+
+_Names: TypeAlias = "dict[str, _Names]"
+
+
+def _addNames(known: _Names, plan: _Plan) -> None:
+    for member in plan.members:
+        names = known.setdefault(member.key, {})
+        if member.nested is not None:
+            _addNames(names, member.nested)
+
+
+def _unknown(known: _Names, values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in values.items():
+        if key not in known:
+            yield prefix + key
+        elif isinstance(value, Mapping):
+            yield from _unknown(known[key], value, f"{prefix}{key}.")
+        elif known[key] and value is not None:
+            for element in value:
+                yield from _unknown(known[key], element, f"{prefix}{key}.")

@@ -1,0 +1,93 @@
+"""
+What precedes the body: the header of a request, and of its response.
+"""
+
+import struct
+from typing import Final
+
+from attrs import define
+
+from .primitives import NO_TAGS, PAST_THE_END, Buffer, MalformedRequest, sizeOf, skipTags
+from .versions import API_VERSIONS, BY_KEY
+
+_FIXED: Final = struct.Struct(">hhih")
+_LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
+_CORRELATION_BYTES: Final = 4
+
+
+@define
+class RequestHeader:
+    """
+    The header of one request.  Not to be changed; frozen it would cost twice
+    as much to create.
+
+    @ivar apiKey: which API.
+    @ivar apiVersion: which version of it; anything, served or not.
+    @ivar correlationId: to be repeated in the response.
+    @ivar clientId: the name the client gives itself, if any.
+    @ivar bodyOffset: where the body begins, counted like the C{offset} given
+        to L{parseRequestHeader}.  Meaningless for an API that is not served.
+    """
+
+    apiKey: int
+    apiVersion: int
+    correlationId: int
+    clientId: str | None
+    bodyOffset: int
+
+
+def parseRequestHeader(buffer: Buffer, offset: int = 0) -> RequestHeader:
+    """
+    Read the header of a request.
+
+    The client id is a string with a two-byte length even in flexible headers.
+    Tagged fields are stepped over, known or not.  An API that is not served is
+    no error here: the caller decides what becomes of it.
+
+    @param buffer: the whole frame.
+    @param offset: where in it the header begins, behind the length prefix if
+        that is still there.
+    @raise MalformedRequest: if the frame ends early, a length is negative or
+        the client id is not UTF-8.
+    """
+    try:
+        apiKey, apiVersion, correlationId, clientIdBytes = _FIXED.unpack_from(buffer, offset)
+        bodyOffset = offset + _FIXED.size
+        clientId = None
+        if clientIdBytes >= 0:
+            clientId = str(buffer[bodyOffset : bodyOffset + clientIdBytes], "utf-8")
+            bodyOffset += clientIdBytes
+        elif clientIdBytes < -1:
+            raise MalformedRequest(f"a request header says that its client id has {clientIdBytes} bytes")
+        api = BY_KEY.get(apiKey)
+        if api is not None and api.isFlexible(apiVersion):
+            bodyOffset = skipTags(buffer, bodyOffset)
+    except UnicodeDecodeError:
+        raise MalformedRequest("the client id in a request header is not UTF-8") from None
+    except PAST_THE_END:
+        raise _cutOff(buffer, offset) from None
+    # A client id or tagged field that goes on past the end shows only here.
+    if bodyOffset > len(buffer):
+        raise _cutOff(buffer, offset)
+    return RequestHeader(apiKey, apiVersion, correlationId, clientId, bodyOffset)
+
+
+def _cutOff(buffer: Buffer, offset: int) -> MalformedRequest:
+    return MalformedRequest(f"a request of {len(buffer) - offset} bytes ends within its header")
+
+
+def frame(header: RequestHeader, parts: list[bytes]) -> list[bytes]:
+    """
+    Make the body of a response into a frame: length, correlation id and, in
+    flexible versions, empty tagged fields come first.
+
+    The header of an ApiVersions response never has tagged fields, so that a
+    client can read it before it knows what the broker speaks (KIP-511).
+
+    @param header: of the request that is answered.
+    @param parts: the body, which is neither copied nor joined.
+    """
+    api = BY_KEY.get(header.apiKey)
+    tags = NO_TAGS if api and api.apiKey != API_VERSIONS and api.isFlexible(header.apiVersion) else b""
+    sizeBytes = _CORRELATION_BYTES + len(tags) + sizeOf(parts)
+    return [_LENGTH_AND_CORRELATION.pack(sizeBytes, header.correlationId) + tags, *parts]

@@ -1,0 +1,191 @@
+"""
+The encodings that several messages share: varints, lengths, tagged fields.
+
+Readers take any bytes-like object that yields integers when indexed, and an
+offset; they return the value and the offset behind it.  They do not bound what
+they read by the buffer's end: an offset past it makes the next read raise
+L{IndexError} or C{struct.error}, which each caller turns into one
+L{MalformedRequest} that names the message.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from attrs import frozen
+
+#: What requests are read from: C{bytes}, C{bytearray} or a C{memoryview} of bytes.
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+#: The exceptions with which reading past a buffer's end announces itself.
+PAST_THE_END: Final = (IndexError, struct.error)
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_MOST_VARINT_BYTES: Final = 5
+_MOST_VARLONG_BYTES: Final = 10
+
+#: The encoding of "no tagged fields follow".
+NO_TAGS: Final = b"\x00"
+
+
+class MalformedRequest(ValueError):
+    """
+    A request breaks the protocol; its connection cannot be trusted any longer.
+
+    The message is a sentence for the log.
+    """
+
+
+def readUnsignedVarint(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """
+    Read an unsigned varint of at most five bytes.
+
+    @raise MalformedRequest: if a sixth byte would be needed.
+    """
+    return _readVarint(buffer, offset, _MOST_VARINT_BYTES)
+
+
+def readSignedVarint(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """
+    Read a zig-zag varint of at most five bytes.
+
+    @raise MalformedRequest: if a sixth byte would be needed.
+    """
+    value, offset = _readVarint(buffer, offset, _MOST_VARINT_BYTES)
+    return (value >> 1) ^ -(value & 1), offset
+
+
+def readSignedVarlong(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """
+    Read a zig-zag varint of at most ten bytes.
+
+    @raise MalformedRequest: if an eleventh byte would be needed.
+    """
+    value, offset = _readVarint(buffer, offset, _MOST_VARLONG_BYTES)
+    return (value >> 1) ^ -(value & 1), offset
+
+
+def _readVarint(buffer: Buffer, offset: int, mostBytes: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * mostBytes, 7):
+        byte = buffer[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, offset
+    raise MalformedRequest(f"a varint runs over {mostBytes} bytes")
+
+
+def unsignedVarint(value: int) -> bytes:
+    """
+    Encode a non-negative integer, seven bits a byte, lowest first.
+    """
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def signedVarint(value: int) -> bytes:
+    """
+    Encode a signed integer of up to 64 bits, zig-zagged; short for small
+    magnitudes.
+    """
+    return unsignedVarint((value << 1) ^ (value >> 63))
+
+
+def skipTags(buffer: Buffer, offset: int) -> int:
+    """
+    Step over the tagged fields at C{offset}, known or not.
+
+    @return: the offset behind them, which lies beyond the buffer if a field's
+        size does.
+    """
+    if not buffer[offset]:
+        return offset + 1
+    count, offset = readUnsignedVarint(buffer, offset)
+    # A count cannot be trusted, but each round reads two bytes or more, so the buffer's end stops a lie.
+    for _ in range(count):
+        _, offset = readUnsignedVarint(buffer, offset)
+        sizeBytes, offset = readUnsignedVarint(buffer, offset)
+        offset += sizeBytes
+    return offset
+
+
+def _skipNothing(buffer: Buffer, offset: int) -> int:
+    return offset
+
+
+def _readCompactLength(buffer: Buffer, offset: int) -> tuple[int, int]:
+    value = buffer[offset]
+    if value < 0x80:
+        return value - 1, offset + 1
+    value, offset = readUnsignedVarint(buffer, offset)
+    return value - 1, offset
+
+
+def _readInt16Length(buffer: Buffer, offset: int) -> tuple[int, int]:
+    length: int = _INT16.unpack_from(buffer, offset)[0]
+    return length, offset + 2
+
+
+def _readInt32Length(buffer: Buffer, offset: int) -> tuple[int, int]:
+    length: int = _INT32.unpack_from(buffer, offset)[0]
+    return length, offset + 4
+
+
+def _compactLength(length: int) -> bytes:
+    return unsignedVarint(length + 1)
+
+
+@frozen
+class Dialect:
+    """
+    One of the two ways in which Kafka writes lengths and ends structures.
+
+    Lengths are -1 for null, on the way in and on the way out.
+
+    @ivar readStringLength: the length of a string, in bytes.
+    @ivar readLength: the length of bytes or records, or an array's count.
+    @ivar skipTags: step over the tagged fields that end a structure.
+    @ivar stringLength: encode the length of a string.
+    @ivar length: encode the length of bytes or records, or an array's count.
+    @ivar tags: the bytes that end a structure without tagged fields.
+    """
+
+    readStringLength: Callable[[Buffer, int], tuple[int, int]]
+    readLength: Callable[[Buffer, int], tuple[int, int]]
+    skipTags: Callable[[Buffer, int], int]
+    stringLength: Callable[[int], bytes]
+    length: Callable[[int], bytes]
+    tags: bytes
+
+    def string(self, text: str | None) -> bytes:
+        """
+        Encode a string that may be null.
+
+        @raise struct.error: if a classic string has more than 32767 bytes.
+        """
+        if text is None:
+            return self.stringLength(-1)
+        encoded = text.encode()
+        return self.stringLength(len(encoded)) + encoded
+
+
+#: Lengths of two and four bytes, no tagged fields: every API's older versions.
+CLASSIC: Final = Dialect(_readInt16Length, _readInt32Length, _skipNothing, _INT16.pack, _INT32.pack, b"")
+
+#: Varint lengths off by one and tagged fields (KIP-482): the flexible versions.
+FLEXIBLE: Final = Dialect(_readCompactLength, _readCompactLength, skipTags, _compactLength, _compactLength, NO_TAGS)
+
+
+def sizeOf(parts: Sequence[bytes]) -> int:
+    """
+    How many bytes C{parts} have in all.
+    """
+    return sum(map(len, parts))

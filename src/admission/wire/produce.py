@@ -1,0 +1,181 @@
+"""
+Produce by hand, versions 3 to 12: records stay where they were received, and
+no objects are built only to be written out again.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from attrs import define
+
+from .primitives import CLASSIC, FLEXIBLE, PAST_THE_END, Dialect, MalformedRequest
+from .versions import BY_KEY, PRODUCE
+
+_API: Final = BY_KEY[PRODUCE]
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_INT32: Final = struct.Struct(">i")
+_RESULT: Final = struct.Struct(">ihqq")
+_RESULT_WITH_LOG_START: Final = struct.Struct(">ihqqq")
+
+_FIRST_VERSION_WITH_LOG_START: Final = 5
+_FIRST_VERSION_WITH_MESSAGE: Final = 8
+
+
+class ProducedPartition(NamedTuple):
+    """
+    What one request wants appended to one partition.
+
+    @ivar topicName: the topic.
+    @ivar partitionIndex: the partition of that topic.
+    @ivar records: the record batch, a slice of the request's own buffer and
+        writable if that is; L{None} if the client sent none.
+    """
+
+    topicName: str
+    partitionIndex: int
+    records: memoryview | None
+
+
+@define
+class ProduceRequest:
+    """
+    A Produce request.
+
+    @ivar transactionalId: the transaction's name, if there is one.
+    @ivar acks: 0 for no response at all, 1 for the leader, -1 for all replicas.
+    @ivar timeoutMs: how long the client wants to wait for replicas.
+    @ivar partitions: in the request's order; a partition may occur twice.
+    @ivar elementCount: how many topics and partitions were decoded.
+    """
+
+    transactionalId: str | None
+    acks: int
+    timeoutMs: int
+    partitions: list[ProducedPartition]
+    elementCount: int
+
+
+class PartitionResult(NamedTuple):
+    """
+    What became of the records for one partition.
+
+    @ivar topicName: the topic.
+    @ivar partitionIndex: the partition of that topic.
+    @ivar errorCode: 0 if the records were appended.
+    @ivar baseOffset: the offset of the first record, or -1.
+    @ivar logAppendTimeMs: the broker's time in the records, or -1 if the
+        client's was kept.
+    @ivar logStartOffset: the first offset that can still be read, or -1.
+    @ivar errorMessage: the reason in words; clients hear it from version 8 on.
+    """
+
+    topicName: str
+    partitionIndex: int
+    errorCode: int = 0
+    baseOffset: int = -1
+    logAppendTimeMs: int = -1
+    logStartOffset: int = -1
+    errorMessage: str | None = None
+
+
+def parseProduce(view: memoryview, offset: int, version: int, maxElements: int = _API.maxElements) -> ProduceRequest:
+    """
+    Read a Produce request without copying its records.
+
+    @param view: the frame, as bytes; it must stay as it is for as long as the
+        slices of it that are returned are used.
+    @param offset: where the body begins.
+    @param version: 3 to 12.
+    @param maxElements: how many topics and partitions there may be in all.
+    @raise MalformedRequest: if a length does not fit into the frame, something
+        is null that may not be, a name is not UTF-8, there are too many
+        elements, or bytes are left over.
+    """
+    try:
+        return _parse(view, offset, FLEXIBLE if _API.isFlexible(version) else CLASSIC, maxElements)
+    except PAST_THE_END:
+        raise MalformedRequest("a Produce request ends before its fields do") from None
+    except UnicodeDecodeError:
+        raise MalformedRequest("a name in a Produce request is not UTF-8") from None
+
+
+def _parse(view: memoryview, offset: int, dialect: Dialect, maxElements: int) -> ProduceRequest:
+    transactionalId, offset = _readString(dialect, view, offset)
+    acks, timeoutMs = _ACKS_AND_TIMEOUT.unpack_from(view, offset)
+    elementCount, offset = _readCount(dialect, view, offset + _ACKS_AND_TIMEOUT.size, maxElements)
+    partitions: list[ProducedPartition] = []
+    for _ in range(elementCount):
+        topicName, offset = _readString(dialect, view, offset)
+        if topicName is None:
+            raise MalformedRequest("a topic in a Produce request has no name")
+        partitionCount, offset = _readCount(dialect, view, offset, maxElements - elementCount)
+        elementCount += partitionCount
+        for _ in range(partitionCount):
+            (partitionIndex,) = _INT32.unpack_from(view, offset)
+            sizeBytes, offset = dialect.readLength(view, offset + _INT32.size)
+            records = None
+            if sizeBytes >= 0:
+                records = view[offset : offset + sizeBytes]
+                offset += sizeBytes
+            elif sizeBytes < -1:
+                raise MalformedRequest(f"a Produce request says that its records have {sizeBytes} bytes")
+            offset = dialect.skipTags(view, offset)
+            partitions.append(ProducedPartition(topicName, partitionIndex, records))
+        offset = dialect.skipTags(view, offset)
+    offset = dialect.skipTags(view, offset)
+    # A slice beyond the end is short rather than an error; this is where it comes to light.
+    if offset > len(view):
+        raise MalformedRequest("a Produce request ends before its fields do")
+    if offset < len(view):
+        raise MalformedRequest(f"{len(view) - offset} bytes are left over behind a Produce request")
+    return ProduceRequest(transactionalId, acks, timeoutMs, partitions, elementCount)
+
+
+def _readString(dialect: Dialect, view: memoryview, offset: int) -> tuple[str | None, int]:
+    sizeBytes, offset = dialect.readStringLength(view, offset)
+    if sizeBytes < -1:
+        raise MalformedRequest(f"a Produce request says that a name has {sizeBytes} bytes")
+    if sizeBytes < 0:
+        return None, offset
+    return str(view[offset : offset + sizeBytes], "utf-8"), offset + sizeBytes
+
+
+def _readCount(dialect: Dialect, view: memoryview, offset: int, atMost: int) -> tuple[int, int]:
+    count, offset = dialect.readLength(view, offset)
+    if count < 0:
+        raise MalformedRequest("an array in a Produce request is null")
+    if count > atMost:
+        raise MalformedRequest(f"a Produce request has {count} topics or partitions where {atMost} more are allowed")
+    return count, offset
+
+
+def encodeProduceResponse(version: int, results: Iterable[PartitionResult], throttleTimeMs: int = 0) -> bytes:
+    """
+    The body of a Produce response.
+
+    @param version: 3 to 12, that of the request.
+    @param results: one for each partition; topics come in the order in which
+        each occurs first.
+    @param throttleTimeMs: for how long the client is asked to be quiet.
+    """
+    dialect = FLEXIBLE if _API.isFlexible(version) else CLASSIC
+    noRecordErrors = dialect.length(0)
+    byTopic: dict[str, list[PartitionResult]] = {}
+    for result in results:
+        byTopic.setdefault(result.topicName, []).append(result)
+    parts = [dialect.length(len(byTopic))]
+    for topicName, partitions in byTopic.items():
+        parts += dialect.string(topicName), dialect.length(len(partitions))
+        for _, index, errorCode, baseOffset, logAppendTimeMs, logStartOffset, errorMessage in partitions:
+            if version >= _FIRST_VERSION_WITH_LOG_START:
+                fixed = _RESULT_WITH_LOG_START.pack(index, errorCode, baseOffset, logAppendTimeMs, logStartOffset)
+            else:
+                fixed = _RESULT.pack(index, errorCode, baseOffset, logAppendTimeMs)
+            parts.append(fixed)
+            if version >= _FIRST_VERSION_WITH_MESSAGE:
+                parts += noRecordErrors, dialect.string(errorMessage)
+            parts.append(dialect.tags)
+        parts.append(dialect.tags)
+    parts += _INT32.pack(throttleTimeMs), dialect.tags
+    return b"".join(parts)
