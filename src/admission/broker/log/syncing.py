@@ -1,0 +1,105 @@
+# -*- test-case-name: tests.test_log_syncing -*-
+"""
+Getting committed data onto the disk, in the background.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import lmdb
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from .storage import explain
+
+DeferToThread = Callable[..., Deferred[Any]]
+"""As L{twisted.internet.threads.deferToThread}."""
+
+
+class BackgroundSync:
+    """
+    Synchronises at most once in an interval, only if something was written,
+    and never twice at the same time.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, deferToThread: DeferToThread, sync: Callable[[], None], intervalSeconds: float
+    ) -> None:
+        """
+        @param clock: gives the intervals.
+        @param deferToThread: runs C{sync} away from the reactor.
+        @param sync: what to do; may block and raise.
+        @param intervalSeconds: how long written data waits at most before its
+            synchronisation starts, unless one is running.
+        """
+        self._clock = clock
+        self._deferToThread = deferToThread
+        self._sync = sync
+        self._intervalSeconds = intervalSeconds
+        self._next: IDelayedCall | None = None
+        self._running = False
+        self._dirty = False
+        self._failing = False
+        self._closed: Deferred[None] | None = None
+
+    def written(self) -> None:
+        """
+        Something is to be synchronised.
+        """
+        self._dirty = True
+        if self._next is None and not self._running and self._closed is None:
+            self._next = self._clock.callLater(self._intervalSeconds, self._start)
+
+    def close(self) -> Deferred[None]:
+        """
+        Synchronise for the last time.  To be called once.
+
+        @return: fires when that is done or has failed, and nothing is running
+            any more; never with a failure.
+        """
+        self._closed = closed = Deferred[None]()
+        self._dirty = True
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if not self._running:
+            self._start()
+        return closed
+
+    def _start(self) -> None:
+        self._next = None
+        self._running = True
+        self._dirty = False
+        done = maybeDeferred(self._deferToThread, self._sync)
+        done.addCallbacks(self._succeeded, self._failed)
+        done.addCallback(self._ended)
+
+    def _succeeded(self, _: object) -> None:
+        if self._failing:
+            self._failing = False
+            self._log.info("the log is being synchronised with the disk again")
+
+    def _failed(self, failure: Failure) -> None:
+        # The last attempt is not repeated: nobody would be there to stop it.
+        self._dirty = self._dirty or self._closed is None
+        if not self._failing:
+            self._failing = True
+            reason = explain(failure.value) if isinstance(failure.value, lmdb.Error) else str(failure.value)
+            self._log.critical(
+                "the log cannot be synchronised with the disk and would not survive a loss of power: {reason}",
+                reason=reason,
+            )
+
+    def _ended(self, _: object) -> None:
+        self._running = False
+        if self._closed is None:
+            if self._dirty:
+                self.written()
+        elif self._dirty:
+            self._start()
+        else:
+            self._closed.callback(None)
