@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from ..interfaces import FRAMES, ILease, IMemoryPool
@@ -46,6 +47,8 @@ class CuedPool:
     @ivar requested: the size of every allocation that was asked for, refused
         ones included.
     """
+
+    _log = Logger()
 
     idleBytes = 0
 
@@ -125,7 +128,10 @@ class CuedPool:
         Call those who have subscribed.
         """
         for listener in self._listeners:
-            listener()
+            try:
+                listener()
+            except Exception:
+                self._log.failure("a listener of the memory pool failed")
 
     def _take(self, sizeBytes: int, purpose: str, buffer: memoryview | None) -> CuedLease:
         lease = CuedLease(self, sizeBytes, purpose, buffer)

@@ -1,0 +1,234 @@
+# -*- test-case-name: tests.test_factory -*-
+"""
+The connections of one server, and how many there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from ..gate import Gate
+from .hangup import HangUpWatch
+from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, peerName
+
+LOGGED_REFUSALS = 20
+SWEEPS_PER_IDLE_TIME = 20
+
+
+@frozen
+class ConnectionLimits:
+    """
+    What connections may cost.  Durations are in seconds.
+
+    @ivar maxConnections: how many may be open.
+    @ivar maxConnectionsPerAddress: how many of them from one address.
+    @ivar idleSeconds: after which a connection that neither sends nor waits
+        for us is closed.
+    @ivar receiveSeconds: in which at least a sixteenth of a request's body must arrive.
+    @ivar sendSeconds: in which a peer must take some of its responses.
+    @ivar closeGraceSeconds: how long a closing connection may take over it.
+    """
+
+    maxConnections: int = 10_000
+    maxConnectionsPerAddress: int = 1_000
+    idleSeconds: float = 600.0
+    receiveSeconds: float = 30.0
+    sendSeconds: float = 30.0
+    closeGraceSeconds: float = 5.0
+
+
+class RefusedProtocol(Protocol):
+    """
+    A connection too many.  A protocol of its own because a TLS factory cannot
+    be told L{None}.
+    """
+
+    transport: Any
+
+    def connectionMade(self) -> None:
+        """
+        Close at once.
+        """
+        self.transport.abortConnection()
+
+
+class AdmittedFactory(ServerFactory):
+    """
+    Makes L{AdmittedProtocol}s, and keeps their number and idleness in bounds.
+
+    One factory may serve several ports.
+
+    @ivar gate: the L{Gate} of the server.
+    @ivar clock: the reactor, on monotonic time.
+    @ivar connections: the open connections, oldest first.
+    """
+
+    log = Logger()
+    noisy = False
+
+    def __init__(
+        self,
+        protocol: Callable[[], AdmittedProtocol],
+        gate: Gate,
+        clock: IReactorTime,
+        hangUpWatch: HangUpWatch,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        """
+        @param protocol: makes the protocol of a new connection.
+        """
+        self.gate = gate
+        self.clock = clock
+        self.hangUpWatch = hangUpWatch
+        self.limits = ConnectionLimits() if limits is None else limits
+        self.connections: dict[AdmittedProtocol, None] = {}
+        self.refusedConnections = 0
+        self._makeProtocol = protocol
+        self._perAddress: dict[str, int] = {}
+        self._ports: list[IListeningPort] = []
+        self._servesTLS = False
+        self._arePortsPaused = False
+        self._loggedRefusals = 0
+        self._unloggedRefusals = 0
+        self._emptied: list[Deferred[None]] = []
+        self._sweeping = LoopingCall(self._sweep)
+        self._sweeping.clock = clock
+        gate.onPressure(self._pressed)
+
+    def start(self) -> None:
+        """
+        Begin to look for idle connections.
+        """
+        interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
+        self._sweeping.start(min(interval, 10.0), now=False)
+
+    def stop(self) -> None:
+        """
+        Stop looking.
+        """
+        if self._sweeping.running:
+            self._sweeping.stop()
+
+    def addPort(self, port: IListeningPort) -> None:
+        """
+        C{port} listens for this factory: stop accepting there when a TLS
+        connection could not be afforded, since one cannot be muted before its
+        handshake is over.
+        """
+        self._ports.append(port)
+
+    def closeAll(self) -> Deferred[None]:
+        """
+        Close every connection gracefully.
+
+        @return: fires when the last one is gone.
+        """
+        for connection in list(self.connections):
+            connection.closeGracefully()
+        if not self.connections:
+            return succeed(None)
+        emptied: Deferred[None] = Deferred()
+        self._emptied.append(emptied)
+        return emptied
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        """
+        A protocol for a connection from C{addr}, or one that closes it because
+        there are too many.
+        """
+        reason = self._refusal(str(getattr(addr, "host", "")))
+        if reason is not None:
+            self.refusedConnections += 1
+            self._logRefusal(peerName(addr) if addr is not None else "an unknown peer", reason)
+            return RefusedProtocol()
+        protocol = self._makeProtocol()
+        protocol.factory = self
+        return protocol
+
+    def connected(self, connection: AdmittedProtocol) -> None:
+        """
+        For the protocol: it is connected.
+        """
+        self.connections[connection] = None
+        self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
+        if connection.isTLS:
+            self._servesTLS = True
+            self._pressed(self.gate.isUnderPressure)
+            if self.gate.pool.availableBytes < TLS_CONNECTION_BYTES:
+                self.gate.press()
+
+    def disconnected(self, connection: AdmittedProtocol) -> None:
+        """
+        For the protocol: it is gone.
+        """
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        remaining = self._perAddress[connection.host] - 1
+        if remaining:
+            self._perAddress[connection.host] = remaining
+        else:
+            del self._perAddress[connection.host]
+        if not self.connections:
+            emptied, self._emptied = self._emptied, []
+            for deferred in emptied:
+                deferred.callback(None)
+
+    def refused(self, connection: AdmittedProtocol, reason: str) -> None:
+        """
+        For the protocol: it closes because of what its peer did.
+        """
+        self._logRefusal(connection.peer, reason)
+
+    def _refusal(self, host: str) -> str | None:
+        limits = self.limits
+        if len(self.connections) >= limits.maxConnections:
+            return f"there are {len(self.connections)} connections already (max.connections)"
+        if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
+            return (
+                f"there are {limits.maxConnectionsPerAddress} connections from its address already "
+                "(max.connections.per.ip)"
+            )
+        return None
+
+    def _logRefusal(self, peer: str, reason: str) -> None:
+        # A peer can make us refuse it as often as it likes; the log must not
+        # be the next thing to run over.
+        if self._loggedRefusals < LOGGED_REFUSALS:
+            self._loggedRefusals += 1
+            self.log.warn("closing the connection of {peer}: {reason}", peer=peer, reason=reason)
+        else:
+            self._unloggedRefusals += 1
+
+    def _sweep(self) -> None:
+        if self._unloggedRefusals:
+            self.log.warn("closed {count} more connections for such reasons", count=self._unloggedRefusals)
+        self._loggedRefusals = self._unloggedRefusals = 0
+        now = self.clock.seconds()
+        horizon = now - self.limits.idleSeconds
+        for connection in list(self.connections):
+            if connection.lastActiveSeconds <= horizon and not connection.mute.reasons:
+                try:
+                    connection.closeGracefully()
+                except Exception:
+                    # Raised from here it would end the sweeping for good.
+                    self.log.failure("closing the idle connection of {peer} failed", peer=connection.peer)
+
+    def _pressed(self, isPressed: bool) -> None:
+        if isPressed == self._arePortsPaused or (isPressed and not self._servesTLS):
+            return
+        self._arePortsPaused = isPressed
+        for port in self._ports:
+            listening: Any = port
+            if isPressed:
+                listening.pauseProducing()
+            else:
+                listening.resumeProducing()

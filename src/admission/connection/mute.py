@@ -1,0 +1,127 @@
+# -*- test-case-name: tests.test_mute -*-
+"""
+Why a connection is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..interfaces import ITransportMutability
+from ..plugins import registerTransportAdapters
+
+MEMORY = "memory"
+"""The pool has no memory for the frame that comes next."""
+
+REQUEST = "request"
+"""A request of this connection is being worked on."""
+
+REQUESTS = "requests"
+"""As many requests as the server takes are being worked on."""
+
+RESPONSES = "responses"
+"""The peer does not take its responses."""
+
+QUOTA = "quota"
+"""The client is over its quota."""
+
+_LAZY = frozenset({REQUEST})
+
+
+class Mute:
+    """
+    The reasons not to read from one transport, by name.
+
+    A reason is a wish: it is carried out by L{settle}, which the connection
+    calls when it returns to the reactor, and not before a TLS handshake is
+    over.  So a request that is answered at once costs no system call.  Nor
+    does one that is answered later, as long as the peer sends nothing
+    meanwhile: L{REQUEST} alone stops the transport only once C{hasBuffered}
+    says that bytes have come.
+
+    This is the only place that stops and resumes a transport.
+
+    @ivar reasons: the reasons, each with the time since which it holds, in
+        seconds of the injected clock.
+    @ivar isApplied: whether the transport is stopped now.
+    """
+
+    __slots__ = ("_changed", "_hasBuffered", "_seconds", "_transport", "isApplied", "reasons")
+
+    def __init__(
+        self,
+        transport: Any,
+        seconds: Callable[[], float],
+        hasBuffered: Callable[[], bool],
+        changed: Callable[[bool], None],
+    ) -> None:
+        """
+        @param transport: what to stop; adapted to L{ITransportMutability}
+            anew each time, since STARTTLS changes what it is.
+        @param seconds: the clock.
+        @param hasBuffered: whether the connection holds bytes that it has not
+            parsed yet.
+        @param changed: called with L{True} just after reading stopped and with
+            L{False} just before it starts again.
+        """
+        self._transport = transport
+        self._seconds = seconds
+        self._hasBuffered = hasBuffered
+        self._changed = changed
+        self.reasons: dict[str, float] = {}
+        self.isApplied = False
+
+    def add(self, reason: str) -> None:
+        """
+        Do not read, for C{reason}.  No effect if it is a reason already.
+        """
+        if reason not in self.reasons:
+            self.reasons[reason] = self._seconds()
+
+    def discard(self, reason: str) -> None:
+        """
+        C{reason} is gone.  No effect if it was none.
+        """
+        self.reasons.pop(reason, None)
+
+    def settle(self) -> None:
+        """
+        Make the transport do what the reasons ask for.  The connection must
+        have parsed what it has buffered, if there is no reason left not to:
+        no event of the socket will announce it.
+        """
+        if self.reasons:
+            if not self.isApplied and (self._hasBuffered() or not self.reasons.keys() <= _LAZY):
+                self._apply()
+        elif self.isApplied:
+            self.resume()
+
+    def resume(self) -> None:
+        """
+        Read again whatever the reasons say, as closing a TLS connection needs.
+        """
+        if self.isApplied:
+            self.isApplied = False
+            self._changed(False)
+            self._adapter().unmute()
+
+    def _apply(self) -> None:
+        adapter = self._adapter()
+        if adapter.isInMutableState():
+            self.isApplied = True
+            adapter.mute()
+            self._changed(True)
+
+    def _adapter(self) -> ITransportMutability:
+        adapter = ITransportMutability(self._transport, None)
+        if adapter is None:
+            registerTransportAdapters()
+            adapter = ITransportMutability(self._transport)
+        return adapter
+
+    def __repr__(self) -> str:
+        if not self.reasons:
+            return "not muted"
+        now = self._seconds()
+        return "muted: " + ", ".join(f"{reason} {now - since:.1f} s" for reason, since in self.reasons.items())

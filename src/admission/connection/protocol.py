@@ -1,0 +1,516 @@
+# -*- test-case-name: tests.test_protocol -*-
+"""
+One connection: frames in, each into memory that was asked for first; one
+request at a time; responses out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, ISSLTransport, ITCPTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+
+from ..interfaces import CONNECTIONS, ILease
+from .deadline import Deadline
+from .framing import Framer, FrameRefused
+from .hangup import filenoOf, unreadBytes
+from .mute import MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES, Mute
+from .responses import ResponseQueue
+
+if TYPE_CHECKING:
+    from .factory import AdmittedFactory
+
+PLAIN_CONNECTION_BYTES = 8 << 10
+"""What an open connection is charged for: objects and kernel-side leftovers."""
+
+TLS_CONNECTION_BYTES = 48 << 10
+"""The same with TLS state, an incomplete record included."""
+
+_BODY_SHARE = 16
+
+_LARGEST_CLOSE_NOTIFY_BYTES = 85
+
+
+def peerName(address: IAddress) -> str:
+    """
+    C{address} in words.
+    """
+    host, port = getattr(address, "host", None), getattr(address, "port", None)
+    if host is None:
+        return str(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class AdmittedProtocol(Protocol):
+    """
+    A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
+
+    Subclasses say what to do with a request, in L{requestReceived}, and answer
+    it with L{respond} or L{finish}, then or later.  The next request is read
+    after that.
+
+    @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
+    @ivar factory: the L{AdmittedFactory} that made it.
+    @ivar peer: who is at the other end, in words; known once connected.
+    @ivar host: the peer's address without its port.
+    @ivar mute: why it is not read, if it is not.
+    @ivar wantedBytes: the memory it waits for, while it does.
+    """
+
+    factory: AdmittedFactory
+    transport: Any
+    headBytes = 0
+
+    peer = host = ""
+    isTLS = False
+    hasPeerGone = False
+    isClosing = False
+    isLost = False
+    lastActiveSeconds = 0.0
+
+    _isRunning = False
+    _hasTurn = False
+    _lease: ILease | None = None
+    _openCharge: ILease | None = None
+    _bufferCharge: ILease | None = None
+    _body: ILease | None = None
+    _bodyMark = 0
+    _quotaCall: IDelayedCall | None = None
+    _graceCall: IDelayedCall | None = None
+    _watchedFileno: int | None = None
+
+    # What a subclass says
+
+    def requestReceived(self, lease: ILease) -> None:
+        """
+        A whole request is in C{lease.buffer}.  The connection owns the lease
+        and releases it when the request is over; call L{releaseRequest} to be
+        rid of it earlier.
+
+        Whatever this raises is logged, and closes the connection.
+        """
+        raise NotImplementedError
+
+    def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+        """
+        May a frame of C{sizeBytes}, which begins with C{head}, be read?  May
+        be called twice for a frame: before the head is there with an empty one.
+
+        @return: why not, or L{None}.
+        """
+        largestBytes = self.factory.gate.pool.largestBytes
+        if sizeBytes > largestBytes:
+            return f"a frame of {sizeBytes} bytes was announced, and the largest allowed is {largestBytes}"
+        return None
+
+    def peerGone(self) -> None:
+        """
+        The peer has hung up, and requests that it sent before are still to be
+        served: make what waits only in order to answer it wait no longer.
+        From now on C{hasPeerGone} is L{True}.
+        """
+
+    # What a subclass calls
+
+    def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
+        """
+        Answer the request: send C{parts}, and read the next request, after
+        C{delaySeconds} if the client is over its quota.
+        """
+        if self.isLost or self.isClosing:
+            self.finish()
+            return
+        self.responses.write(parts, sum(map(len, parts)))
+        self.finish(delaySeconds)
+
+    def finish(self, delaySeconds: float = 0.0) -> None:
+        """
+        The request is over, answered or not.
+        """
+        self.releaseRequest()
+        self._endTurn()
+        if self.isLost or self.isClosing:
+            return
+        if delaySeconds > 0:
+            self._throttle(delaySeconds)
+        self.unmuteFor(REQUEST)
+
+    def park(self) -> None:
+        """
+        The request will be answered later, and until then nothing works on it:
+        give back its memory and its turn.
+        """
+        self.releaseRequest()
+        self._endTurn()
+
+    def releaseRequest(self) -> None:
+        """
+        Give back the request's memory, if that has not been done.
+        """
+        lease = self._lease
+        if lease is not None:
+            self._lease = None
+            lease.release()
+
+    def muteFor(self, reason: str) -> None:
+        """
+        Do not read, for C{reason}.
+        """
+        self.mute.add(reason)
+        if not (self._isRunning or self.isClosing or self.isLost):
+            self.mute.settle()
+
+    def unmuteFor(self, reason: str) -> None:
+        """
+        C{reason} is gone: if it was the last, serve what is buffered, then
+        read again.
+        """
+        self.mute.discard(reason)
+        self._run()
+
+    def close(self, reason: str) -> None:
+        """
+        Close because of what the peer did, after telling the log why; unsent
+        responses are sent, within the grace period.
+        """
+        if not (self.isClosing or self.isLost):
+            self.factory.refused(self, reason)
+            self.closeGracefully()
+
+    def cutOff(self, reason: str) -> None:
+        """
+        Close at once.
+        """
+        if not self.isLost:
+            self.factory.refused(self, reason)
+            self.isClosing = True
+            self.factory.gate.forget(self)
+            self.transport.abortConnection()
+
+    def closeGracefully(self) -> None:
+        """
+        Read no more requests; close when what was answered is sent, or after
+        the grace period whether or not the peer takes part.
+        """
+        if self.isClosing or self.isLost:
+            return
+        self.isClosing = True
+        self.factory.gate.forget(self)
+        self.framer.discard()
+        if not self._hasTurn:
+            self.releaseRequest()
+        self._graceCall = self.factory.clock.callLater(self.factory.limits.closeGraceSeconds, self._graceExpired)
+        # A TLS close needs the peer's answer, so reading goes on; what it
+        # brings is dropped.
+        self.mute.resume()
+        self._loseWhenSent()
+
+    # What Twisted calls
+
+    def makeConnection(self, transport: Any) -> None:
+        """
+        Set up before anybody can be told that we are connected.
+        """
+        factory = self.factory
+        clock = factory.clock
+        address = transport.getPeer()
+        self.peer = peerName(address)
+        self.host = str(getattr(address, "host", ""))
+        self.isTLS = ISSLTransport.providedBy(transport)
+        self._farewellBytes = _LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0
+        self.framer = Framer(self._allocate, self.refuseFrame, self.headBytes)
+        self.mute = Mute(transport, clock.seconds, self._hasBuffered, self._muteChanged)
+        self._bodyDeadline = Deadline(clock, self._bodyStopped)
+        self._sendDeadline = Deadline(clock, self._sendingStopped)
+        self.lastActiveSeconds = clock.seconds()
+        if ITCPTransport.providedBy(transport):
+            try:
+                transport.setTcpNoDelay(True)
+            except OSError:
+                # A UNIX socket says that it is TCP.
+                pass
+        self.responses = ResponseQueue(transport, factory.gate.pool, clock.seconds, self._responsesBlocked)
+        self._openCharge = factory.gate.pool.charge(
+            TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES, CONNECTIONS
+        )
+        factory.connected(self)
+        Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Read what has come, as far as the reasons to be mute allow.
+        """
+        if self.isClosing or self.isLost:
+            return
+        self.lastActiveSeconds = self.factory.clock.seconds()
+        self.framer.feed(data)
+        if self.mute.isApplied:
+            self._chargeBuffer()
+        if not self._isRunning:
+            self._run()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Give back everything; a request that is being worked on keeps its lease
+        until it is over, since somebody may be reading it.
+        """
+        self.isLost = True
+        if self.isTLS and not self.isClosing:
+            self._explainFailure(reason)
+        self._unwatch()
+        self.factory.gate.forget(self)
+        self.factory.gate.responsesStalled(self, False)
+        self.framer.discard()
+        self.responses.discard()
+        self._bodyDeadline.close()
+        self._sendDeadline.close()
+        self._body = None
+        for call in (self._quotaCall, self._graceCall):
+            if call is not None:
+                call.cancel()
+        self._quotaCall = self._graceCall = None
+        for charge in (self._openCharge, self._bufferCharge):
+            if charge is not None:
+                charge.release()
+        self._openCharge = self._bufferCharge = None
+        if not self._hasTurn:
+            self.releaseRequest()
+        self.factory.disconnected(self)
+
+    # What the gate calls
+
+    @property
+    def wantedBytes(self) -> int:
+        """
+        The memory it waits for.
+        """
+        return self.framer.wantedBytes or 0
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """
+        The memory is there.
+        """
+        self.framer.grant(lease)
+        self.unmuteFor(MEMORY)
+
+    def turnGranted(self) -> None:
+        """
+        The request that waits may be worked on.
+        """
+        self._hasTurn = True
+        self.mute.discard(REQUESTS)
+        self._isRunning = True
+        try:
+            self._work()
+        finally:
+            self._isRunning = False
+        self._run()
+
+    def unsentBytes(self) -> int:
+        """
+        Bytes of responses that the peer has not taken.
+        """
+        return self.responses.heldBytes
+
+    def stalledSeconds(self) -> float:
+        """
+        For how long it has taken none.
+        """
+        since = self.responses.pausedSinceSeconds
+        return 0.0 if since is None else self.factory.clock.seconds() - since
+
+    # The way of one request
+
+    def _run(self) -> None:
+        """
+        Parse until there is a reason not to, then let the transport follow.
+        """
+        if self._isRunning or self.isLost or self.isClosing:
+            return
+        self._isRunning = True
+        reasons = self.mute.reasons
+        try:
+            while not reasons and not self.isClosing:
+                lease = self.framer.advance()
+                if lease is None:
+                    break
+                self._begin(lease)
+        except FrameRefused as refusal:
+            self.close(str(refusal))
+        except Exception:
+            self.factory.log.failure("reading from {peer} failed", peer=self.peer)
+            self.close("what it sent could not be read")
+        finally:
+            self._isRunning = False
+        if self.isClosing or self.isLost:
+            return
+        if self._bufferCharge is not None:
+            self._chargeBuffer()
+        self._watchBody()
+        self.mute.settle()
+
+    def _allocate(self, sizeBytes: int) -> ILease | None:
+        lease = self.factory.gate.tryAllocate(self, sizeBytes)
+        if lease is None:
+            self.mute.add(MEMORY)
+        return lease
+
+    def _begin(self, lease: ILease) -> None:
+        self._lease = lease
+        self.mute.add(REQUEST)
+        if self.factory.gate.tryBegin(self):
+            self._hasTurn = True
+            self._work()
+        else:
+            self.mute.add(REQUESTS)
+
+    def _work(self) -> None:
+        lease = self._lease
+        assert lease is not None
+        try:
+            self.requestReceived(lease)
+        except Exception:
+            self.factory.log.failure("a request of {peer} failed", peer=self.peer)
+            self.finish()
+            self.close("its request could not be answered")
+
+    def _endTurn(self) -> None:
+        if self._hasTurn:
+            self._hasTurn = False
+            self.factory.gate.end()
+
+    def _throttle(self, delaySeconds: float) -> None:
+        if self._quotaCall is not None:
+            self._quotaCall.cancel()
+        self.mute.add(QUOTA)
+        self._quotaCall = self.factory.clock.callLater(delaySeconds, self._throttleOver)
+
+    def _throttleOver(self) -> None:
+        self._quotaCall = None
+        self.unmuteFor(QUOTA)
+
+    def _hasBuffered(self) -> bool:
+        return self.framer.bufferedBytes > 0
+
+    def _muteChanged(self, isMuted: bool) -> None:
+        if isMuted:
+            self._chargeBuffer()
+            fileno = filenoOf(self.transport)
+            if fileno is not None:
+                self._watchedFileno = fileno
+                self.factory.hangUpWatch.add(fileno, self._peerHungUp)
+        else:
+            self._unwatch()
+            self.lastActiveSeconds = self.factory.clock.seconds()
+            if self._body is not None:
+                self._bodyDeadline.start(self.factory.limits.receiveSeconds)
+
+    def _unwatch(self) -> None:
+        if self._watchedFileno is not None:
+            self.factory.hangUpWatch.discard(self._watchedFileno)
+            self._watchedFileno = None
+
+    def _chargeBuffer(self) -> None:
+        """
+        While it is mute, what has come all the same is charged.
+        """
+        charge, bufferedBytes = self._bufferCharge, self.framer.bufferedBytes
+        if charge is not None:
+            if charge.sizeBytes == bufferedBytes:
+                return
+            self._bufferCharge = None
+            charge.release()
+        if bufferedBytes:
+            self._bufferCharge = self.factory.gate.pool.charge(bufferedBytes, CONNECTIONS)
+
+    def _watchBody(self) -> None:
+        """
+        A body must arrive: at least a sixteenth of it in each timeout, so that
+        neither silence nor a drip can hold memory for long.
+        """
+        body = self.framer.lease
+        if body is None:
+            if self._body is not None:
+                self._body = None
+                self._bodyDeadline.stop()
+            return
+        filledBytes = self.framer.filledBytes
+        if body is not self._body or filledBytes - self._bodyMark >= body.sizeBytes // _BODY_SHARE:
+            self._body = body
+            self._bodyMark = filledBytes
+            self._bodyDeadline.start(self.factory.limits.receiveSeconds)
+
+    def _bodyStopped(self) -> None:
+        body = self._body
+        if body is None:
+            return
+        if self.mute.isApplied:
+            self._bodyDeadline.start(self.factory.limits.receiveSeconds)
+            return
+        self.close(
+            f"{self.framer.filledBytes} of the {body.sizeBytes} bytes of its request have come, and for "
+            f"{self.factory.limits.receiveSeconds:g} s hardly any (request.receive.timeout)"
+        )
+
+    def _responsesBlocked(self, isBlocked: bool) -> None:
+        self.factory.gate.responsesStalled(self, isBlocked)
+        if isBlocked:
+            self._sendDeadline.start(self.factory.limits.sendSeconds)
+            if not self.isClosing:
+                self.muteFor(RESPONSES)
+            return
+        self._sendDeadline.stop()
+        if self.isClosing:
+            self._loseWhenSent()
+        else:
+            self.lastActiveSeconds = self.factory.clock.seconds()
+            self.unmuteFor(RESPONSES)
+
+    def _sendingStopped(self) -> None:
+        self.cutOff(
+            f"{self.responses.heldBytes} bytes of responses wait, and for "
+            f"{self.factory.limits.sendSeconds:g} s it has taken none (response.send.timeout)"
+        )
+
+    def _loseWhenSent(self) -> None:
+        if self.responses.isEmpty():
+            # TLS waits for its producer to go before it closes.
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()
+
+    def _graceExpired(self) -> None:
+        self._graceCall = None
+        if not self.isLost:
+            self.transport.abortConnection()
+
+    def _peerHungUp(self, isReset: bool) -> None:
+        fileno, self._watchedFileno = self._watchedFileno, None
+        if self.isLost or fileno is None:
+            return
+        if not isReset and (self.framer.bufferedBytes or unreadBytes(fileno) > self._farewellBytes):
+            # It has sent requests and gone; a producer that wants no
+            # acknowledgement does that.  They are read in their turn, and then
+            # its end is.
+            self.hasPeerGone = True
+            self.peerGone()
+            return
+        self.transport.abortConnection()
+
+    def _explainFailure(self, reason: Failure) -> None:
+        """
+        TLS closes by itself when a peer does not speak it, or does not like
+        our certificate; the log should say so.
+        """
+        from OpenSSL.SSL import Error
+
+        errors = reason.value.args[:1] if isinstance(reason.value, Error) else ()
+        if errors and isinstance(errors[0], list):
+            words = ", ".join(error[-1] for error in errors[0])
+            self.factory.refused(self, f"TLS failed: {words}")
+
+    def __repr__(self) -> str:
+        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.mute)
+        return f"<{type(self).__name__} {self.peer} {state}>"

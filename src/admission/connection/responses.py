@@ -1,0 +1,163 @@
+# -*- test-case-name: tests.test_responses -*-
+"""
+Responses on their way to a peer that may not read them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from zope.interface import implementer
+
+from ..interfaces import RESPONSES, ILease, IMemoryPool
+
+TRANSPORT_BUFFER_BYTES = 1 << 16
+"""What Twisted's transports take before they ask a producer to pause."""
+
+_LARGEST_PIECE_BYTES = 1 << 20
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """
+    The bytes of C{parts} in pieces of 64 KiB to 1 MiB: large enough to be
+    worth a write, small enough to show that the peer reads at all.
+    """
+    gathered: list[bytes] = []
+    gatheredBytes = 0
+    for part in parts:
+        if gatheredBytes + len(part) > _LARGEST_PIECE_BYTES and gathered:
+            yield b"".join(gathered)
+            gathered, gatheredBytes = [], 0
+        if len(part) > _LARGEST_PIECE_BYTES:
+            for start in range(0, len(part), _LARGEST_PIECE_BYTES):
+                yield part[start : start + _LARGEST_PIECE_BYTES]
+            continue
+        gathered.append(part)
+        gatheredBytes += len(part)
+        if gatheredBytes >= TRANSPORT_BUFFER_BYTES:
+            yield b"".join(gathered)
+            gathered, gatheredBytes = [], 0
+    if gathered:
+        yield b"".join(gathered)
+
+
+@implementer(IPushProducer)
+class ResponseQueue:
+    """
+    Writes responses as fast as the peer takes them, and counts them until it
+    has.
+
+    What the transport accepts without pausing us, at most 64 KiB, is part of
+    what the connection is charged for by being open.  Everything beyond is
+    charged to the pool until the transport has drained.
+
+    @ivar heldBytes: bytes charged now.
+    @ivar pausedSinceSeconds: since when the transport has taken nothing, or
+        L{None} while it takes what it gets.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_inTransport",
+        "_pool",
+        "_seconds",
+        "_transport",
+        "_waiting",
+        "heldBytes",
+        "pausedSinceSeconds",
+    )
+
+    def __init__(
+        self, transport: Any, pool: IMemoryPool, seconds: Callable[[], float], blocked: Callable[[bool], None]
+    ) -> None:
+        """
+        Registers with C{transport} as its producer.
+
+        @param blocked: called with L{True} each time the transport stops
+            taking bytes, and with L{False} when it has taken them all.
+        """
+        self._transport = transport
+        self._pool = pool
+        self._seconds = seconds
+        self._blocked = blocked
+        self._waiting: deque[tuple[bytes, ILease]] = deque()
+        self._inTransport: list[ILease] = []
+        self.heldBytes = 0
+        self.pausedSinceSeconds: float | None = None
+        transport.registerProducer(self, True)
+
+    def write(self, parts: Sequence[bytes], sizeBytes: int) -> None:
+        """
+        Send C{parts}, C{sizeBytes} in all.
+        """
+        if self.pausedSinceSeconds is None and not self._waiting and sizeBytes <= TRANSPORT_BUFFER_BYTES:
+            self._transport.writeSequence(parts)
+            return
+        for piece in _pieces(parts):
+            self._waiting.append((piece, self._charge(len(piece))))
+        self._pump()
+
+    def pauseProducing(self) -> None:
+        """
+        For the transport: it holds more than it wants to.
+        """
+        if self.pausedSinceSeconds is not None:
+            return
+        self.pausedSinceSeconds = self._seconds()
+        if not self._inTransport:
+            self._inTransport.append(self._charge(TRANSPORT_BUFFER_BYTES))
+        self._blocked(True)
+
+    def resumeProducing(self) -> None:
+        """
+        For the transport: the kernel has everything.
+        """
+        self.pausedSinceSeconds = None
+        self._releaseWritten()
+        self._pump()
+        if self.pausedSinceSeconds is None:
+            self._blocked(False)
+
+    def stopProducing(self) -> None:
+        """
+        For the transport: it is closing.
+        """
+        self.discard()
+
+    def isEmpty(self) -> bool:
+        """
+        Whether everything was handed to the transport.
+        """
+        return not self._waiting
+
+    def discard(self) -> None:
+        """
+        Forget what was not sent.
+        """
+        while self._waiting:
+            self._release(self._waiting.popleft()[1])
+        self._releaseWritten()
+
+    def _pump(self) -> None:
+        while self._waiting and self.pausedSinceSeconds is None:
+            piece, lease = self._waiting.popleft()
+            self._inTransport.append(lease)
+            self._transport.write(piece)
+        if self.pausedSinceSeconds is None:
+            self._releaseWritten()
+
+    def _charge(self, sizeBytes: int) -> ILease:
+        self.heldBytes += sizeBytes
+        return self._pool.charge(sizeBytes, RESPONSES)
+
+    def _releaseWritten(self) -> None:
+        written, self._inTransport = self._inTransport, []
+        for lease in written:
+            self._release(lease)
+
+    def _release(self, lease: ILease) -> None:
+        self.heldBytes -= lease.sizeBytes
+        lease.release()

@@ -1,0 +1,165 @@
+"""
+L{admission_plugins.mutability}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import ISSLTransport, ITransport
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import Interface, implementedBy, implementer
+from zope.interface.adapter import AdapterRegistry
+
+from admission.interfaces import ITransportMutability
+from admission.testing.contracts import TransportMutabilityContract
+from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission_plugins import mutability
+from admission_plugins.mutability import PlainMutability, TLSMutability
+
+
+class PlainContractTests(TransportMutabilityContract, SynchronousTestCase):
+    """
+    L{PlainMutability} is an L{ITransportMutability}.
+    """
+
+    def buildMutability(self) -> tuple[ITransportMutability, Callable[[], bool]]:
+        """
+        For a plain transport.
+        """
+        transport = FakeTransport(Clock(), Protocol())
+        return PlainMutability(transport), lambda: transport.isReading
+
+
+class StringTransportContractTests(TransportMutabilityContract, SynchronousTestCase):
+    """
+    So it is for Twisted's own fake.
+    """
+
+    def buildMutability(self) -> tuple[ITransportMutability, Callable[[], bool]]:
+        """
+        For a L{StringTransport}.
+        """
+        transport = StringTransport()
+        return PlainMutability(transport), lambda: transport.producerState == "producing"
+
+
+class TLSContractTests(TransportMutabilityContract, SynchronousTestCase):
+    """
+    L{TLSMutability} is an L{ITransportMutability} once the handshake is over.
+    """
+
+    def buildMutability(self) -> tuple[ITransportMutability, Callable[[], bool]]:
+        """
+        For a TLS transport after its handshake.
+        """
+        clock = Clock()
+        transport = FakeTLSTransport(clock, Protocol())
+        transport.connect()
+        transport.peerFinishesHandshake()
+        clock.advance(0)
+        return TLSMutability(transport), lambda: transport.isReading
+
+
+class TLSMutabilityTests(SynchronousTestCase):
+    """
+    When TLS may be muted.
+    """
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.transport = FakeTLSTransport(self.clock, Protocol())
+        self.transport.connect()
+        self.mutability = TLSMutability(self.transport)
+
+    def test_handshake(self) -> None:
+        """
+        Not before the handshake is over.
+        """
+        self.assertFalse(self.mutability.isInMutableState())
+        self.transport.peerFinishesHandshake()
+        self.clock.advance(0)
+        self.assertTrue(self.mutability.isInMutableState())
+
+    def test_lost(self) -> None:
+        """
+        A transport that is lost has no handshake to wait for.
+        """
+        self.transport.abortConnection()
+        self.clock.advance(0)
+        self.assertTrue(self.mutability.isInMutableState())
+
+
+class RegisterTests(SynchronousTestCase):
+    """
+    L{mutability.register}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Register in a registry of our own: the process has one of these only.
+        """
+        self.registry = AdapterRegistry()
+
+        def registerAdapter(factory: object, original: type[Interface], target: type[Interface]) -> None:
+            self.registry.register([original], target, "", factory)
+
+        self.patch(mutability, "registerAdapter", registerAdapter)
+        mutability.register()
+
+    def adapterFor(self, transport: object) -> object:
+        """
+        What adapts C{transport}.
+        """
+        from zope.interface import providedBy
+
+        return self.registry.lookup([providedBy(transport)], ITransportMutability)
+
+    def test_transports(self) -> None:
+        """
+        Plain transports get the one and TLS transports the other.
+        """
+        self.assertIs(self.adapterFor(StringTransport()), PlainMutability)
+        self.assertIs(self.adapterFor(FakeTransport(Clock(), Protocol())), PlainMutability)
+        self.assertIs(self.adapterFor(FakeTLSTransport(Clock(), Protocol())), TLSMutability)
+
+    def test_realClasses(self) -> None:
+        """
+        So do Twisted's classes for TCP, UNIX sockets and TLS.
+        """
+        from twisted.internet.tcp import Server
+        from twisted.internet.unix import Server as UNIXServer
+        from twisted.protocols.tls import BufferingTLSTransport
+
+        for transport, adapter in [
+            (Server, PlainMutability),
+            (UNIXServer, PlainMutability),
+            (BufferingTLSTransport, TLSMutability),
+        ]:
+            self.assertIs(self.registry.lookup([implementedBy(transport)], ITransportMutability), adapter, transport)
+
+    def test_moreSpecificWins(self) -> None:
+        """
+        Somebody who registers an adapter for an interface of their own gets
+        that one.
+        """
+
+        class ITheirs(ITransport):
+            pass
+
+        @implementer(ITheirs)
+        class Theirs:
+            pass
+
+        self.registry.register([ITheirs], ITransportMutability, "", "theirs")
+        self.assertEqual(self.adapterFor(Theirs()), "theirs")
+
+    def test_interfacesExactly(self) -> None:
+        """
+        On these two interfaces and no others.
+        """
+        registered = [required for (required,), provided, name, factory in self.registry.allRegistrations()]
+        self.assertEqual(set(registered), {ITransport, ISSLTransport})
