@@ -218,6 +218,7 @@ def loadSettings(
     path: str | None = None,
     assignments: Sequence[str] = (),
     given: Mapping[str, tuple[str, str]] | None = None,
+    isPoolChosen: bool = False,
 ) -> Settings:
     """
     Put the settings together.  No place goes before another: what is given
@@ -226,6 +227,8 @@ def loadSettings(
     @param path: a file of properties (C{--config}).
     @param assignments: properties as C{name=value} (C{--set}).
     @param given: what other options say, as C{name: (value, option)}.
+    @param isPoolChosen: whether the pool's size comes from somewhere else than
+        these properties, so that their default for it means nothing.
     @raise SettingsError: for what cannot be read, is unknown, makes no sense
         or contradicts itself, saying where and what to do.
     """
@@ -254,7 +257,12 @@ def loadSettings(
         # Only a pool that was not asked for may lower the largest request.
         values[attributes[_LARGEST]] = _LARGEST_BYTES
     settings = Settings(places={name: each.place for name, each in chosen.items()}, **values)
-    _checkTogether(settings)
+    if _QUEUED in settings.places or not isPoolChosen:
+        _checkPool(settings)
+    if settings.numPartitions > settings.maxPartitions:
+        raise SettingsError(
+            f"num.partitions ({settings.numPartitions}) must not exceed max.partitions ({settings.maxPartitions})"
+        )
     return settings
 
 
@@ -297,7 +305,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     return f"unknown property {name!r}; the nearest is {nearest[0]}"
 
 
-def _checkTogether(settings: Settings) -> None:
+def _checkPool(settings: Settings) -> None:
     def described(name: str, value: int) -> str:
         return f"{name} ({formatBytes(value)}, {settings.places.get(name, 'the default')})"
 
@@ -307,8 +315,4 @@ def _checkTogether(settings: Settings) -> None:
             f"{described(_QUEUED, poolBytes)} must not be less than {described(_LARGEST, largestBytes)}; set {_LARGEST}"
             f" to at most {formatBytes(poolBytes)}, or {_QUEUED} to at least {formatBytes(largestBytes)},"
             " or to 0 for no pool"
-        )
-    if settings.numPartitions > settings.maxPartitions:
-        raise SettingsError(
-            f"num.partitions ({settings.numPartitions}) must not exceed max.partitions ({settings.maxPartitions})"
         )

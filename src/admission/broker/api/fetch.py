@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.test_broker_fetch -*-
+"""
+Fetch and ListOffsets: reading records and finding where to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from attrs import define, field
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
+
+from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
+from ..broker import Answer, Broker, Call
+from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
+from .refusals import Refused, repeated
+from .topics import topicById
+
+_NO_SESSION = 0
+_NO_ID = UUID(int=0)
+
+_LEAST_READ_BYTES = 1 << 20
+"""What a fetch may read although memory is short, or producers would starve consumers."""
+
+_LATEST = -1
+_EARLIEST = -2
+_MAX_TIMESTAMP = -3
+_EARLIEST_LOCAL = -4
+_LATEST_TIERED = -5
+
+
+class Wanted(NamedTuple):
+    """
+    What a fetch wants of one partition.
+
+    @ivar partition: L{None} if there is nothing to be had, and then
+        C{errorCode} says why.
+    """
+
+    partitionIndex: int
+    partition: Partition | None
+    errorCode: int
+    offset: int
+    maxBytes: int
+
+
+@define(eq=False)
+class PartitionsFetch:
+    """
+    A Fetch request whose topics have been looked up.
+
+    @ivar wanted: the partitions that it reads.
+    @ivar topics: the same for the response, with those that cannot be read.
+    """
+
+    broker: Broker
+    apiVersion: int
+    minBytes: int
+    maxBytes: int
+    wanted: Mapping[Partition, Wanted]
+    topics: Sequence[tuple[str, UUID, Sequence[Wanted]]]
+    _countedBytes: dict[Partition, int] = field(init=False, factory=dict)
+    _availableBytes: int = field(init=False, default=0)
+
+    @property
+    def watched(self) -> Collection[Partition]:
+        """
+        The partitions that it reads.
+        """
+        return self.wanted.keys()
+
+    def isSatisfied(self, changed: Iterable[Partition]) -> bool:
+        """
+        Whether there is enough, or an error to tell.  What other partitions
+        than C{changed} have is remembered from the last time.
+        """
+        for partition in changed:
+            if self._availableBytes >= self.minBytes:
+                break
+            wanted = self.wanted[partition]
+            try:
+                partitionBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
+            except LogRefusal:
+                return True
+            partitionBytes = max(min(partitionBytes, wanted.maxBytes), 0)
+            self._availableBytes += partitionBytes - self._countedBytes.get(partition, 0)
+            self._countedBytes[partition] = partitionBytes
+        return self._availableBytes >= self.minBytes
+
+    def read(self) -> list[bytes]:
+        """
+        The body of the response: as much as there is and may be sent, and as
+        memory allows.  The first batch is whole however large it is, or a
+        consumer could be stuck before it for ever.
+        """
+        remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _LEAST_READ_BYTES))
+        isFirst = True
+        topics = []
+        for name, topicId, each in self.topics:
+            partitions = []
+            for wanted in each:
+                fetched = self._readPartition(wanted, remainingBytes, isFirst)
+                sizeBytes = sum(map(len, fetched.records))
+                if sizeBytes:
+                    isFirst = False
+                    remainingBytes -= sizeBytes
+                partitions.append(fetched)
+            topics.append(FetchedTopic(name, topicId, partitions))
+        return encodeFetchResponse(self.apiVersion, 0, 0, _NO_SESSION, topics)
+
+    def _readPartition(self, wanted: Wanted, remainingBytes: int, isFirst: bool) -> FetchedPartition:
+        partition = wanted.partition
+        if partition is None:
+            return FetchedPartition(wanted.partitionIndex, wanted.errorCode)
+        try:
+            records = self.broker.log.read(
+                partition, wanted.offset, max(min(wanted.maxBytes, remainingBytes), 0), firstWhole=isFirst
+            )
+        except LogRefusal as refusal:
+            return FetchedPartition(wanted.partitionIndex, refusal.errorCode)
+        return FetchedPartition(
+            wanted.partitionIndex,
+            0,
+            partition.highWatermark,
+            partition.highWatermark,
+            partition.logStartOffset,
+            records,
+        )
+
+
+def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer]:
+    """
+    Read records; wait for them, up to the client's C{max_wait}, if there are
+    fewer than it wants.  Fetch sessions are declined.
+    """
+    request = call.request
+    if getattr(request, "session_id", _NO_SESSION) != _NO_SESSION:
+        return encodeFetchResponse(call.apiVersion, 0, ErrorCode.fetch_session_id_not_found.value, _NO_SESSION, ())
+    wanted: dict[Partition, Wanted] = {}
+    topics = [_lookUp(broker, topic, wanted) for topic in request.topics]
+    hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
+    partitionsFetch = PartitionsFetch(
+        broker,
+        call.apiVersion,
+        0 if hasErrors else min(request.min_bytes, broker.largestResponseBytes),
+        min(request.max_bytes, broker.largestResponseBytes),
+        wanted,
+        topics,
+    )
+    waitSeconds = request.max_wait.total_seconds()
+    if waitSeconds <= 0 or partitionsFetch.isSatisfied(wanted):
+        return partitionsFetch.read()
+    return broker.fetches.wait(partitionsFetch, waitSeconds)
+
+
+def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tuple[str, UUID, list[Wanted]]:
+    """
+    Add the partitions of one topic to C{wanted}.
+
+    @return: all that the request says of the topic, for the response.
+    """
+    found: Topic | None = None
+    errorCode = 0
+    name, topicId = getattr(topic, "topic", ""), getattr(topic, "topic_id", None)
+    try:
+        found = topicById(broker, topicId) if hasattr(topic, "topic_id") else broker.log.topic(name)
+    except LogRefusal as refusal:
+        errorCode = refusal.errorCode
+    asked = []
+    for each in topic.partitions:
+        partition = None
+        partitionError = errorCode
+        if found is not None:
+            if not 0 <= each.partition < len(found.partitions):
+                partitionError = ErrorCode.unknown_topic_or_partition.value
+            elif getattr(each, "current_leader_epoch", -1) > LEADER_EPOCH:
+                partitionError = ErrorCode.unknown_leader_epoch.value
+            elif found.partitions[each.partition] in wanted:
+                partitionError = ErrorCode.invalid_request.value
+            else:
+                partition = found.partitions[each.partition]
+        asked.append(Wanted(each.partition, partition, partitionError, each.fetch_offset, each.partition_max_bytes))
+        if partition is not None:
+            wanted[partition] = asked[-1]
+    return name, topicId or _NO_ID, asked
+
+
+def listOffsets(broker: Broker, call: Call) -> Mapping[str, Any]:
+    """
+    The first offset, the last, or the first at or after a time.
+    """
+    duplicates = repeated(
+        (topic.name, each.partition_index) for topic in call.request.topics for each in topic.partitions
+    )
+    topics = []
+    for topic in call.request.topics:
+        partitions = []
+        for each in topic.partitions:
+            answer: dict[str, Any] = {"partition_index": each.partition_index, "timestamp": -1, "offset": -1}
+            try:
+                if (topic.name, each.partition_index) in duplicates:
+                    raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
+                partition = partitionOf(broker, topic.name, each.partition_index)
+                offset, timestampMs = _offsetFor(broker, partition, each.timestamp)
+                answer |= {"offset": offset, "timestamp": timestampMs}
+                answer["leader_epoch"] = LEADER_EPOCH if offset >= 0 else -1
+            except LogRefusal as refusal:
+                answer["error_code"] = refusal.errorCode
+            partitions.append(answer)
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+def partitionOf(broker: Broker, topicName: str, index: int) -> Partition:
+    """
+    @raise UnknownTopic: if there is no such partition.
+    """
+    partitions = broker.log.topic(topicName).partitions
+    if not 0 <= index < len(partitions):
+        raise UnknownTopic(f"topic {topicName!r} has {len(partitions)} partitions, and no {index}")
+    return partitions[index]
+
+
+def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[int, int]:
+    if timestampMs == _LATEST:
+        return partition.highWatermark, -1
+    if timestampMs in (_EARLIEST, _EARLIEST_LOCAL):
+        return partition.logStartOffset, -1
+    if timestampMs == _LATEST_TIERED:
+        return -1, -1
+    if timestampMs == _MAX_TIMESTAMP:
+        found = broker.log.maxTimestampOffset(partition)
+    else:
+        found = broker.log.offsetForTimestamp(partition, max(timestampMs, 0))
+    return (-1, -1) if found is None else found

@@ -1,0 +1,139 @@
+# -*- test-case-name: tests.test_broker_api -*-
+"""
+What the broker is, what it speaks and which topics it has: ApiVersions,
+Metadata, DescribeCluster, FindCoordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from ...wire.versions import advertised
+from ..broker import Broker, Call
+from ..log.interface import LEADER_EPOCH, LogRefusal, Topic, UnknownTopic
+from .topics import createTopic, topicById
+
+_GROUP = 0
+_BROKERS = 1
+_CONTROLLERS = 2
+
+_FIRST_VERSION_WITHOUT_NAME = 12
+
+
+def apiVersions(broker: Broker, call: Call) -> Mapping[str, Any]:
+    """
+    What the broker speaks.
+    """
+    return {"api_keys": advertised()}
+
+
+def metadata(broker: Broker, call: Call) -> Mapping[str, Any]:
+    """
+    The broker and its topics; those that are asked for and do not exist are
+    created if the settings and the client allow it.
+    """
+    request = call.request
+    wanted = request.topics
+    if wanted is None or (call.apiVersion == 0 and not wanted):
+        topics = [_described(broker, topic) for topic in broker.log.topics.values()]
+    else:
+        # Each once, or a small request could ask for a huge response.
+        asked = dict.fromkeys((each.name, None if each.name is not None else each.topic_id) for each in wanted)
+        topics = [_lookUp(broker, call, name, topicId) for name, topicId in asked]
+    return {
+        "brokers": [_brokerAt(broker, call)],
+        "cluster_id": broker.clusterId,
+        "controller_id": broker.nodeId,
+        "topics": topics,
+    }
+
+
+def describeCluster(broker: Broker, call: Call) -> Mapping[str, Any]:
+    """
+    The cluster, which is this broker.
+    """
+    endpointType = getattr(call.request, "endpoint_type", _BROKERS)
+    if endpointType != _BROKERS:
+        isKnown = endpointType == _CONTROLLERS
+        errorCode = ErrorCode.mismatched_endpoint_type if isKnown else ErrorCode.unsupported_endpoint_type
+        return {
+            "error_code": errorCode.value,
+            "error_message": "there are no controllers to describe, only this broker",
+            "endpoint_type": endpointType,
+            "cluster_id": "",
+            "controller_id": -1,
+            "brokers": [],
+        }
+    address = _brokerAt(broker, call)
+    return {
+        "endpoint_type": _BROKERS,
+        "cluster_id": broker.clusterId,
+        "controller_id": broker.nodeId,
+        "brokers": [{**address, "broker_id": broker.nodeId}],
+    }
+
+
+def findCoordinator(broker: Broker, call: Call) -> Mapping[str, Any]:
+    """
+    Who coordinates a group: this broker, always.
+    """
+    request = call.request
+    keys = request.coordinator_keys if hasattr(request, "coordinator_keys") else [request.key]
+    if getattr(request, "key_type", _GROUP) == _GROUP:
+        found = {**_brokerAt(broker, call), "error_code": 0, "error_message": None}
+    else:
+        found = {
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": ErrorCode.invalid_request.value,
+            "error_message": "this broker coordinates groups only; it has no transactions",
+        }
+    return {**found, "coordinators": [{**found, "key": key} for key in keys]}
+
+
+def _brokerAt(broker: Broker, call: Call) -> dict[str, Any]:
+    return {"node_id": broker.nodeId, "host": call.advertised.host, "port": call.advertised.port, "rack": None}
+
+
+def _lookUp(broker: Broker, call: Call, name: str | None, topicId: UUID | None) -> dict[str, Any]:
+    missing: dict[str, Any] = {"name": name, "topic_id": topicId, "partitions": []}
+    try:
+        if name is None:
+            if call.apiVersion < _FIRST_VERSION_WITHOUT_NAME:
+                missing["name"] = ""
+            return _described(broker, topicById(broker, topicId))
+        try:
+            return _described(broker, broker.log.topic(name))
+        except UnknownTopic:
+            if not _mayCreate(broker, call):
+                raise
+        return _described(broker, createTopic(broker, name, broker.settings.numPartitions, {}))
+    except LogRefusal as refusal:
+        return {**missing, "error_code": refusal.errorCode}
+
+
+def _mayCreate(broker: Broker, call: Call) -> bool:
+    return broker.settings.autoCreateTopicsEnable and getattr(call.request, "allow_auto_topic_creation", True)
+
+
+def _described(broker: Broker, topic: Topic) -> dict[str, Any]:
+    replicas = [broker.nodeId]
+    return {
+        "name": topic.name,
+        "topic_id": topic.topicId,
+        "partitions": [
+            {
+                "partition_index": partition.index,
+                "leader_id": broker.nodeId,
+                "leader_epoch": LEADER_EPOCH,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+            }
+            for partition in topic.partitions
+        ],
+    }

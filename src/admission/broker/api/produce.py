@@ -1,0 +1,98 @@
+# -*- test-case-name: tests.test_broker_produce -*-
+"""
+Produce and InitProducerId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from ...wire.batches import BatchRefused, readBatch
+from ...wire.produce import PartitionResult, ProducedPartition, ProduceRequest
+from ..broker import Broker, Call
+from ..log.interface import LogRefusal
+from .fetch import partitionOf
+from .refusals import reasonOf
+from .topicconfigs import maxMessageBytes
+
+_ACKS = (0, 1, -1)
+
+
+def append(broker: Broker, request: ProduceRequest) -> list[PartitionResult]:
+    """
+    Append what can be appended.  It is to be acknowledged only when the log
+    has committed it.
+    """
+    if request.acks not in _ACKS:
+        return _refuseAll(
+            request, ErrorCode.invalid_required_acks, f"acks is {request.acks}; it may be 0, 1 or -1 (all)"
+        )
+    if request.transactionalId is not None:
+        return _refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
+    return [_appendOne(broker, produced) for produced in request.partitions]
+
+
+def failed(results: list[PartitionResult], error: Exception) -> list[PartitionResult]:
+    """
+    The same results when the commit has failed.
+    """
+    code = error.errorCode if isinstance(error, LogRefusal) else ErrorCode.kafka_storage_error.value
+    reason = reasonOf(error)
+    return [
+        result
+        if result.errorCode
+        else PartitionResult(result.topicName, result.partitionIndex, code, errorMessage=reason)
+        for result in results
+    ]
+
+
+def initProducerId(broker: Broker, call: Call) -> Mapping[str, Any]:
+    """
+    A new producer id, never handed out before.
+    """
+    if call.request.transactional_id is not None:
+        return {"error_code": ErrorCode.invalid_request.value, "producer_id": -1, "producer_epoch": -1}
+    try:
+        producerId = broker.log.allocateProducerId()
+    except LogRefusal as refusal:
+        return {"error_code": refusal.errorCode, "producer_id": -1, "producer_epoch": -1}
+    return {"producer_id": producerId, "producer_epoch": 0}
+
+
+def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> list[PartitionResult]:
+    return [
+        PartitionResult(each.topicName, each.partitionIndex, errorCode.value, errorMessage=message)
+        for each in request.partitions
+    ]
+
+
+def _appendOne(broker: Broker, produced: ProducedPartition) -> PartitionResult:
+    topicName, index, records = produced
+    try:
+        partition = partitionOf(broker, topicName, index)
+        if not records:
+            raise BatchRefused(ErrorCode.invalid_record, "there are no records")
+        limitBytes = maxMessageBytes(broker, topicName)
+        if len(records) > limitBytes:
+            raise BatchRefused(
+                ErrorCode.message_too_large,
+                f"the batch has {len(records)} bytes, and {limitBytes} are allowed (max.message.bytes)",
+            )
+        batch = readBatch(records)
+        if batch.isControl or batch.isTransactional:
+            raise BatchRefused(ErrorCode.invalid_record, "this broker has no transactions")
+        aheadSeconds = batch.maxTimestampMs / 1000 - broker.wallSeconds()
+        if aheadSeconds > broker.settings.logMessageTimestampAfterMaxSeconds:
+            raise BatchRefused(
+                ErrorCode.invalid_timestamp,
+                f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (log.message.timestamp.after.max.ms)",
+            )
+        result = broker.log.append(partition, records, batch)
+    except BatchRefused as refusal:
+        return PartitionResult(topicName, index, refusal.errorCode.value, errorMessage=refusal.reason)
+    except LogRefusal as refusal:
+        return PartitionResult(topicName, index, refusal.errorCode, errorMessage=reasonOf(refusal))
+    return PartitionResult(topicName, index, 0, result.baseOffset, -1, partition.logStartOffset)

@@ -1,0 +1,55 @@
+# -*- test-case-name: tests.test_broker_topics -*-
+"""
+How the APIs say no.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from ..log.interface import LogRefusal
+
+_LONGEST_REASON = 1000
+"""
+In characters.  Reasons quote what the client sent, and classic versions have
+no room for more than 32767 bytes.
+"""
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Refused(LogRefusal):
+    """
+    What the broker refuses before it asks the log.
+    """
+
+    def __init__(self, errorCode: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.errorCode = errorCode.value  # type: ignore[misc]
+
+
+def reasonOf(refusal: Exception) -> str:
+    """
+    What to tell a client, short enough for every response.
+    """
+    reason = str(refusal)
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
+
+
+def errorOf(refusal: LogRefusal) -> dict[str, Any]:
+    """
+    The fields by which a response tells of a refusal.
+    """
+    return {"error_code": refusal.errorCode, "error_message": reasonOf(refusal)}
+
+
+def repeated(named: Iterable[T]) -> set[T]:
+    """
+    What a request names more than once.  An array element is small and an
+    answer may be large, so none is answered twice.
+    """
+    return {each for each, count in Counter(named).items() if count > 1}

@@ -1,0 +1,85 @@
+# -*- test-case-name: tests.test_broker_api -*-
+"""
+What the APIs of the broker have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from attrs import define, field, frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from ..gate import Gate
+from .log.interface import ILog
+from .settings import Settings
+from .waiting import WaitingFetches
+
+
+class Address(NamedTuple):
+    """
+    Where clients are told to find the broker.
+    """
+
+    host: str
+    port: int
+
+
+@frozen
+class Call:
+    """
+    One request, as an API sees it.
+
+    @ivar apiVersion: the version it was sent in.
+    @ivar request: kio's entity for that version.
+    @ivar advertised: where this client is to find the broker.
+    """
+
+    apiVersion: int
+    request: Any
+    advertised: Address
+
+
+Answer = Mapping[str, Any] | Sequence[bytes]
+"""The fields of a response, or its body encoded already."""
+
+Serve = Callable[["Broker", Call], "Answer | Deferred[Answer]"]
+"""
+What serves an API.  A L{Deferred} means that the request is parked; it is
+cancelled when the client leaves.
+"""
+
+
+@define(eq=False)
+class Broker:
+    """
+    The one broker of a cluster of one.
+
+    @ivar wallSeconds: seconds since the epoch, for records.
+    @ivar clusterId: as clients see it.
+    @ivar largestResponseBytes: what a Fetch may return at most, a first batch excepted.
+    """
+
+    settings: Settings
+    log: ILog
+    gate: Gate
+    clock: IReactorTime
+    wallSeconds: Callable[[], float]
+    clusterId: str
+    largestResponseBytes: int = field(init=False)
+    fetches: WaitingFetches = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        # One answer must not take the memory that all requests share.
+        self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
+        self.fetches = WaitingFetches(self.clock)
+        self.log.subscribe(self.fetches.changed)
+
+    @property
+    def nodeId(self) -> int:
+        """
+        The broker's number.
+        """
+        return self.settings.brokerId

@@ -1,0 +1,247 @@
+"""
+Tests for L{admission.broker.options}.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.broker.broker import Address
+from admission.broker.options import Options, buildPool, parseAddress
+from admission.broker.settings import loadSettings
+from admission_plugins.bounded import BoundedPool, UnboundedPool
+
+QUEUED = "queued.max.request.bytes"
+LARGEST = "socket.request.max.bytes"
+#: Whatever the machine has, so that the defaults do not matter.
+ROOMY = ("--set", f"{QUEUED}=1GiB")
+
+
+class OptionsTestCase(SynchronousTestCase):
+    """
+    A test that parses options.
+    """
+
+    def parse(self, *arguments: str) -> Options:
+        """
+        Parse a command line.
+        """
+        options = Options()
+        options.parseOptions(list(arguments))
+        return options
+
+    def assertMistake(self, arguments: list[str], *words: str) -> None:
+        """
+        A command line is refused in one sentence that has these words in it.
+        """
+        error = self.assertRaises(UsageError, self.parse, *arguments)
+        for word in words:
+            self.assertIn(word, str(error))
+        self.assertNotIn("\n", str(error))
+
+
+class ListenTests(OptionsTestCase):
+    """
+    C{--listen} and C{--advertise}.
+    """
+
+    def test_default(self) -> None:
+        """
+        Without options the broker is there for this machine, on Kafka's port.
+        """
+        options = self.parse()
+        (listener,) = options["listeners"]
+        self.assertEqual((listener.description, listener.advertised), ("tcp:9092:interface=127.0.0.1", None))
+        self.assertIsInstance(listener.endpoint, TCP4ServerEndpoint)
+        self.assertEqual((options["data"], options["config"]), ("data", None))
+
+    def test_several(self) -> None:
+        """
+        Endpoints keep their order, and each has its own address.
+        """
+        options = self.parse(
+            *("--listen", "tcp:1", "-l", "unix:/tmp/broker", "--advertise", "a:1", "--advertise", "[::1]:2")
+        )
+        pairs = [(listener.description, listener.advertised) for listener in options["listeners"]]
+        self.assertEqual(pairs, [("tcp:1", Address("a", 1)), ("unix:/tmp/broker", Address("::1", 2))])
+
+    def test_pairing(self) -> None:
+        """
+        There is an advertised address for each endpoint, or for none.
+        """
+        self.assertMistake(["--advertise", "a:1", "--listen", "tcp:1", "--listen", "tcp:2"], "1 times", "2 times")
+        self.assertMistake(["--advertise", "a:1", "--advertise", "a:2"], "2 times", "1 times")
+
+    def test_address(self) -> None:
+        """
+        An address is a host and a port; an IPv6 address is in brackets.
+        """
+        self.assertEqual(parseAddress("broker.example:9092"), Address("broker.example", 9092))
+        self.assertEqual(parseAddress("192.0.2.1:65535"), Address("192.0.2.1", 65535))
+        self.assertEqual(parseAddress("[2001:db8::1]:1"), Address("2001:db8::1", 1))
+
+    def test_badAddress(self) -> None:
+        """
+        Anything else is refused with the right form; above all an IPv6 address without brackets.
+        """
+        for text in (
+            *("", "host", "host:", ":9092", "host:port", "host:0", "host:65536", "host:-1", "host:9092x"),
+            *("::1", "::1:9092", "[::1]", "[::1]:", "[]:9092", "[::1:9092", "::1]:9092", "a b:9092", "host:\u0669"),
+        ):
+            self.assertMistake(["--advertise", text], f"--advertise {text}", "HOST:PORT")
+
+    def test_badEndpoint(self) -> None:
+        """
+        An endpoint that cannot be made is refused with what is wrong and an example.
+        """
+        for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1:privateKey=/no/key"):
+            self.assertMistake(["--listen", text], f"--listen {text}", "tcp:9092:interface=127.0.0.1")
+
+
+class SettingsTests(OptionsTestCase):
+    """
+    C{--config} and C{--set}.
+    """
+
+    def config(self, text: str) -> str:
+        """
+        Write a file of properties.
+        """
+        path = Path(self.mktemp())
+        path.write_text(text)
+        return str(path)
+
+    def test_settings(self) -> None:
+        """
+        Properties come from the file and from the command line.
+        """
+        options = self.parse("--config", self.config("num.partitions=3\n"), "--set", "broker.id=7", *ROOMY)
+        settings = options["settings"]
+        self.assertEqual((settings.numPartitions, settings.brokerId), (3, 7))
+
+    def test_chosenPool(self) -> None:
+        """
+        The largest request is held against the pool that C{--pool} chooses, not against the default of the one that
+        it replaces.
+        """
+        options = self.parse("--pool", "bounded:1TiB", "--set", f"{LARGEST}=1GiB")
+        self.assertEqual(options["settings"].socketRequestMaxBytes, 1 << 30)
+        self.assertMistake(["--pool", "bounded:1TiB", "--set", f"{LARGEST}=1GiB", "--set", f"{QUEUED}=1MiB"], QUEUED)
+
+    def test_mistakes(self) -> None:
+        """
+        What is unknown, makes no sense, contradicts itself or cannot be read is refused, saying where it was.
+        """
+        path = self.config("num.partitions=3\nnum.partition=1\n")
+        self.assertMistake(["--config", path], f"{path}:2", "num.partitions")
+        self.assertMistake(["--config", "/no/such/file"], "/no/such/file")
+        self.assertMistake(["--set", "num.partitions"], "NAME=VALUE")
+        self.assertMistake(["--set", "num.partitions=many"], "--set num.partitions=many")
+        self.assertMistake(["--set", "num.partitions=1", "--set", "num.partitions=2"], "num.partitions=2", "keep one")
+        self.assertMistake(["--set", f"{QUEUED}=1MiB"], QUEUED, LARGEST)
+
+    def test_otherArguments(self) -> None:
+        """
+        Arguments that belong to nothing are refused.
+        """
+        self.assertMistake(["data"], "number of arguments")
+        self.assertMistake(["--no-such-option"], "no-such-option")
+        self.assertMistake(["--data"], "data")
+
+    def test_usage(self) -> None:
+        """
+        The usage text shows commands, each on a line of its own.
+        """
+        lines = self.parse().getUsage().splitlines()
+        examples = [line.strip() for line in lines if line.strip().startswith("twistd -n admission ")]
+        self.assertEqual(len(examples), 3)
+        for example in examples[:1]:
+            self.parse(*example.split()[3:])
+
+
+class PoolTests(OptionsTestCase):
+    """
+    C{--pool} and what the properties say of the same.
+    """
+
+    def build(self, description: str | None, *assignments: str) -> Any:
+        """
+        The pool that the options ask for.
+        """
+        return buildPool(loadSettings(None, assignments), description, self)
+
+    def seconds(self) -> float:
+        """
+        The time, as far as the pool needs it.
+        """
+        return 0.0
+
+    def test_fromProperties(self) -> None:
+        """
+        Without C{--pool} the properties decide.
+        """
+        pool = self.build(None, f"{QUEUED}=64MiB", f"{LARGEST}=1MiB")
+        self.assertIsInstance(pool, BoundedPool)
+        self.assertEqual((pool.sizeBytes, pool.largestBytes), (64 << 20, 1 << 20))
+        for off in ("0", "-1"):
+            self.assertIsInstance(self.build(None, f"{QUEUED}={off}"), UnboundedPool)
+
+    def test_default(self) -> None:
+        """
+        Without either there is a bound all the same.
+        """
+        pool = self.build(None)
+        self.assertIsInstance(pool, BoundedPool)
+        self.assertLessEqual(pool.largestBytes, 100 << 20)
+
+    def test_fromDescription(self) -> None:
+        """
+        C{--pool} says it with more to choose from.
+        """
+        pool = self.build("bounded:32MiB:strict=yes", f"{LARGEST}=8MiB")
+        self.assertEqual((pool.sizeBytes, pool.largestBytes, pool.strict), (32 << 20, 8 << 20, True))
+        self.assertEqual(self.build("bounded:32MiB").largestBytes, 32 << 20)
+        self.assertIsInstance(self.build("unbounded"), UnboundedPool)
+
+    def test_agreement(self) -> None:
+        """
+        The same may be said twice.
+        """
+        self.parse("--pool", "bounded:1GiB", *ROOMY)
+        self.parse("--pool", "unbounded", "--set", f"{QUEUED}=0")
+
+    def test_contradictions(self) -> None:
+        """
+        What contradicts each other is refused, naming both and where the property was given.
+        """
+        for pool, size in (("bounded:2GiB", "2GiB"), ("unbounded", "no bound")):
+            self.assertMistake(["--pool", pool, *ROOMY], f"--pool {pool} means {size}", f"--set {QUEUED}=1GiB")
+        self.assertMistake(["--pool", "bounded:1GiB", "--set", f"{QUEUED}=0"], "means 1GiB", "means no bound")
+
+    def test_tooSmall(self) -> None:
+        """
+        A pool that hands out less than the largest request that was asked for is refused.
+        """
+        for pool, largest in (("bounded:1MiB", "1MiB"), ("bounded:64MiB:max=1MiB", "1MiB")):
+            self.assertMistake(
+                ["--pool", pool, "--set", f"{LARGEST}=2MiB"],
+                f"allows requests of {largest} and {LARGEST} 2MiB (--set {LARGEST}=2MiB)",
+            )
+
+    def test_bad(self) -> None:
+        """
+        A pool that cannot be built is refused when the options are parsed.
+        """
+        for pool, word in (
+            ("bounded", "bounded:SIZE"),
+            ("bounded:many", "many"),
+            ("bounded:1MiB:max=2MiB", "2MiB"),
+            ("bounded:1MiB:strict=perhaps", "yes or no"),
+            ("swimming", "swimming"),
+        ):
+            self.assertMistake(["--pool", pool], "--pool", word)
