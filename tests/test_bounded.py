@@ -19,17 +19,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTIONS, FRAMES, REQUESTS, RESPONSES, IMemoryPool, PolicyContext
 from admission.testing.contracts import MemoryPoolContract
-from admission_plugins import bounded
-from admission_plugins.bounded import (
-    LARGEST_SLAB_BYTES,
-    SMALLEST_SLAB_BYTES,
-    BoundedPool,
-    Lease,
-    Slabs,
-    UnboundedPool,
-    buildBounded,
-    buildUnbounded,
-)
+from admission_plugins import buffers
+from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool, buildBounded, buildUnbounded
+from admission_plugins.buffers import LARGEST_SLAB_BYTES, SMALLEST_SLAB_BYTES, Buffers
 
 
 def take(pool: BoundedPool | UnboundedPool, sizeBytes: int) -> Lease:
@@ -321,7 +313,7 @@ class LeaseTests(SynchronousTestCase):
             raise OSError(12, "Cannot allocate memory")
 
         pool = BoundedPool(16 << 20)
-        self.patch(bounded.mmap, "mmap", refuse)
+        self.patch(buffers.mmap, "mmap", refuse)
         self.assertRaises(OSError, pool.tryAllocate, 8 << 20)
         self.assertEqual((pool.availableBytes, pool.usedBytesByPurpose[FRAMES], pool.peakFrameBytes), (16 << 20, 0, 0))
 
@@ -428,11 +420,11 @@ class SlabTests(SynchronousTestCase):
         """
         capacities = set()
         for sizeBytes in range(SMALLEST_SLAB_BYTES, 4 * SMALLEST_SLAB_BYTES + 1):
-            capacityBytes = Slabs.capacityFor(sizeBytes)
+            capacityBytes = Buffers.capacityFor(sizeBytes)
             self.assertTrue(sizeBytes <= capacityBytes <= sizeBytes * 1.25, sizeBytes)
             capacities.add(capacityBytes)
         self.assertEqual(len(capacities), 1 + 2 * 4)
-        self.assertEqual(Slabs.capacityFor(LARGEST_SLAB_BYTES), LARGEST_SLAB_BYTES)
+        self.assertEqual(Buffers.capacityFor(LARGEST_SLAB_BYTES), LARGEST_SLAB_BYTES)
 
     def test_reused(self) -> None:
         """
@@ -440,12 +432,14 @@ class SlabTests(SynchronousTestCase):
         """
         pool = BoundedPool(1 << 20)
         first = take(pool, 5000)
-        backing = first.backing
+        assert first.buffer is not None
+        backing = first.buffer.obj
         first.release()
-        self.assertEqual(pool.idleBytes, Slabs.capacityFor(5000))
+        self.assertEqual(pool.idleBytes, Buffers.capacityFor(5000))
         second = take(pool, 4500)
-        self.assertIs(second.backing, backing)
-        self.assertEqual((pool.idleBytes, len(second.buffer or b"")), (0, 4500))
+        assert second.buffer is not None
+        self.assertIs(second.buffer.obj, backing)
+        self.assertEqual((pool.idleBytes, len(second.buffer)), (0, 4500))
         second.release()
 
     def test_smallAndLargeAreNotKept(self) -> None:
@@ -456,7 +450,8 @@ class SlabTests(SynchronousTestCase):
         pool = BoundedPool(1 << 30)
         take(pool, SMALLEST_SLAB_BYTES - 1).release()
         lease = take(pool, LARGEST_SLAB_BYTES + 1)
-        mapping = lease.backing
+        assert lease.buffer is not None
+        mapping = lease.buffer.obj
         assert isinstance(mapping, mmap.mmap)
         lease.release()
         self.assertTrue(mapping.closed)
@@ -522,15 +517,17 @@ class SlabTests(SynchronousTestCase):
         """
         What must go goes from the largest slabs, no more of them than needed.
         """
-        slabs = Slabs()
-        for capacityBytes in (4096, 4096, 8192, 16384):
-            slabs.put(bytearray(capacityBytes))
-        slabs.evict(16385)
-        self.assertEqual(slabs.idleBytes, 8192)
-        self.assertIs(slabs.take(16384), None)
-        self.assertIs(slabs.take(8192), None)
-        slabs.evict(1 << 30)
-        self.assertEqual(slabs.idleBytes, 0)
+        kept = Buffers(1 << 20)
+        held = [kept.allocate(capacityBytes) for capacityBytes in (4096, 4096, 8192, 16384)]
+        for buffer in held:
+            kept.recycle(buffer, 1 << 20)
+        self.assertEqual(kept.idleBytes, 32768)
+        kept.evict(16385)
+        self.assertEqual(kept.idleBytes, 8192)
+        held = [kept.allocate(capacityBytes) for capacityBytes in (16384, 8192)]
+        self.assertEqual(kept.idleBytes, 8192)
+        kept.evict(1 << 30)
+        self.assertEqual(kept.idleBytes, 0)
 
     @settings(max_examples=50)
     @given(seed=st.integers(0, 2**32))

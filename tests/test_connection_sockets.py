@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SkipTest, TestCase
 
 from admission.clock import MonotonicClock
@@ -584,18 +585,22 @@ class UnwantedTests(SocketTestCase):
     async def test_notTLS(self) -> None:
         """
         What is no handshake ends a TLS connection, and a handshake ends a
-        plain one; nothing is left of either.
+        plain one; nothing is left of either, and the log says what was wrong.
         """
         self.listen("tls")
         self.listen("tcp")
-        for kind, greeting in [
-            ("tls", framed(b"hello") * 10),
-            ("tcp", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
+        for kind, greeting, expected in [
+            ("tls", framed(b"hello") * 10, "TLS failed"),
+            ("tcp", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "was announced"),
         ]:
             host = self.ports[kind].getHost()
             raw = await self.do(socket.create_connection, (host.host, host.port), 10)
             self.addCleanup(raw.close)
-            await self.do(raw.sendall, greeting)
-            await self.until(lambda: self.protocols and self.protocols[-1].isLost)
+            with capturedLogs() as events:
+                await self.do(raw.sendall, greeting)
+                await self.until(lambda: self.protocols and self.protocols[-1].isLost)
             self.assertEqual(self.protocols.pop().requests, [])
+            reasons = [event["reason"] for event in events if event.get("log_namespace", "").startswith("admission")]
+            self.assertEqual(len(reasons), 1)
+            self.assertIn(expected, reasons[0])
         self.assertEqual(self.factory.connections, {})

@@ -4,6 +4,7 @@ L{admission.connection.factory}.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -241,6 +242,17 @@ class IdleTests(SynchronousTestCase):
         protocol.respond([], delaySeconds=300)
         self.pass_(299)
         self.assertFalse(parked.isLost)
+
+    def test_never(self) -> None:
+        """
+        With no limit nothing is ever idle.
+        """
+        server = Server(limits=ConnectionLimits(idleSeconds=math.inf))
+        server.factory.start()
+        _, transport = server.connect()
+        server.clock.pump([3600] * 100)
+        self.assertFalse(transport.isLost)
+        server.factory.stop()
 
     def test_failingClose(self) -> None:
         """

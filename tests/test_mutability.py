@@ -10,11 +10,13 @@ from twisted.internet.interfaces import ISSLTransport, ITransport
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import Interface, implementedBy, implementer
+from zope.interface import Interface, implementedBy, implementer, providedBy
 from zope.interface.adapter import AdapterRegistry
+from zope.interface.verify import verifyObject
 
-from admission.interfaces import ITransportMutability
+from admission.interfaces import ITransportAdapters, ITransportMutability
 from admission.testing.contracts import TransportMutabilityContract
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins import mutability
@@ -105,6 +107,8 @@ class RegisterTests(SynchronousTestCase):
         self.registry = AdapterRegistry()
 
         def registerAdapter(factory: object, original: type[Interface], target: type[Interface]) -> None:
+            if self.registry.registered([original], target) is not None:
+                raise ValueError(f"an adapter ({factory}) was already registered.")
             self.registry.register([original], target, "", factory)
 
         self.patch(mutability, "registerAdapter", registerAdapter)
@@ -114,8 +118,6 @@ class RegisterTests(SynchronousTestCase):
         """
         What adapts C{transport}.
         """
-        from zope.interface import providedBy
-
         return self.registry.lookup([providedBy(transport)], ITransportMutability)
 
     def test_transports(self) -> None:
@@ -156,6 +158,28 @@ class RegisterTests(SynchronousTestCase):
 
         self.registry.register([ITheirs], ITransportMutability, "", "theirs")
         self.assertEqual(self.adapterFor(Theirs()), "theirs")
+
+    def test_again(self) -> None:
+        """
+        Registering again is harmless, and replaces nothing that somebody has
+        registered first.
+        """
+        self.registry.register([ITransport], ITransportMutability, "", "theirs")
+        mutability.register()
+        self.assertEqual(self.adapterFor(StringTransport()), "theirs")
+        self.assertIs(self.adapterFor(FakeTLSTransport(Clock(), Protocol())), TLSMutability)
+
+    def test_found(self) -> None:
+        """
+        They are found as a plug-in, which loads them no sooner than they are
+        needed.
+        """
+        found = [adapters for adapters in getPlugins(ITransportAdapters) if adapters.name == "Twisted's transports"]
+        self.assertEqual(len(found), 1)
+        verifyObject(ITransportAdapters, found[0])
+        self.registry.unregister([ITransport], ITransportMutability, "")
+        found[0].register()
+        self.assertIs(self.adapterFor(StringTransport()), PlainMutability)
 
     def test_interfacesExactly(self) -> None:
         """

@@ -1050,13 +1050,16 @@ class HangUpTests(ProtocolTestCase):
 
     def test_leftWithRequestsBehind(self) -> None:
         """
-        A peer that has sent requests and gone has them served first.
+        A peer that has sent requests and gone has them served first; the
+        protocol is told, so that nothing waits for the peer's sake.
         """
+        told: list[bool] = []
+        self.protocol.peerGone = lambda: told.append(self.protocol.hasPeerGone)
         self.protocol.muteFor("whim")
         self.protocol.dataReceived(framed(b"one"))
         self.server.watch.watched.pop(51_000)(False)
         self.server.settle()
-        self.assertFalse(self.transport.isLost)
+        self.assertEqual((self.transport.isLost, told), (False, [True]))
         self.transport.peerCloses()
         self.protocol.unmuteFor("whim")
         self.server.settle()

@@ -264,7 +264,7 @@ class MemoryTests(BrokerTestCase):
         idle = set()
         for _ in range(3):
             client.produce("events", batchOf(bytes(100_000)))
-            idle.add((self.pool.idleBytes, *(id(slab) for free in self.pool._slabs._free.values() for slab in free)))
+            idle.add((self.pool.idleBytes, *(id(slab) for free in self.pool._buffers._free.values() for slab in free)))
         self.assertEqual(len(idle), 1, idle)
         self.assertGreater(self.pool.idleBytes, 100_000)
 
@@ -281,7 +281,7 @@ class MemoryTests(BrokerTestCase):
         self.connect().sendBytes(framed(whole[4:-1]))
         self.connect().sendBytes(framed(requestFrame(requestOf("CreateTopics", 4, topics=topics), 1)[4:-1] * 2))
         self.connect().ask("CreateTopics", 4, topics=topics)
-        self.assertEqual([len(free) for free in self.pool._slabs._free.values()], [1, 1])
+        self.assertEqual([len(free) for free in self.pool._buffers._free.values()], [1, 1])
 
     def test_otherRequests(self) -> None:
         """

@@ -5,7 +5,6 @@ Memory pools: one bounded, as KIP-72 has it, and one without a bound.
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,8 +16,8 @@ from admission.interfaces import FRAMES, ILease, IMemoryPool, PolicyContext
 from admission.metrics.rate import TimeShare
 from admission.units import formatBytes, parseBytes
 
-SMALLEST_SLAB_BYTES = 4096
-LARGEST_SLAB_BYTES = 1 << 20
+from .buffers import Buffers
+
 IDLE_CAP_BYTES = 64 << 20
 
 
@@ -26,24 +25,20 @@ IDLE_CAP_BYTES = 64 << 20
 class Lease:
     """
     Bytes taken from a L{BoundedPool} or an L{UnboundedPool}.
-
-    @ivar backing: what C{buffer} is a view of; the pool's business.
     """
 
-    __slots__ = ("_pool", "backing", "buffer", "purpose", "sizeBytes")
+    __slots__ = ("_pool", "buffer", "purpose", "sizeBytes")
 
     def __init__(
         self,
         pool: BoundedPool | UnboundedPool,
         sizeBytes: int,
         purpose: str,
-        backing: bytearray | mmap.mmap | None = None,
         buffer: memoryview | None = None,
     ) -> None:
         self._pool: BoundedPool | UnboundedPool | None = pool
         self.sizeBytes = sizeBytes
         self.purpose = purpose
-        self.backing = backing
         self.buffer = buffer
 
     def release(self) -> None:
@@ -68,57 +63,6 @@ class Lease:
     def __repr__(self) -> str:
         state = "released" if self._pool is None else "held"
         return f"<Lease of {formatBytes(self.sizeBytes)} for {self.purpose}, {state}>"
-
-
-class Slabs:
-    """
-    Buffers kept for reuse, by size class: four classes to each doubling, so
-    that a slab is at most a quarter larger than what it holds.  Touching a
-    fresh page costs more than copying into it, which is what reuse saves.
-    """
-
-    __slots__ = ("_free", "idleBytes")
-
-    def __init__(self) -> None:
-        self.idleBytes = 0
-        self._free: dict[int, list[bytearray]] = {}
-
-    @staticmethod
-    def capacityFor(sizeBytes: int) -> int:
-        """
-        The size of the slab that holds C{sizeBytes}, which is at least
-        C{SMALLEST_SLAB_BYTES}.
-        """
-        step = 1 << (sizeBytes - 1).bit_length() - 3
-        return -(-sizeBytes // step) * step
-
-    def take(self, capacityBytes: int) -> bytearray | None:
-        """
-        The slab of that class that was put back last, if there is one.
-        """
-        free = self._free.get(capacityBytes)
-        if not free:
-            return None
-        self.idleBytes -= capacityBytes
-        return free.pop()
-
-    def put(self, slab: bytearray) -> None:
-        """
-        Keep C{slab}.
-        """
-        self.idleBytes += len(slab)
-        self._free.setdefault(len(slab), []).append(slab)
-
-    def evict(self, excessBytes: int) -> None:
-        """
-        Let go of at least C{excessBytes}, or of everything, largest first.
-        """
-        for capacity in sorted(self._free, reverse=True):
-            free = self._free[capacity]
-            while free and excessBytes > 0:
-                free.pop()
-                self.idleBytes -= capacity
-                excessBytes -= capacity
 
 
 class Ledger:
@@ -226,15 +170,14 @@ class BoundedPool(Ledger):
         self.depleted = TimeShare()
         self._isDry = False
         self._seconds = seconds
-        self._slabs = Slabs()
-        self._idleCapBytes = min(sizeBytes // 8, IDLE_CAP_BYTES)
+        self._buffers = Buffers(min(sizeBytes // 8, IDLE_CAP_BYTES))
 
     @property
     def idleBytes(self) -> int:
         """
         Memory kept for reuse, in bytes.
         """
-        return self._slabs.idleBytes
+        return self._buffers.idleBytes
 
     def isOutOfMemory(self) -> bool:
         """
@@ -260,19 +203,7 @@ class BoundedPool(Ledger):
                 self._isDry = True
                 self.depleted.begin(self._seconds())
             return None
-        backing: bytearray | mmap.mmap
-        if sizeBytes < SMALLEST_SLAB_BYTES:
-            backing = bytearray(sizeBytes)
-            buffer = memoryview(backing)
-        elif sizeBytes > LARGEST_SLAB_BYTES:
-            # Memory of its own: untouched pages cost nothing, and all of them
-            # go back to the system at the release, whatever the heap looks like.
-            backing = mmap.mmap(-1, sizeBytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            buffer = memoryview(backing)
-        else:
-            capacityBytes = Slabs.capacityFor(sizeBytes)
-            backing = self._slabs.take(capacityBytes) or bytearray(capacityBytes)
-            buffer = memoryview(backing)[:sizeBytes]
+        buffer = self._buffers.allocate(sizeBytes)
         # Counted only now: where the system refuses, the pool stays whole.
         if self._isDry:
             self._endDrySpell()
@@ -280,9 +211,9 @@ class BoundedPool(Ledger):
         frames = used[FRAMES] = used[FRAMES] + sizeBytes
         if frames > self.peakFrameBytes:
             self.peakFrameBytes = frames
-        if self._slabs.idleBytes and self._slabs.idleBytes > self.availableBytes:
+        if self._buffers.idleBytes and self._buffers.idleBytes > self.availableBytes:
             self._evictIdle()
-        return Lease(self, sizeBytes, FRAMES, backing, buffer)
+        return Lease(self, sizeBytes, FRAMES, buffer)
 
     def charge(self, sizeBytes: int, purpose: str) -> Lease:
         """
@@ -296,7 +227,7 @@ class BoundedPool(Ledger):
         if purpose not in self._used:
             self._used[purpose] = 0
         self._used[purpose] += sizeBytes
-        if self._slabs.idleBytes and self._slabs.idleBytes > self.availableBytes:
+        if self._buffers.idleBytes and self._buffers.idleBytes > self.availableBytes:
             self._evictIdle()
         return Lease(self, sizeBytes, purpose)
 
@@ -306,39 +237,18 @@ class BoundedPool(Ledger):
         """
         self.availableBytes += lease.sizeBytes
         self._used[lease.purpose] -= lease.sizeBytes
-        buffer, backing = lease.buffer, lease.backing
-        if backing is not None:
-            lease.buffer = lease.backing = None
-            self._recycle(buffer, backing)
+        buffer = lease.buffer
+        if buffer is not None:
+            lease.buffer = None
+            self._buffers.recycle(buffer, self.availableBytes)
         if self._isDry:
             self._endDrySpell()
         self._tell()
 
-    def _recycle(self, buffer: memoryview | None, backing: bytearray | mmap.mmap) -> None:
-        capacityBytes = len(backing)
-        idleBytes = self._slabs.idleBytes + capacityBytes
-        try:
-            if buffer is not None:
-                buffer.release()
-            if isinstance(backing, mmap.mmap):
-                backing.close()
-            elif (
-                capacityBytes >= SMALLEST_SLAB_BYTES
-                and idleBytes <= self._idleCapBytes
-                and idleBytes <= self.availableBytes
-            ):
-                # Raises while a slice exists.
-                backing.append(backing.pop())
-                self._slabs.put(backing)
-        except BufferError:
-            # Somebody keeps a slice, so this memory must not be handed out
-            # again; it goes when the slice does.
-            pass
-
     def _evictIdle(self) -> None:
-        excessBytes = self._slabs.idleBytes - max(self.availableBytes, 0)
+        excessBytes = self._buffers.idleBytes - max(self.availableBytes, 0)
         if excessBytes > 0:
-            self._slabs.evict(excessBytes)
+            self._buffers.evict(excessBytes)
 
     def _endDrySpell(self) -> None:
         self._isDry = False
@@ -385,10 +295,10 @@ class UnboundedPool(Ledger):
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.largestBytes}")
         if self._dropped:
             self._reclaim()
-        backing = bytearray(sizeBytes)
+        buffer = memoryview(bytearray(sizeBytes))
         frames = self._used[FRAMES] = self._used[FRAMES] + sizeBytes
         self.peakFrameBytes = max(self.peakFrameBytes, frames)
-        return Lease(self, sizeBytes, FRAMES, backing, memoryview(backing))
+        return Lease(self, sizeBytes, FRAMES, buffer)
 
     def charge(self, sizeBytes: int, purpose: str) -> Lease:
         """
@@ -408,7 +318,7 @@ class UnboundedPool(Ledger):
         For L{Lease.release} only.
         """
         self._used[lease.purpose] -= lease.sizeBytes
-        lease.buffer = lease.backing = None
+        lease.buffer = None
         self._tell()
 
 

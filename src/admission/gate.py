@@ -99,11 +99,14 @@ class Lottery(Generic[T]):
     Those who wait, drawn in random order and in rounds: who joins during a
     round is drawn in the next one.  So nobody can count on a place in the
     order, and nobody waits for longer than a round and the rest of another.
+
+    @ivar isEmpty: whether nobody takes part.
     """
 
-    __slots__ = ("_next", "_random", "_round")
+    __slots__ = ("_next", "_random", "_round", "isEmpty")
 
     def __init__(self, random: Random) -> None:
+        self.isEmpty = True
         self._random = random
         self._round: _Pot[T] = _Pot()
         self._next: _Pot[T] = _Pot()
@@ -114,6 +117,7 @@ class Lottery(Generic[T]):
         """
         if member not in self._round:
             self._next.add(member)
+            self.isEmpty = False
 
     def discard(self, member: T) -> None:
         """
@@ -121,6 +125,7 @@ class Lottery(Generic[T]):
         """
         self._round.discard(member)
         self._next.discard(member)
+        self.isEmpty = not (self._round.members or self._next.members)
 
     def draw(self) -> T:
         """
@@ -217,7 +222,7 @@ class Gate:
             C{leaseGranted} in a later turn, unless L{forget} comes first.
         @raise ValueError: if C{sizeBytes} is more than the pool hands out.
         """
-        if not self._memoryWaiters:
+        if self._memoryWaiters.isEmpty:
             lease = self.pool.tryAllocate(sizeBytes)
             if lease is not None:
                 return lease
@@ -245,7 +250,7 @@ class Gate:
         @return: L{True}, and then L{end} must be called once; or L{False}, and
             then C{turnGranted} is called later, unless L{forget} comes first.
         """
-        if self.runningRequests < self.maxRequests and not self._turnWaiters:
+        if self.runningRequests < self.maxRequests and self._turnWaiters.isEmpty:
             self.runningRequests += 1
             return True
         self._turnWaiters.add(waiter)
@@ -256,7 +261,7 @@ class Gate:
         A request is answered, or parked.
         """
         self.runningRequests -= 1
-        if self._turnWaiters:
+        if not self._turnWaiters.isEmpty:
             self._serveSoon()
 
     def forget(self, waiter: Waiter) -> None:
@@ -307,13 +312,13 @@ class Gate:
                 break
         else:
             self._serveSoon()
-        if self._isUnderPressure and not self._memoryWaiters and not self.pool.isOutOfMemory():
+        if self._isUnderPressure and self._memoryWaiters.isEmpty and not self.pool.isOutOfMemory():
             self._isUnderPressure = False
             for listener in self._pressureListeners:
                 listener(False)
 
     def _grantMemory(self) -> bool:
-        if not self._memoryWaiters:
+        if self._memoryWaiters.isEmpty:
             return False
         waiter = self._memoryWaiters.draw()
         try:
@@ -331,7 +336,7 @@ class Gate:
         return True
 
     def _grantTurn(self) -> bool:
-        if not self._turnWaiters or self.runningRequests >= self.maxRequests:
+        if self._turnWaiters.isEmpty or self.runningRequests >= self.maxRequests:
             return False
         waiter = self._turnWaiters.draw()
         self._turnWaiters.discard(waiter)
@@ -344,7 +349,7 @@ class Gate:
 
     def _expectRelief(self) -> None:
         isOverrun = len(self._stalledReaders) > 1 and self.pool.isOutOfMemory()
-        if self._relief is None and (self._memoryWaiters or isOverrun):
+        if self._relief is None and (not self._memoryWaiters.isEmpty or isOverrun):
             self._relief = self._clock.callLater(STALL_GRACE_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
@@ -358,13 +363,13 @@ class Gate:
         stalled = [reader for reader in self._stalledReaders if reader.stalledSeconds() >= STALL_GRACE_SECONDS]
         stalled.sort(key=lambda reader: reader.unsentBytes())
         missingBytes = 1 - self.pool.availableBytes
-        spared = 0 if self._memoryWaiters else 1
+        spared = 1 if self._memoryWaiters.isEmpty else 0
         while len(stalled) > spared and missingBytes > 0:
             largest = stalled.pop()
             missingBytes -= largest.unsentBytes()
             self._stalledReaders.pop(largest, None)
             largest.cutOff("memory is short, and the peer does not take its responses")
-        if self._memoryWaiters:
+        if not self._memoryWaiters.isEmpty:
             # A release that happened in another thread was told to nobody.
             self._serveSoon()
         self._expectRelief()

@@ -19,7 +19,7 @@ from ..gate import Gate
 from .hangup import HangUpWatch
 from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, peerName
 
-LOGGED_REFUSALS = 20
+LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
 
 

@@ -159,23 +159,24 @@ class Framer:
             lease.release()
 
     def _readLength(self) -> int | None:
-        if not self._isContiguous(4):
+        # Nearly always everything is there; only else is anything called for it.
+        if len(self._chunk) - self._offset < 4 and not self._isContiguous(4):
             return None
-        (sizeBytes,) = _LENGTH.unpack_from(self._chunk, self._offset)
+        sizeBytes: int = _LENGTH.unpack_from(self._chunk, self._offset)[0]
         if sizeBytes < 0:
             raise FrameRefused(f"a frame of {sizeBytes} bytes was announced")
-        headBytes = min(self._headBytes, sizeBytes)
-        if not self._isContiguous(4 + headBytes):
+        neededBytes = 4 + (self._headBytes if sizeBytes > self._headBytes else sizeBytes)
+        if len(self._chunk) - self._offset < neededBytes and not self._isContiguous(neededBytes):
             reason = self._refuse(sizeBytes, b"")
             if reason is not None:
                 raise FrameRefused(reason)
             return None
-        start = self._offset + 4
-        reason = self._refuse(sizeBytes, self._chunk[start : start + headBytes])
+        offset = self._offset
+        reason = self._refuse(sizeBytes, self._chunk[offset + 4 : offset + neededBytes])
         if reason is not None:
             raise FrameRefused(reason)
         self._consume(4)
-        return int(sizeBytes)
+        return sizeBytes
 
     def _isContiguous(self, sizeBytes: int) -> bool:
         """

@@ -26,8 +26,6 @@ RESPONSES = "responses"
 QUOTA = "quota"
 """The client is over its quota."""
 
-_LAZY = frozenset({REQUEST})
-
 
 class Mute:
     """
@@ -72,12 +70,14 @@ class Mute:
         self.reasons: dict[str, float] = {}
         self.isApplied = False
 
-    def add(self, reason: str) -> None:
+    def add(self, reason: str, sinceSeconds: float | None = None) -> None:
         """
         Do not read, for C{reason}.  No effect if it is a reason already.
+
+        @param sinceSeconds: the time, if the caller happens to know it.
         """
         if reason not in self.reasons:
-            self.reasons[reason] = self._seconds()
+            self.reasons[reason] = self._seconds() if sinceSeconds is None else sinceSeconds
 
     def discard(self, reason: str) -> None:
         """
@@ -91,8 +91,9 @@ class Mute:
         have parsed what it has buffered, if there is no reason left not to:
         no event of the socket will announce it.
         """
-        if self.reasons:
-            if not self.isApplied and (self._hasBuffered() or not self.reasons.keys() <= _LAZY):
+        reasons = self.reasons
+        if reasons:
+            if not self.isApplied and (len(reasons) > 1 or REQUEST not in reasons or self._hasBuffered()):
                 self._apply()
         elif self.isApplied:
             self.resume()

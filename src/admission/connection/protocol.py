@@ -169,7 +169,10 @@ class AdmittedProtocol(Protocol):
         read again.
         """
         self.mute.discard(reason)
-        self._run()
+        mute, framer = self.mute, self.framer
+        # After most requests there is nothing to do.
+        if mute.reasons or mute.isApplied or framer.bufferedBytes or framer.lease is not None:
+            self._run()
 
     def close(self, reason: str) -> None:
         """
@@ -360,7 +363,7 @@ class AdmittedProtocol(Protocol):
 
     def _begin(self, lease: ILease) -> None:
         self._lease = lease
-        self.mute.add(REQUEST)
+        self.mute.add(REQUEST, self.lastActiveSeconds)
         if self.factory.gate.tryBegin(self):
             self._hasTurn = True
             self._work()
@@ -372,10 +375,12 @@ class AdmittedProtocol(Protocol):
         assert lease is not None
         try:
             self.requestReceived(lease)
+            return
         except Exception:
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)
-            self.finish()
-            self.close("its request could not be answered")
+        # Only now: what the exception knows of would keep the buffer from being used again.
+        self.finish()
+        self.close("its request could not be answered")
 
     def _endTurn(self) -> None:
         if self._hasTurn:

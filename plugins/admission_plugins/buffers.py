@@ -1,0 +1,98 @@
+# -*- test-case-name: tests.test_bounded -*-
+"""
+Where the memory of a bounded pool comes from, and how it is used again.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+SMALLEST_SLAB_BYTES = 4096
+LARGEST_SLAB_BYTES = 1 << 20
+
+
+class Buffers:
+    """
+    Writable buffers of any size.
+
+    Up to 4 KiB they are fresh.  Up to 1 MiB they are parts of slabs that are
+    kept for reuse, the last one back being the first one out, since touching a
+    fresh page costs more than copying into it.  Slabs come in size classes, four
+    to each doubling, so that a slab is at most a quarter larger than what it
+    holds.  Larger buffers have memory of their own: untouched pages cost
+    nothing, and all of them go back to the system, whatever the heap looks
+    like.
+
+    @ivar idleBytes: what is kept for reuse.
+    @ivar idleCapBytes: the most to keep.
+    """
+
+    __slots__ = ("_free", "idleBytes", "idleCapBytes")
+
+    def __init__(self, idleCapBytes: int) -> None:
+        self.idleBytes = 0
+        self.idleCapBytes = idleCapBytes
+        self._free: dict[int, list[bytearray]] = {}
+
+    def allocate(self, sizeBytes: int) -> memoryview:
+        """
+        @raise MemoryError: if the system has none; C{OSError} likewise.
+        """
+        if sizeBytes < SMALLEST_SLAB_BYTES:
+            return memoryview(bytearray(sizeBytes))
+        if sizeBytes > LARGEST_SLAB_BYTES:
+            return memoryview(mmap.mmap(-1, sizeBytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        capacityBytes = self.capacityFor(sizeBytes)
+        free = self._free.get(capacityBytes)
+        if not free:
+            return memoryview(bytearray(capacityBytes))[:sizeBytes]
+        self.idleBytes -= capacityBytes
+        return memoryview(free.pop())[:sizeBytes]
+
+    def recycle(self, buffer: memoryview, spareBytes: int) -> None:
+        """
+        Take a buffer back, and keep its slab unless more than C{spareBytes}
+        would be idle then.
+        """
+        backing = buffer.obj
+        try:
+            buffer.release()
+            if isinstance(backing, mmap.mmap):
+                backing.close()
+                return
+            assert isinstance(backing, bytearray)
+            capacityBytes = len(backing)
+            idleBytes = self.idleBytes + capacityBytes
+            if capacityBytes < SMALLEST_SLAB_BYTES or idleBytes > self.idleCapBytes or idleBytes > spareBytes:
+                return
+            # Raises while a slice exists.
+            backing.append(backing.pop())
+        except BufferError:
+            # Somebody keeps a slice, so this memory must not be handed out
+            # again; it goes when the slice does.
+            return
+        self.idleBytes = idleBytes
+        free = self._free.get(capacityBytes)
+        if free is None:
+            self._free[capacityBytes] = [backing]
+        else:
+            free.append(backing)
+
+    def evict(self, excessBytes: int) -> None:
+        """
+        Let go of at least C{excessBytes}, or of everything, largest first.
+        """
+        for capacity in sorted(self._free, reverse=True):
+            free = self._free[capacity]
+            while free and excessBytes > 0:
+                free.pop()
+                self.idleBytes -= capacity
+                excessBytes -= capacity
+
+    @staticmethod
+    def capacityFor(sizeBytes: int) -> int:
+        """
+        The size of the slab that holds C{sizeBytes}, which is at least 4 KiB.
+        """
+        step = 1 << (sizeBytes - 1).bit_length() - 3
+        return -(-sizeBytes // step) * step
