@@ -1,0 +1,48 @@
+"""
+A length-prefixed server that never holds more than it was told to.
+
+Each request is a 32-bit big-endian length and a body; the answer is the
+body's CRC-32, framed likewise.  However many clients send however much, the
+requests in memory stay within 8 MiB and one request more.
+
+Run it:  twistd -n --python=examples/checksum_server.py
+"""
+
+import zlib
+from random import Random
+
+from twisted.application.internet import StreamServerEndpointService
+from twisted.application.service import Application
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+
+from admission.clock import MonotonicClock, wallSeconds
+from admission.connection.factory import AdmittedFactory
+from admission.connection.hangup import HangUpWatch
+from admission.connection.protocol import AdmittedProtocol
+from admission.gate import Gate
+from admission.interfaces import ILease, IMemoryPoolFactory, PolicyContext
+from admission.plugins import buildPolicy
+
+
+class ChecksumProtocol(AdmittedProtocol):
+    """
+    Answers each request with its checksum.
+    """
+
+    def requestReceived(self, lease: ILease) -> None:
+        """
+        The body is whole, and its memory ours until we answer.
+        """
+        checksum = zlib.crc32(lease.buffer)
+        self.respond([b"\x00\x00\x00\x04", checksum.to_bytes(4, "big")])
+
+
+clock = MonotonicClock(reactor)
+pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB:max=1MiB", PolicyContext(clock, wallSeconds))
+factory = AdmittedFactory(ChecksumProtocol, Gate(pool, clock, Random()), clock, HangUpWatch(reactor))
+factory.start()
+
+application = Application("checksum")
+service = StreamServerEndpointService(serverFromString(reactor, "tcp:9099:interface=127.0.0.1"), factory)
+service.setServiceParent(application)
