@@ -188,7 +188,7 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
             resource = {"resource_type": TOPIC, "resource_name": "events", "configs": [change]}
             (result,) = self.connect().ask("IncrementalAlterConfigs", apiVersion, resources=[resource]).responses
             self.assertEqual((result.error_code, result.resource_name, result.error_message), (0, "events", None))
-            self.assertEqual(maxMessageBytes(self.broker, "events"), 100 + apiVersion)
+            self.assertEqual(maxMessageBytes(self.broker, self.log.topic("events")), 100 + apiVersion)
 
     def test_setAndDelete(self) -> None:
         """
@@ -259,4 +259,4 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         """
         Without a setting of its own, a topic takes what the broker takes.
         """
-        self.assertEqual(maxMessageBytes(self.broker, "events"), self.broker.settings.messageMaxBytes)
+        self.assertEqual(maxMessageBytes(self.broker, self.log.topic("events")), self.broker.settings.messageMaxBytes)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from attrs import define
 
-from .primitives import CLASSIC, FLEXIBLE, PAST_THE_END, Dialect, MalformedRequest
+from .primitives import CLASSIC, FLEXIBLE, NO_TAGS, PAST_THE_END, Dialect, MalformedRequest, readUnsignedVarint
 from .versions import BY_KEY, PRODUCE
 
 _API: Final = BY_KEY[PRODUCE]
@@ -17,6 +17,18 @@ _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _INT32: Final = struct.Struct(">i")
 _RESULT: Final = struct.Struct(">ihqq")
 _RESULT_WITH_LOG_START: Final = struct.Struct(">ihqqq")
+
+# What precedes the name of the one topic, and what precedes the records of its one partition, in a usual request.
+_USUAL_CLASSIC: Final = struct.Struct(">hhiih")
+_USUAL_CLASSIC_PARTITION: Final = struct.Struct(">iii")
+_USUAL_FLEXIBLE: Final = struct.Struct(">BhiBB")
+_USUAL_FLEXIBLE_PARTITION: Final = struct.Struct(">BiB")
+
+# One topic and one partition.
+_USUAL_ELEMENTS: Final = 2
+
+# None of the partition, none of the topic, none of the request.
+_NO_TAGS_AT_ALL: Final = 3 * NO_TAGS
 
 _FIRST_VERSION_WITH_LOG_START: Final = 5
 _FIRST_VERSION_WITH_MESSAGE: Final = 8
@@ -92,12 +104,59 @@ def parseProduce(view: memoryview, offset: int, version: int, maxElements: int =
         is null that may not be, a name is not UTF-8, there are too many
         elements, or bytes are left over.
     """
+    isFlexible = version >= _API.firstFlexibleVersion
     try:
-        return _parse(view, offset, FLEXIBLE if _API.isFlexible(version) else CLASSIC, maxElements)
+        if maxElements >= _USUAL_ELEMENTS:
+            usual = _parseUsualFlexible(view, offset) if isFlexible else _parseUsualClassic(view, offset)
+            if usual is not None:
+                return usual
+    except (*PAST_THE_END, ValueError):
+        # Whatever it is, it is not usual.
+        pass
+    try:
+        return _parse(view, offset, FLEXIBLE if isFlexible else CLASSIC, maxElements)
     except PAST_THE_END:
         raise MalformedRequest("a Produce request ends before its fields do") from None
     except UnicodeDecodeError:
         raise MalformedRequest("a name in a Produce request is not UTF-8") from None
+
+
+def _parseUsualClassic(view: memoryview, offset: int) -> ProduceRequest | None:
+    """
+    Read what producers send nearly always, one batch and no transaction; for
+    anything else return L{None}.
+    """
+    idBytes, acks, timeoutMs, topicCount, nameBytes = _USUAL_CLASSIC.unpack_from(view, offset)
+    if idBytes != -1 or topicCount != 1 or nameBytes < 0:
+        return None
+    nameAt = offset + _USUAL_CLASSIC.size
+    partitionAt = nameAt + nameBytes
+    partitionCount, partitionIndex, sizeBytes = _USUAL_CLASSIC_PARTITION.unpack_from(view, partitionAt)
+    recordsAt = partitionAt + _USUAL_CLASSIC_PARTITION.size
+    if partitionCount != 1 or recordsAt + sizeBytes != len(view) or sizeBytes < 0:
+        return None
+    produced = ProducedPartition(str(view[nameAt:partitionAt], "utf-8"), partitionIndex, view[recordsAt:])
+    return ProduceRequest(None, acks, timeoutMs, [produced], _USUAL_ELEMENTS)
+
+
+def _parseUsualFlexible(view: memoryview, offset: int) -> ProduceRequest | None:
+    """
+    The same for the flexible versions.
+    """
+    idBytes, acks, timeoutMs, topicCount, nameBytes = _USUAL_FLEXIBLE.unpack_from(view, offset)
+    if idBytes or topicCount != 2 or not 0 < nameBytes < 128:
+        return None
+    nameAt = offset + _USUAL_FLEXIBLE.size
+    partitionAt = nameAt + nameBytes - 1
+    partitionCount, partitionIndex, sizeBytes = _USUAL_FLEXIBLE_PARTITION.unpack_from(view, partitionAt)
+    recordsAt = partitionAt + _USUAL_FLEXIBLE_PARTITION.size
+    if sizeBytes > 127:
+        sizeBytes, recordsAt = readUnsignedVarint(view, recordsAt - 1)
+    end = recordsAt + sizeBytes - 1
+    if partitionCount != 2 or not sizeBytes or view[end:] != _NO_TAGS_AT_ALL:
+        return None
+    produced = ProducedPartition(str(view[nameAt:partitionAt], "utf-8"), partitionIndex, view[recordsAt:end])
+    return ProduceRequest(None, acks, timeoutMs, [produced], _USUAL_ELEMENTS)
 
 
 def _parse(view: memoryview, offset: int, dialect: Dialect, maxElements: int) -> ProduceRequest:
@@ -159,7 +218,7 @@ def encodeProduceResponse(version: int, results: Iterable[PartitionResult], thro
         each occurs first.
     @param throttleTimeMs: for how long the client is asked to be quiet.
     """
-    dialect = FLEXIBLE if _API.isFlexible(version) else CLASSIC
+    dialect = FLEXIBLE if version >= _API.firstFlexibleVersion else CLASSIC
     noRecordErrors = dialect.length(0)
     byTopic: dict[str, list[PartitionResult]] = {}
     for result in results:

@@ -203,7 +203,7 @@ def listOffsets(broker: Broker, call: Call) -> Mapping[str, Any]:
             try:
                 if (topic.name, each.partition_index) in duplicates:
                     raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
-                partition = partitionOf(broker, topic.name, each.partition_index)
+                partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
                 offset, timestampMs = _offsetFor(broker, partition, each.timestamp)
                 answer |= {"offset": offset, "timestamp": timestampMs}
                 answer["leader_epoch"] = LEADER_EPOCH if offset >= 0 else -1
@@ -214,13 +214,13 @@ def listOffsets(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"topics": topics}
 
 
-def partitionOf(broker: Broker, topicName: str, index: int) -> Partition:
+def partitionIn(topic: Topic, index: int) -> Partition:
     """
     @raise UnknownTopic: if there is no such partition.
     """
-    partitions = broker.log.topic(topicName).partitions
+    partitions = topic.partitions
     if not 0 <= index < len(partitions):
-        raise UnknownTopic(f"topic {topicName!r} has {len(partitions)} partitions, and no {index}")
+        raise UnknownTopic(f"topic {topic.name!r} has {len(partitions)} partitions, and no {index}")
     return partitions[index]
 
 

@@ -14,7 +14,7 @@ from ...wire.batches import BatchRefused, readBatch
 from ...wire.produce import PartitionResult, ProducedPartition, ProduceRequest
 from ..broker import Broker, Call
 from ..log.interface import LogRefusal
-from .fetch import partitionOf
+from .fetch import partitionIn
 from .refusals import reasonOf
 from .topicconfigs import maxMessageBytes
 
@@ -72,10 +72,11 @@ def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> l
 def _appendOne(broker: Broker, produced: ProducedPartition) -> PartitionResult:
     topicName, index, records = produced
     try:
-        partition = partitionOf(broker, topicName, index)
+        topic = broker.log.topic(topicName)
+        partition = partitionIn(topic, index)
         if not records:
             raise BatchRefused(ErrorCode.invalid_record, "there are no records")
-        limitBytes = maxMessageBytes(broker, topicName)
+        limitBytes = maxMessageBytes(broker, topic)
         if len(records) > limitBytes:
             raise BatchRefused(
                 ErrorCode.message_too_large,

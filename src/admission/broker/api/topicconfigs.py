@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from attrs import frozen
 
 from ..broker import Broker
-from ..log.interface import InvalidTopicConfig
+from ..log.interface import InvalidTopicConfig, Topic
 from ..settings import Settings
 
 TYPE_STRING = 2
@@ -128,9 +128,9 @@ def checkConfigs(configs: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def maxMessageBytes(broker: Broker, topicName: str) -> int:
+def maxMessageBytes(broker: Broker, topic: Topic) -> int:
     """
     The largest batch that a topic takes, in bytes.
     """
-    own = broker.log.topic(topicName).configs.get("max.message.bytes")
+    own = topic.configs.get("max.message.bytes")
     return broker.settings.messageMaxBytes if own is None else int(own)
