@@ -350,7 +350,7 @@ class AdmittedProtocol(Protocol):
             self._isRunning = False
         if self.isClosing or self.isLost:
             return
-        if self._bufferCharge is not None:
+        if self._bufferCharge is not None and not self.framer.bufferedBytes:
             self._chargeBuffer()
         self._watchBody()
         self.mute.settle()
@@ -420,7 +420,9 @@ class AdmittedProtocol(Protocol):
 
     def _chargeBuffer(self) -> None:
         """
-        While it is mute, what has come all the same is charged.
+        While it is mute, what has come all the same is charged; it stays
+        charged until the last of it is parsed, which many small requests may
+        share.
         """
         charge, bufferedBytes = self._bufferCharge, self.framer.bufferedBytes
         if charge is not None:
