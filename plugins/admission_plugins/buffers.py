@@ -8,20 +8,20 @@ from __future__ import annotations
 import mmap
 
 SMALLEST_SLAB_BYTES = 4096
-LARGEST_SLAB_BYTES = 1 << 20
+LARGEST_SLAB_BYTES = 2 << 20
 
 
 class Buffers:
     """
     Writable buffers of any size.
 
-    Up to 4 KiB they are fresh.  Up to 1 MiB they are parts of slabs that are
-    kept for reuse, the last one back being the first one out, since touching a
-    fresh page costs more than copying into it.  Slabs come in size classes, four
-    to each doubling, so that a slab is at most a quarter larger than what it
-    holds.  Larger buffers have memory of their own: untouched pages cost
-    nothing, and all of them go back to the system, whatever the heap looks
-    like.
+    Below 4 KiB they are fresh.  Up to 2 MiB, where the request of a batch of
+    1 MiB fits, they are parts of slabs that are kept for reuse, the last one
+    back being the first one out, since touching a fresh page costs more than
+    copying into it.  Slabs come in size classes, four to each doubling, so that
+    a slab is at most a quarter larger than what it holds.  Larger buffers have
+    memory of their own: untouched pages cost nothing, and all of them go back
+    to the system, whatever the heap looks like.
 
     @ivar idleBytes: what is kept for reuse.
     @ivar idleCapBytes: the most to keep.
@@ -62,8 +62,12 @@ class Buffers:
                 return
             assert isinstance(backing, bytearray)
             capacityBytes = len(backing)
+            if capacityBytes < SMALLEST_SLAB_BYTES or capacityBytes > self.idleCapBytes:
+                return
+            if self.idleBytes + capacityBytes > self.idleCapBytes:
+                self._makeRoom(capacityBytes)
             idleBytes = self.idleBytes + capacityBytes
-            if capacityBytes < SMALLEST_SLAB_BYTES or idleBytes > self.idleCapBytes or idleBytes > spareBytes:
+            if idleBytes > self.idleCapBytes or idleBytes > spareBytes:
                 return
             # Raises while a slice exists.
             backing.append(backing.pop())
@@ -88,6 +92,23 @@ class Buffers:
                 free.pop()
                 self.idleBytes -= capacity
                 excessBytes -= capacity
+
+    def _makeRoom(self, capacityBytes: int) -> None:
+        """
+        Let go of slabs of other classes: what comes back is in use, and what
+        lies here may never be again.
+        """
+        wantedBytes = self.idleBytes + capacityBytes - self.idleCapBytes
+        for other in [other for other in self._free if other != capacityBytes]:
+            free = self._free[other]
+            while free and wantedBytes > 0:
+                free.pop()
+                self.idleBytes -= other
+                wantedBytes -= other
+            if free:
+                return
+            # So that the class is the last to go when it is used again.
+            del self._free[other]
 
     @staticmethod
     def capacityFor(sizeBytes: int) -> int:
