@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from twisted.internet import tcp
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
@@ -62,6 +63,7 @@ class ResponseQueue:
     __slots__ = (
         "_blocked",
         "_inTransport",
+        "_isDirect",
         "_pool",
         "_seconds",
         "_transport",
@@ -85,6 +87,7 @@ class ResponseQueue:
         self._blocked = blocked
         self._waiting: deque[tuple[bytes, ILease]] = deque()
         self._inTransport: list[ILease] = []
+        self._isDirect = isinstance(transport, tcp.Connection)
         self.heldBytes = 0
         self.pausedSinceSeconds: float | None = None
         transport.registerProducer(self, True)
@@ -94,7 +97,10 @@ class ResponseQueue:
         Send C{parts}, C{sizeBytes} in all.
         """
         if self.pausedSinceSeconds is None and not self._waiting and sizeBytes <= TRANSPORT_BUFFER_BYTES:
-            self._transport.writeSequence(parts)
+            if self._isDirect and not self._transport.TLS:
+                self._writeDirectly(b"".join(parts))
+            else:
+                self._transport.writeSequence(parts)
             return
         for piece in _pieces(parts):
             self._waiting.append((piece, self._charge(len(piece))))
@@ -116,6 +122,7 @@ class ResponseQueue:
         For the transport: the kernel has everything.
         """
         self.pausedSinceSeconds = None
+        self._isDirect = isinstance(self._transport, tcp.Connection)
         self._releaseWritten()
         self._pump()
         if self.pausedSinceSeconds is None:
@@ -141,8 +148,22 @@ class ResponseQueue:
             self._release(self._waiting.popleft()[1])
         self._releaseWritten()
 
+    def _writeDirectly(self, data: bytes) -> None:
+        """
+        Hand C{data} to the kernel without waiting for the reactor to say that
+        it takes bytes, which it nearly always does: that saves registering for
+        it, a turn, and unregistering.  Only while the transport holds nothing
+        that must go first.
+        """
+        sent = self._transport.writeSomeData(data)
+        if sent != len(data):
+            # From now on by way of the transport, which also learns of any error, until it says that it holds nothing.
+            self._isDirect = False
+            self._transport.write(data[sent:] if isinstance(sent, int) else data)
+
     def _pump(self) -> None:
         while self._waiting and self.pausedSinceSeconds is None:
+            self._isDirect = False
             piece, lease = self._waiting.popleft()
             self._inTransport.append(lease)
             self._transport.write(piece)
