@@ -454,7 +454,7 @@ class ClosingTests(BrokerTestCase):
 
     def test_pipelinedCommits(self) -> None:
         """
-        So does who has sent the next records by then, which are not acknowledged and not stored.
+        So does who has sent the next records by then, which are stored in the same commit.
         """
         client = self.connect()
         frames = [
@@ -463,9 +463,39 @@ class ClosingTests(BrokerTestCase):
         client.protocol.dataReceived(b"".join(frames))
         client.protocol.closeGracefully()
         self.clock.advance(0)
-        self.assertEqual(client.receive().responses[0].partition_responses[0].base_offset, 0)
+        offsets = [client.receive().responses[0].partition_responses[0].base_offset for _ in frames]
+        self.assertEqual(offsets, [0, 1])
         self.assertEqual((client.isClosed, client.waiting()), (True, 0))
-        self.assertEqual(self.events.partitions[0].highWatermark, 1)
+        self.assertEqual(self.events.partitions[0].highWatermark, 2)
+
+    def test_putOff(self) -> None:
+        """
+        A request of another kind is answered after the records that were sent before it, and then the next is read.
+        """
+        client = self.connect()
+        produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
+        frames = [client.frame(produced), client.frame(requestOf("ApiVersions", 0))]
+        frames.append(client.frame(produced))
+        client.protocol.dataReceived(b"".join(frames))
+        self.assertEqual(client.waiting(), 0)
+        self.assertGreater(self.pool.usedBytesByPurpose["frames"], 0)
+        self.clock.advance(0)
+        self.assertEqual(client.waiting(), 3)
+        first, second, third = (client.receive() for _ in range(3))
+        self.assertEqual(first.responses[0].partition_responses[0].base_offset, 0)
+        self.assertEqual(second.error_code, 0)
+        self.assertEqual(third.responses[0].partition_responses[0].base_offset, 1)
+
+    def test_putOffAndGone(self) -> None:
+        """
+        A request that was put off gives its memory back when the client leaves meanwhile.
+        """
+        client = self.connect()
+        produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
+        client.protocol.dataReceived(client.frame(produced) + client.frame(requestOf("ApiVersions", 0)))
+        client.disconnect()
+        self.clock.advance(0)
+        self.assertPoolWhole()
 
     def test_secondCommit(self) -> None:
         """

@@ -83,7 +83,9 @@ class KafkaConnection(AdmittedProtocol):
         self.broker = broker
         self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
         self._parked: Deferred[Any] | None = None
-        self._isCommitting = False
+        # Produce requests that wait for their commit, and whether another request waits for them.
+        self._uncommitted = 0
+        self._isPutOff = False
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
@@ -115,7 +117,10 @@ class KafkaConnection(AdmittedProtocol):
         try:
             header = parseRequestHeader(buffer)
             api = served(header.apiKey, header.apiVersion)
-            if api is None:
+            if self._uncommitted and header.apiKey != PRODUCE:
+                # Responses leave in the order of the requests.
+                self._isPutOff = True
+            elif api is None:
                 self._refuseVersion(header)
             elif api.apiKey == PRODUCE:
                 self._produce(header, buffer)
@@ -133,7 +138,7 @@ class KafkaConnection(AdmittedProtocol):
         See L{AdmittedProtocol.closeGracefully}.  A client whose records wait
         for their commit is told of it first.
         """
-        if self._isCommitting:
+        if self._uncommitted:
             self.muteFor(CLOSING)
         else:
             super().closeGracefully()
@@ -211,12 +216,14 @@ class KafkaConnection(AdmittedProtocol):
         acks, results = request.acks, produce.append(self.broker, request)
         # A slice that lives on would keep the buffer from being used again.
         del request
-        self.park()
+        self.releaseRequest()
         if acks == 0:
             self._produceUnacknowledged(results)
-        else:
-            self._isCommitting = True
-            self.broker.log.whenCommitted(partial(self._produced, header, results))
+            return
+        # The next request may be read: what is appended together is committed together.
+        self._uncommitted += 1
+        self.broker.log.whenCommitted(partial(self._produced, header, results))
+        self.finish()
 
     def _produceUnacknowledged(self, results: Sequence[PartitionResult]) -> None:
         self.finish()
@@ -231,7 +238,12 @@ class KafkaConnection(AdmittedProtocol):
     def _produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:
         if error is not None:
             results = produce.failed(results, error)
-        self._isCommitting = False
-        self.respond(frame(header, [encodeProduceResponse(header.apiVersion, results)]))
+        self._uncommitted -= 1
+        self.send(frame(header, [encodeProduceResponse(header.apiVersion, results)]))
+        if self._uncommitted:
+            return
         if CLOSING in self.mute.reasons:
             self.closeGracefully()
+        elif self._isPutOff:
+            self._isPutOff = False
+            self.workAgain()

@@ -120,11 +120,16 @@ class AdmittedProtocol(Protocol):
         Answer the request: send C{parts}, and read the next request, after
         C{delaySeconds} if the client is over its quota.
         """
-        if self.isLost or self.isClosing:
-            self.finish()
-            return
-        self.responses.write(parts, sum(map(len, parts)))
+        self.send(parts)
         self.finish(delaySeconds)
+
+    def send(self, parts: Sequence[bytes]) -> None:
+        """
+        Send C{parts}, unless the connection is lost or closing: the answer to
+        a request that is over already.
+        """
+        if not (self.isLost or self.isClosing):
+            self.responses.write(parts, sum(map(len, parts)))
 
     def finish(self, delaySeconds: float = 0.0) -> None:
         """
@@ -154,6 +159,18 @@ class AdmittedProtocol(Protocol):
         if lease is not None:
             self._lease = None
             lease.release()
+
+    def workAgain(self) -> None:
+        """
+        Have L{requestReceived} called again for a request that it put off: it
+        returned without answering and without giving up the lease.
+        """
+        self._isRunning = True
+        try:
+            self._work()
+        finally:
+            self._isRunning = False
+        self._run()
 
     def muteFor(self, reason: str) -> None:
         """
@@ -305,12 +322,7 @@ class AdmittedProtocol(Protocol):
         """
         self._hasTurn = True
         self.mute.discard(REQUESTS)
-        self._isRunning = True
-        try:
-            self._work()
-        finally:
-            self._isRunning = False
-        self._run()
+        self.workAgain()
 
     def unsentBytes(self) -> int:
         """
