@@ -86,6 +86,8 @@ class KafkaConnection(AdmittedProtocol):
         # Produce requests that wait for their commit, and whether another request waits for them.
         self._uncommitted = 0
         self._isPutOff = False
+        # Their responses, which leave together.
+        self._committed: list[bytes] = []
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
@@ -239,9 +241,11 @@ class KafkaConnection(AdmittedProtocol):
         if error is not None:
             results = produce.failed(results, error)
         self._uncommitted -= 1
-        self.send(frame(header, [encodeProduceResponse(header.apiVersion, results)]))
+        self._committed += frame(header, [encodeProduceResponse(header.apiVersion, results)])
         if self._uncommitted:
             return
+        responses, self._committed = self._committed, []
+        self.send(responses)
         if CLOSING in self.mute.reasons:
             self.closeGracefully()
         elif self._isPutOff:
