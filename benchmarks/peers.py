@@ -1,0 +1,228 @@
+"""
+What the framework is measured beside: the least that could do the same, and Twisted's own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from random import Random
+from struct import Struct
+from typing import Any
+
+from twisted.internet.protocol import Protocol
+from twisted.protocols.basic import Int32StringReceiver
+
+from admission.broker.api import produce
+from admission.broker.broker import Broker
+from admission.clock import MonotonicClock
+from admission.connection.factory import AdmittedFactory
+from admission.connection.hangup import HangUpWatch
+from admission.connection.protocol import AdmittedProtocol
+from admission.gate import Gate
+from admission.interfaces import ILease
+from admission.wire.headers import RequestHeader, frame, parseRequestHeader
+from admission.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
+from admission_plugins.bounded import BoundedPool
+
+LARGEST_FRAME_BYTES = 64 << 20
+
+_LENGTH = Struct(">i")
+
+
+def sendAtOnce(protocol: Protocol) -> None:
+    """
+    Have the kernel send small responses without delay, if there is a kernel.
+    """
+    transport: Any = protocol.transport
+    if hasattr(transport, "setTcpNoDelay"):
+        transport.setTcpNoDelay(True)
+
+
+class Counting(Protocol):
+    """
+    Bare Twisted: counts bytes and looks at none of them.
+    """
+
+    receivedBytes = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Count.
+        """
+        self.receivedBytes += len(data)
+
+
+class Preallocating(Protocol):
+    """
+    The least that a framer must do: read the length, allocate, copy.
+    """
+
+    frames = 0
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._filled = 0
+        self._body: memoryview | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Copy the bytes of frames to where they belong.
+        """
+        chunk = memoryview(data)
+        offset, end = 0, len(data)
+        while offset < end:
+            if self._body is None:
+                head = self._head + data[offset : offset + 4 - len(self._head)]
+                offset += len(head) - len(self._head)
+                if len(head) < 4:
+                    self._head = head
+                    return
+                self._head = b""
+                # Filled through a view: a slice of the bytearray itself would be assigned by way of a copy.
+                self._body = memoryview(bytearray(_LENGTH.unpack(head)[0]))
+                self._filled = 0
+            body, filled = self._body, self._filled
+            count = min(len(body) - filled, end - offset)
+            body[filled : filled + count] = chunk[offset : offset + count]
+            offset += count
+            self._filled = filled + count
+            if self._filled == len(body):
+                self._body = None
+                self.frameReceived(body)
+
+    def frameReceived(self, body: memoryview) -> None:
+        """
+        A frame is whole.
+        """
+        self.frames += 1
+
+
+class Strings(Int32StringReceiver):
+    """
+    Twisted's framer, allowed to receive what we receive.
+    """
+
+    MAX_LENGTH = LARGEST_FRAME_BYTES
+    frames = 0
+
+    def stringReceived(self, string: bytes) -> None:
+        """
+        A frame is whole.
+        """
+        self.frames += 1
+
+
+class Admitted(AdmittedProtocol):
+    """
+    Our framer with everything around it: each frame is leased, gets a turn and is over.
+    """
+
+    frames = 0
+
+    def requestReceived(self, lease: ILease) -> None:
+        """
+        A frame is whole.
+        """
+        self.frames += 1
+        self.finish()
+
+
+def admittedFactory(reactor: Any) -> AdmittedFactory:
+    """
+    Makes L{Admitted} connections to one gate.
+    """
+    clock = MonotonicClock(reactor)
+    pool = BoundedPool(4 * LARGEST_FRAME_BYTES, LARGEST_FRAME_BYTES, seconds=clock.seconds)
+    return AdmittedFactory(Admitted, Gate(pool, clock, Random(0)), clock, HangUpWatch(reactor))
+
+
+class Replying(Protocol):
+    """
+    Bare Twisted as a server: answers as soon as a request's number of bytes has come.
+    """
+
+    def __init__(self, requestBytes: int, response: bytes) -> None:
+        self._requestBytes = requestBytes
+        self._response = response
+        self._receivedBytes = 0
+
+    def connectionMade(self) -> None:
+        """
+        See L{sendAtOnce}.
+        """
+        sendAtOnce(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Count, and answer.
+        """
+        count, self._receivedBytes = divmod(self._receivedBytes + len(data), self._requestBytes)
+        if count:
+            assert self.transport is not None
+            self.transport.write(self._response * count)
+
+
+class BareBroker(Preallocating):
+    """
+    Produce with the broker's codec and log, and nothing between them and the framer: no pool, no gate, no reasons to
+    be mute, no ledger, and as many requests of one connection at a time as come.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self._broker = broker
+
+    def connectionMade(self) -> None:
+        """
+        See L{sendAtOnce}.
+        """
+        sendAtOnce(self)
+
+    def frameReceived(self, body: memoryview) -> None:
+        """
+        Append, and answer once that is committed.
+        """
+        header = parseRequestHeader(body)
+        request = parseProduce(body, header.bodyOffset, header.apiVersion)
+        results = produce.append(self._broker, request)
+        self._broker.log.whenCommitted(partial(self.produced, header, results))
+
+    def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:
+        """
+        It is committed.
+        """
+        if error is not None:
+            raise error
+        assert self.transport is not None
+        self.transport.writeSequence(frame(header, [encodeProduceResponse(header.apiVersion, results)]))
+
+
+class OrderlyBareBroker(BareBroker):
+    """
+    The same with one request of a connection at a time, as Kafka guarantees it.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._isBusy = False
+        self._waiting: deque[memoryview] = deque()
+
+    def frameReceived(self, body: memoryview) -> None:
+        """
+        Begin, or wait for the request before.
+        """
+        if self._isBusy:
+            self._waiting.append(body)
+        else:
+            self._isBusy = True
+            super().frameReceived(body)
+
+    def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:
+        """
+        It is committed; on to the next one.
+        """
+        super().produced(header, results, error)
+        self._isBusy = False
+        if self._waiting:
+            self.frameReceived(self._waiting.popleft())

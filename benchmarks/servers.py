@@ -1,0 +1,172 @@
+"""
+Servers to be measured from outside, each in a process of its own.
+
+C{python -m benchmarks.servers NAME [ARGUMENT ...]} prints its ports as JSON, then serves until its standard input is
+closed, so that it never outlives who started it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.threads import deferToThread
+
+from admission.broker.broker import Broker
+from admission.broker.log.lmdb_log import LmdbLog
+from admission.broker.options import Options
+from admission.broker.service import ListenerFactory, makeService
+from admission.broker.settings import loadSettings
+from admission.clock import MonotonicClock, wallSeconds
+from admission.gate import Gate
+from admission_plugins.bounded import UnboundedPool
+
+from .peers import BareBroker, Counting, OrderlyBareBroker, Preallocating, Replying, Strings, admittedFactory
+
+TOPIC = "produced"
+FETCHED_TOPIC = "fetched"
+PARTITIONS = 8
+
+
+@frozen
+class Server:
+    """
+    A server that runs.
+
+    @ivar pid: its process.
+    @ivar ports: where it listens, by the name of what serves there.
+    """
+
+    pid: int
+    ports: Mapping[str, int]
+
+    @property
+    def port(self) -> int:
+        """
+        The port of a server that has one.
+        """
+        (port,) = self.ports.values()
+        return port
+
+
+@contextmanager
+def running(name: str, *arguments: str) -> Iterator[Server]:
+    """
+    Run a server for the duration of a block.
+
+    @param name: one of L{SERVERS}.
+    """
+    command = [sys.executable, "-m", __name__, name, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the server {name} did not start")
+        yield Server(process.pid, json.loads(line))
+        process.stdin.close()
+        process.wait(30)
+
+
+class UntilClosed(Protocol):
+    """
+    Standard input: stops the reactor at its end.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def connectionLost(self, reason: object = None) -> None:
+        """
+        Whoever started us is done, or gone.
+        """
+        self._reactor.stop()
+
+
+def listen(reactor: Any, factory: Any) -> int:
+    """
+    @return: the port.
+    """
+    factory.noisy = False
+    return int(reactor.listenTCP(0, factory, interface="127.0.0.1", backlog=128).getHost().port)
+
+
+def serveFrames(reactor: Any) -> Mapping[str, int]:
+    """
+    Everything that receives frames, and ours.
+    """
+    factories = {
+        "admission": admittedFactory(reactor),
+        "preallocated": ServerFactory.forProtocol(Preallocating),
+        "counting": ServerFactory.forProtocol(Counting),
+        "Int32StringReceiver": ServerFactory.forProtocol(Strings),
+    }
+    return {name: listen(reactor, factory) for name, factory in factories.items()}
+
+
+def serveBroker(reactor: Any, dataPath: str, *arguments: str) -> Mapping[str, int]:
+    """
+    The broker as C{twistd admission} runs it.
+
+    @param arguments: for its command line.
+    """
+    options = Options()
+    options.parseOptions(["--data", dataPath, *arguments])  # type: ignore[no-untyped-call]
+    options["listeners"] = []
+    service = makeService(options)
+    service.startService()
+    for topic in (TOPIC, FETCHED_TOPIC):
+        service.broker.log.createTopic(topic, PARTITIONS, {})
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    return {"admission": listen(reactor, ListenerFactory(service, None))}
+
+
+def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: str) -> Mapping[str, int]:
+    """
+    The broker's codec and log behind nothing but a framer; and the floor: bare Twisted, which counts the bytes of
+    requests and answers each with as many as the broker would.
+
+    @param responseBytes: the size of every response at the floor.
+    @param requestBytes: the sizes that requests come in there, each at a port of its own and named after it; all
+        without length prefixes.
+    """
+    clock = MonotonicClock(reactor)
+    log = LmdbLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
+    broker = Broker(loadSettings(None, []), log, Gate(UnboundedPool(), clock, Random(0)), clock, wallSeconds, "bare")
+    log.createTopic(TOPIC, PARTITIONS, {})
+    reactor.addSystemEventTrigger("before", "shutdown", log.close)
+    response = int(responseBytes).to_bytes(4, "big") + bytes(int(responseBytes))
+    factories = {
+        "bare": ServerFactory.forProtocol(lambda: BareBroker(broker)),
+        "bareOneAtATime": ServerFactory.forProtocol(lambda: OrderlyBareBroker(broker)),
+        **{each: ServerFactory.forProtocol(partial(Replying, 4 + int(each), response)) for each in requestBytes},
+    }
+    return {name: listen(reactor, factory) for name, factory in factories.items()}
+
+
+SERVERS = {"frames": serveFrames, "broker": serveBroker, "bare": serveBare}
+
+
+def main(name: str, *arguments: str) -> None:
+    """
+    Run one of L{SERVERS}.
+    """
+    from twisted.internet import reactor, stdio
+
+    serve: Any = SERVERS[name]
+    stdio.StandardIO(UntilClosed(reactor))  # type: ignore[no-untyped-call]
+    ports = serve(reactor, *arguments)
+    print(json.dumps(ports), flush=True)
+    running: Any = reactor
+    running.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

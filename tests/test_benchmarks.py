@@ -1,0 +1,171 @@
+"""
+The benchmarks run, and say what their documentation promises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks.measure import Report, inTurns, ratio, sizeName, spreadPercent
+
+ROOT = Path(__file__).parent.parent
+
+COSTS = {"cpuMicroseconds", "spreadPercent", "requestsPerSecond"}
+FRAMES = {
+    "frameBytes",
+    "receiver",
+    "cpuMicroseconds",
+    "cpuMicrosecondsPerMiB",
+    "ratioToPreallocated",
+    "spreadPercent",
+}
+
+
+class BenchmarkTests(SynchronousTestCase):
+    """
+    Each benchmark as a person starts it, in its short form.
+    """
+
+    def results(self, name: str) -> Any:
+        """
+        What C{python -m benchmarks.NAME --quick --json} prints.
+        """
+        path = os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", "."))
+        result = subprocess.run(
+            [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        results = json.loads(result.stdout)
+        self.assertEqual(set(results["machine"]), {"python", "cpuCount", "loadAverage"})
+        self.assertIs(results["quick"], True)
+        return results
+
+    def check(self, rows: Any, keys: set[str], **competitors: set[str]) -> None:
+        """
+        Every row has these keys and positive figures, and the competitors are all there.
+        """
+        for row in rows:
+            self.assertEqual(set(row), keys)
+            for key, value in row.items():
+                if key == "spreadPercent":
+                    self.assertGreaterEqual(value, 0, row)
+                elif isinstance(value, float):
+                    self.assertGreater(value, 0, f"{key} in {row}")
+        for key, names in competitors.items():
+            self.assertEqual({row[key] for row in rows}, names)
+
+    def test_framing(self) -> None:
+        """
+        All receivers are measured in process and through sockets, at the same sizes.
+        """
+        results = self.results("framing")
+        self.check(
+            results["inProcess"],
+            FRAMES | {"chunkBytes"},
+            receiver={"preallocated", "Framer", "AdmittedProtocol", "Int32StringReceiver", "counting"},
+        )
+        self.check(
+            results["sockets"], FRAMES, receiver={"admission", "preallocated", "counting", "Int32StringReceiver"}
+        )
+        sizes = {1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 23}
+        for table in ("inProcess", "sockets"):
+            self.assertEqual({row["frameBytes"] for row in results[table]}, sizes)
+
+    def test_broker(self) -> None:
+        """
+        The broker and its peers are measured at the same sizes, and the broker
+        alone for Fetch and under a real client.
+        """
+        results = self.results("broker")
+        self.check(
+            results["produce"],
+            COSTS | {"batchBytes", "inFlight", "server", "ratioToBare"},
+            server={"admission", "bare", "bareOneAtATime", "floor"},
+            batchBytes={1 << 10, 1 << 14, 1 << 20},
+        )
+        self.check(results["fetch"], COSTS | {"batchBytes", "responseBytes"}, batchBytes={1 << 14, 1 << 20})
+        self.check(results["confluentKafka"], COSTS | {"batchBytes", "producer"}, producer={"plain", "idempotent"})
+
+    def test_pool(self) -> None:
+        """
+        Leases are measured beside bytearrays, and the broker with a bound
+        beside the broker without.
+        """
+        results = self.results("pool")
+        self.check(
+            results["leases"],
+            {"pattern", "leaseBytes", "pool", "nanoseconds", "ratioToBytearray", "spreadPercent"},
+            pattern={"warm", "burst"},
+            pool={"bytearray", "BoundedPool", "UnboundedPool"},
+            leaseBytes={100, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 23},
+        )
+        self.check(
+            results["throughput"],
+            COSTS | {"role", "pool", "batchBytes", "mebibytesPerSecond", "ratioToUnbounded"},
+            role={"producers", "consumers"},
+            pool={"unbounded", "bounded:256MiB", "bounded:4MiB"},
+        )
+
+
+class MeasureTests(SynchronousTestCase):
+    """
+    The arithmetic that the figures rest on.
+    """
+
+    def test_inTurns(self) -> None:
+        """
+        Every competitor is measured once in each round, and no one always comes first.
+        """
+        order: list[str] = []
+
+        def measure(name: str) -> int:
+            order.append(name)
+            return len(order)
+
+        self.assertEqual(inTurns(["a", "b"], 3, measure, "letters"), {"a": [1, 4, 5], "b": [2, 3, 6]})
+        self.assertEqual(order, ["a", "b", "b", "a", "a", "b"])
+
+    def test_ratio(self) -> None:
+        """
+        Figures are compared round by round, so a round in which the machine was slow for both counts for neither.
+        """
+        self.assertEqual(ratio([2.0, 40.0, 2.0], [1.0, 20.0, 1.0]), 2.0)
+        self.assertEqual(ratio([3.0, 8.0, 300.0], [1.0, 2.0, 100.0]), 3.0)
+
+    def test_spread(self) -> None:
+        """
+        The spread is that of the middle half, so that one round in which
+        something else ran does not count.
+        """
+        self.assertEqual(spreadPercent([10.0, 10.0, 11.0, 9.0, 90.0]), 10.0)
+
+    def test_sizeName(self) -> None:
+        """
+        Sizes are in the largest unit that needs no fraction.
+        """
+        self.assertEqual([sizeName(each) for each in (100, 1024, 1 << 16, 1 << 20, 1025)],
+                         ["100 B", "1 KiB", "64 KiB", "1 MiB", "1025 B"])  # fmt: skip
+
+    def test_report(self) -> None:
+        """
+        A report holds every row under the name of its table, as JSON and as text.
+        """
+        report = Report("About letters", quick=True)
+        report.add("letters", name="a", sizeBytes=2048, cpuMicroseconds=1.25)
+        [row] = json.loads(report.asJson())["letters"]
+        self.assertEqual(row, {"name": "a", "sizeBytes": 2048, "cpuMicroseconds": 1.25})
+        text = report.asText()
+        self.assertIn("About letters", text)
+        self.assertRegex(text, r"name +sizeBytes +cpuMicroseconds\n +a +2 KiB +1\.25")
