@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 
 
@@ -36,6 +37,29 @@ class SensorRegistryTests(SynchronousTestCase):
         registry.count("Refusals", 4)
         self.assertEqual(registry["Refusals"], 5)
 
+    def test_counterKeptElsewhere(self) -> None:
+        """
+        A counter may be read from where it is kept, and is then not counted
+        here.
+        """
+        registry = SensorRegistry()
+        counts = [3]
+        registry.addCounter("Expirations", lambda: counts[0])
+        counts[0] = 4
+        self.assertEqual((registry["Expirations"], list(registry)), (4, [("Expirations", 4)]))
+        self.assertRaises(KeyError, registry.count, "Expirations")
+
+    def test_histogram(self) -> None:
+        """
+        Histograms are found by name, apart from what has a single value.
+        """
+        registry = SensorRegistry()
+        histogram = Histogram()
+        registry.addHistogram("WaitSeconds", histogram)
+        self.assertEqual(dict(registry.histograms), {"WaitSeconds": histogram})
+        self.assertEqual(list(registry), [])
+        self.assertRaises(KeyError, registry.__getitem__, "WaitSeconds")
+
     def test_order(self) -> None:
         """
         Iterating yields gauges and then counters, each in the order they came.
@@ -48,14 +72,16 @@ class SensorRegistryTests(SynchronousTestCase):
 
     def test_namesAreUnique(self) -> None:
         """
-        A name that is taken, by either kind, is refused, naming it.
+        A name that is taken, by any kind, is refused, naming it.
         """
         registry = SensorRegistry()
         registry.addGauge("Level", lambda: 1)
         registry.addCounter("Refusals")
-        for name in ("Level", "Refusals"):
+        registry.addHistogram("WaitSeconds", Histogram())
+        for name in ("Level", "Refusals", "WaitSeconds"):
             self.assertIn(name, str(self.assertRaises(ValueError, registry.addGauge, name, lambda: 2)))
             self.assertRaises(ValueError, registry.addCounter, name)
+            self.assertRaises(ValueError, registry.addHistogram, name, Histogram())
         self.assertEqual(list(registry), [("Level", 1), ("Refusals", 0)])
 
     def test_unknownNames(self) -> None:

@@ -9,7 +9,7 @@ heavy and never touches the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -165,26 +165,43 @@ class ITransportAdapters(Interface):
 class IDelayedOperation(Interface):
     """
     Work that waits for a condition or for its time to run out.
+
+    L{admission.operations.DelayedOperation} is the one implementation:
+    purgatories keep their links in it, so what is parked derives from it.
     """
 
-    delaySeconds: float = Attribute("How long the operation may wait, in seconds.")
+    delaySeconds: float = Attribute(
+        "How long the operation may wait, in seconds; zero and less mean to the next turn of the reactor."
+    )
     completed: bool = Attribute("Whether the operation is over, either way.")
 
     def tryComplete() -> bool:
         """
         Check the condition; if it holds, return what L{forceComplete} returns,
-        else L{False}.
+        else L{False}.  A purgatory calls it whenever something may have
+        changed, so it should be quick, and change nothing unless it completes.
         """
 
     def forceComplete() -> bool:
         """
         Complete now.  The first caller gets L{True} and has run L{onComplete};
-        all others get L{False}.
+        all others get L{False}.  The operation has left its purgatory before
+        L{onComplete} runs.
+
+        @raise Exception: whatever L{onComplete} raises.
+        """
+
+    def cancel() -> bool:
+        """
+        Leave the purgatory without completing, and run L{onCancel}.
+
+        @return: whether the operation was in one.
         """
 
     def onComplete() -> None:
         """
-        Finish the work.  Runs exactly once, on time or on expiry.
+        Finish the work.  Runs exactly once, on time or on expiry.  May do
+        anything to any purgatory, like the other two below.
         """
 
     def onExpiration() -> None:
@@ -195,27 +212,54 @@ class IDelayedOperation(Interface):
 
     def onCancel() -> None:
         """
-        The operation was taken out by L{IPurgatory.cancelForKey}: it has not
-        completed, and will not expire.
+        The operation was taken out by L{IPurgatory.cancelForKey}, by
+        L{IPurgatory.shutdown} or by L{cancel}: it has not completed and will
+        not expire.  It may be parked again.
         """
 
 
 class IPurgatory(Interface):
     """
     Where requests wait that cannot be answered yet.
+
+    An operation that is over, however that came about, has left the purgatory
+    with all its keys and its timeout before anything else happens: nothing
+    stale is ever watched.  All methods are for the reactor's thread, and all may
+    be called from within the methods of an operation.  What an operation raises
+    is logged and hurts no other; only L{tryCompleteElseWatch} lets it through,
+    to whoever wanted to park that operation.
     """
 
-    watched: int = Attribute("How many live operations are watched under at least one key.")
+    clock: Any = Attribute(
+        "An L{twisted.internet.interfaces.IReactorTime} whose timers cost what the timeouts here cost, for delays "
+        "that are no operations.  What is set there is not the purgatory's; L{shutdown} leaves it alone."
+    )
+    watched: int = Attribute("How many operations are watched under at least one key.")
     delayed: int = Attribute("How many operations wait for their timeout.")
+    expirations: int = Attribute("How many operations have run out of time; the operations count themselves.")
+    waits: Any = Attribute(
+        "An L{admission.metrics.histogram.Histogram} of the seconds that operations have waited, however it ended."
+    )
 
-    def tryCompleteElseWatch(operation: IDelayedOperation, keys: Sequence[Hashable]) -> bool:
+    def tryCompleteElseWatch(operation: Any, keys: Collection[Hashable]) -> bool:
         """
         Complete C{operation} if its condition holds; else watch it under all
-        C{keys}, check once more, and start its timeout.
+        C{keys}, start its timeout, and check once more.
 
-        @param keys: what may complete it; at least one.
+        After L{shutdown} an operation that cannot complete at once is
+        cancelled at once.
+
+        @param operation: an L{admission.operations.DelayedOperation}.
+        @param keys: what may complete it; at least one, and what comes twice
+            counts once.  An L{admission.operations.KeySet} that many operations
+            share makes many keys as cheap as one.
         @return: whether this call completed it.
-        @raise ValueError: if there are no keys.
+        @raise ValueError: if there are no keys, or C{delaySeconds} is not a
+            finite number; nothing is watched then, nor after any other
+            exception.
+        @raise TypeError: if a key cannot be hashed.
+        @raise RuntimeError: if the operation waits already.
+        @raise Exception: whatever C{tryComplete} raises.
         """
 
     def checkAndComplete(key: Hashable) -> int:
@@ -223,18 +267,46 @@ class IPurgatory(Interface):
         The state behind C{key} has changed: let every operation that is
         watched under it check its condition.
 
-        @return: how many operations this call completed.
+        While this runs, calling it again only takes note; the keys noted are
+        checked before the call that runs returns, so that completions that
+        trigger each other do not pile up on the stack.  Checks that ask for
+        checks without anybody ever leaving are not repeated for ever.
+
+        @return: how many operations this call completed, those under keys
+            noted meanwhile included; zero if it only took note.
         """
 
-    def cancelForKey(key: Hashable) -> list[IDelayedOperation]:
+    def cancelForKey(key: Hashable) -> list[Any]:
         """
         Take every operation that is watched under C{key} out of the purgatory,
-        from all its keys and from the timer, without completing it.
+        from all its keys and from the timer, without completing it; once all
+        are out, call C{onCancel} of each.
+
+        @return: the operations.
+        """
+
+    def leave(operation: Any) -> None:
+        """
+        Let go of C{operation}.  For the operation itself, which is over.
+
+        @param operation: one that waits here.
         """
 
     def shutdown() -> None:
         """
-        Stop the timer; what still waits neither completes nor expires.
+        Cancel everything that waits, as L{cancelForKey} does; it neither
+        completes nor expires.  No timer is left behind.
+        """
+
+    def addSensors(registry: Any, name: str) -> None:
+        """
+        Publish the sensors C{namePurgatorySize} (L{watched}),
+        C{nameNumDelayedOperations} (L{delayed}), C{nameExpirations} and
+        C{nameWaitSeconds}.
+
+        @param registry: an L{admission.metrics.registry.SensorRegistry}.
+        @param name: what waits here: C{Fetch}.
+        @raise ValueError: if there are sensors of that name.
         """
 
 

@@ -2,7 +2,7 @@
 The default policies, by name.
 """
 
-from admission.interfaces import IMemoryPoolFactory
+from admission.interfaces import IMemoryPoolFactory, IPurgatoryFactory
 from admission.plugins import PolicyFactory, TransportAdapters
 
 bounded = PolicyFactory(
@@ -30,6 +30,32 @@ unbounded = PolicyFactory(
         No bound: memory is counted, and nobody is ever refused.
     """,
     implementation="admission_plugins.bounded.buildUnbounded",
+)
+
+wheel = PolicyFactory(
+    IPurgatoryFactory,
+    name="wheel",
+    format="wheel[:tick=1ms][:size=20]",
+    help="""
+        Hierarchical timing wheels: setting and cancelling a timeout takes
+        constant time, however many requests wait, and the reactor has a single
+        timer for all of them.
+
+        tick is how late a timeout may be, beyond what the reactor itself takes;
+        size is how many slots each wheel has.
+    """,
+    implementation="admission_plugins.purgatory.buildWheel",
+)
+
+calllater = PolicyFactory(
+    IPurgatoryFactory,
+    name="calllater",
+    format="calllater",
+    help="""
+        A timer of the reactor for each request that waits: the plain way, to
+        compare with.
+    """,
+    implementation="admission_plugins.purgatory.buildCallLater",
 )
 
 transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.mutability.register")

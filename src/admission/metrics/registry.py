@@ -5,17 +5,27 @@ The sensors of one server, by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from .histogram import Histogram
 
 
 class SensorRegistry:
     """
-    Gauges, read when somebody looks, and counters, which only grow.
+    Gauges, read when somebody looks, counters, which only grow, and
+    histograms.
+
+    @ivar histograms: the histograms by name, in the order they were added; a
+        live view.
     """
 
     def __init__(self) -> None:
         self._gauges: dict[str, Callable[[], float]] = {}
-        self._counters: dict[str, int] = {}
+        self._counters: dict[str, Callable[[], int]] = {}
+        self._counts: dict[str, int] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self.histograms: Mapping[str, Histogram] = self._histograms
 
     def addGauge(self, name: str, read: Callable[[], float]) -> None:
         """
@@ -26,39 +36,55 @@ class SensorRegistry:
         self._refuseDuplicate(name)
         self._gauges[name] = read
 
-    def addCounter(self, name: str) -> None:
+    def addCounter(self, name: str, read: Callable[[], int] | None = None) -> None:
         """
         Publish a counter, so that it shows before it first counts.
+
+        @param read: returns the count, if that is kept elsewhere; L{count} is
+            not for such a counter.
+        @raise ValueError: if there is a sensor of that name.
+        """
+        self._refuseDuplicate(name)
+        if read is None:
+            self._counts[name] = 0
+            read = partial(self._counts.__getitem__, name)
+        self._counters[name] = read
+
+    def addHistogram(self, name: str, histogram: Histogram) -> None:
+        """
+        Publish C{histogram} as C{name}.
 
         @raise ValueError: if there is a sensor of that name.
         """
         self._refuseDuplicate(name)
-        self._counters[name] = 0
+        self._histograms[name] = histogram
 
     def count(self, name: str, increment: int = 1) -> None:
         """
         Add to a counter.
 
-        @raise KeyError: if it was never added.
+        @raise KeyError: if it was never added, or is kept elsewhere.
         """
-        self._counters[name] += increment
+        self._counts[name] += increment
 
     def __iter__(self) -> Iterator[tuple[str, float]]:
         """
-        Every sensor's name and its value now, in the order they were added.
+        The name of every gauge and its value now, and then of every counter,
+        in the order they were added; no histograms.
         """
-        for name, read in self._gauges.items():
-            yield name, read()
-        yield from self._counters.items()
+        for sensors in (self._gauges, self._counters):
+            for name, read in sensors.items():
+                yield name, read()
 
     def __getitem__(self, name: str) -> float:
         """
+        The value of a gauge or a counter.
+
         @raise KeyError: if there is no such sensor.
         """
-        if name in self._counters:
-            return self._counters[name]
-        return self._gauges[name]()
+        read = self._counters.get(name) or self._gauges[name]
+        return read()
 
     def _refuseDuplicate(self, name: str) -> None:
-        if name in self._gauges or name in self._counters:
+        if name in self._gauges or name in self._counters or name in self._histograms:
             raise ValueError(f"there is a sensor {name!r} already")

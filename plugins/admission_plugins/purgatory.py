@@ -1,0 +1,304 @@
+# -*- test-case-name: tests.test_purgatory -*-
+"""
+Where requests wait: a purgatory on a timing wheel, and a plain one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Hashable, Iterable
+from math import isfinite
+from typing import Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from admission.interfaces import IPurgatory, PolicyContext
+from admission.metrics.histogram import Histogram
+from admission.metrics.registry import SensorRegistry
+from admission.operations import DelayedOperation, KeySet, TimerEntry
+from admission.units import parseSeconds
+
+from .watches import Watches, fitted, isOutgrown
+from .wheel import TimingWheel
+
+IDLE_PASSES = 10
+"""How often in a row a check is repeated because operations asked for it, although none has left since."""
+
+
+class _Timers(Protocol):
+    """
+    What a purgatory needs of a L{TimingWheel}.
+    """
+
+    def add(self, entry: TimerEntry, delaySeconds: float) -> None:
+        """
+        Have C{entry} expire after C{delaySeconds}.
+        """
+
+    def discard(self, entry: TimerEntry) -> None:
+        """
+        C{entry} is not to expire; no effect if it has.
+        """
+
+
+@implementer(IPurgatory)
+class _Purgatory:
+    """
+    What the purgatories here have in common; they differ in their timers.
+
+    Operations that are watched under the same L{KeySet} form a group: they
+    enter and leave one dictionary, however many keys there are.  Under bare
+    keys there is a dictionary for each.  Either way an operation that is over
+    leaves at once and in constant time, so nothing has to be purged.
+
+    @ivar clock: see L{IPurgatory}, like C{expirations} and C{waits}.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, timers: _Timers) -> None:
+        self.clock = clock
+        self.expirations = 0
+        self.waits = Histogram()
+        self._seconds = clock.seconds
+        self._timers = timers
+        self._operations: Watches[DelayedOperation] = Watches()
+        self._keySets: Watches[KeySet] = Watches()
+        self._groups: dict[KeySet, dict[DelayedOperation, None]] = {}
+        self._arrivals = 0
+        self._noted: dict[Hashable, None] | None = None
+        self._isShutDown = False
+
+    @property
+    def watched(self) -> int:
+        """
+        How many operations are watched.
+        """
+        # Whoever has left has left a waiting time behind, so that counting departures would be counting twice.
+        return self._arrivals - self.waits.count
+
+    @property
+    def delayed(self) -> int:
+        """
+        How many operations wait for their timeout: all that are watched.
+        """
+        return self.watched
+
+    def tryCompleteElseWatch(self, operation: DelayedOperation, keys: KeySet | Collection[Hashable]) -> bool:
+        """
+        See L{IPurgatory.tryCompleteElseWatch}.
+        """
+        if not isinstance(keys, KeySet):
+            keys = tuple(keys)
+            if not keys:
+                raise ValueError("there must be at least one key to watch")
+            # Raises now if one of them cannot be a key.
+            hash(keys)
+        if operation.tryComplete():
+            return True
+        if operation.completed:
+            return False
+        if operation.watcher is not None:
+            raise RuntimeError(f"{operation!r} waits already")
+        if self._isShutDown:
+            operation.onCancel()
+            return False
+        self._timers.add(operation, operation.delaySeconds)
+        try:
+            if isinstance(keys, KeySet):
+                group = self._groups.get(keys)
+                if group is None:
+                    self._groups[keys] = {operation: None}
+                    self._keySets.add(keys, keys.keys)
+                else:
+                    group[operation] = None
+            else:
+                self._operations.add(operation, keys)
+        except BaseException:
+            # The class of the operation has made it unhashable.
+            self._timers.discard(operation)
+            raise
+        operation.watchedKeys = keys
+        operation.watcher = self
+        self._arrivals += 1
+        try:
+            return operation.tryComplete()
+        except BaseException:
+            if operation.watcher is self:
+                self.leave(operation)
+            raise
+
+    def leave(self, operation: DelayedOperation) -> None:
+        """
+        See L{IPurgatory.leave}.
+        """
+        operation.watcher = None
+        keys = operation.watchedKeys
+        if isinstance(keys, KeySet):
+            group = self._groups[keys]
+            del group[operation]
+            if isOutgrown(len(group)):
+                self._tidy(keys, group)
+        else:
+            self._operations.discard(operation, keys)
+        self._timers.discard(operation)
+        # As in Histogram.record, for speed.
+        waits = self.waits
+        waitedSeconds = self._seconds() - operation.dueSeconds + operation.delaySeconds
+        waits.counts[bisect_left(waits.bounds, waitedSeconds)] += 1
+        waits.total += waitedSeconds
+
+    def checkAndComplete(self, key: Hashable) -> int:
+        """
+        See L{IPurgatory.checkAndComplete}.
+        """
+        if key not in self._operations and key not in self._keySets:
+            return 0
+        if self._noted is not None:
+            self._noted[key] = None
+            return 0
+        keys: Iterable[Hashable] = (key,)
+        completed = idlePasses = 0
+        try:
+            while keys and idlePasses < IDLE_PASSES:
+                self._noted = {}
+                departures = self.waits.count
+                completed += sum(map(self._check, keys))
+                idlePasses = idlePasses + 1 if departures == self.waits.count else 0
+                keys = self._noted
+        finally:
+            self._noted = None
+        return completed
+
+    def cancelForKey(self, key: Hashable) -> list[DelayedOperation]:
+        """
+        See L{IPurgatory.cancelForKey}.
+        """
+        operations = self._under(key)
+        self._cancel(operations)
+        return operations
+
+    def shutdown(self) -> None:
+        """
+        See L{IPurgatory.shutdown}.
+        """
+        self._isShutDown = True
+        grouped = (operation for group in self._groups.values() for operation in group)
+        self._cancel(list(dict.fromkeys((*self._operations, *grouped))))
+
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        """
+        See L{IPurgatory.addSensors}.
+        """
+        registry.addGauge(f"{name}PurgatorySize", lambda: self.watched)
+        registry.addGauge(f"{name}NumDelayedOperations", lambda: self.delayed)
+        registry.addCounter(f"{name}Expirations", lambda: self.expirations)
+        registry.addHistogram(f"{name}WaitSeconds", self.waits)
+
+    def _under(self, key: Hashable) -> list[DelayedOperation]:
+        operations = list(self._operations.under(key))
+        for keySet in self._keySets.under(key):
+            operations += self._groups[keySet]
+        return operations
+
+    def _check(self, key: Hashable) -> int:
+        completed = 0
+        for operation in self._under(key):
+            # One that was checked before may have taken this one along.
+            if operation.watcher is not self:
+                continue
+            try:
+                if operation.tryComplete():
+                    completed += 1
+            except Exception:
+                completed += operation.completed
+                self._log.failure("{operation!r} raised when it was checked", operation=operation)
+        return completed
+
+    def _cancel(self, operations: Iterable[DelayedOperation]) -> None:
+        for operation in operations:
+            self.leave(operation)
+        for operation in operations:
+            # One that was told before may have parked or completed this one.
+            if operation.watcher is None and not operation.completed:
+                try:
+                    operation.onCancel()
+                except Exception:
+                    self._log.failure("{operation!r} raised when it was cancelled", operation=operation)
+
+    def _tidy(self, keySet: KeySet, group: dict[DelayedOperation, None]) -> None:
+        if group:
+            self._groups[keySet] = fitted(group)
+            return
+        del self._groups[keySet]
+        if isOutgrown(len(self._groups)):
+            self._groups = fitted(self._groups)
+        self._keySets.discard(keySet, keySet.keys)
+
+
+class WheelPurgatory(_Purgatory):
+    """
+    A purgatory whose timeouts are on a L{TimingWheel}, which is its C{clock}.
+    """
+
+    def __init__(self, wheel: TimingWheel) -> None:
+        super().__init__(wheel, wheel)
+
+
+class CallLaterPurgatory(_Purgatory):
+    """
+    A purgatory with a timer of the reactor for each operation: the plain way,
+    to hold the other against.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        super().__init__(clock, _ReactorTimers(clock))
+
+
+class _ReactorTimers:
+    """
+    Expires each entry by a C{callLater} of its own, kept where a wheel has its
+    link.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+
+    def add(self, entry: TimerEntry, delaySeconds: float) -> None:
+        if not isfinite(delaySeconds):
+            raise ValueError(f"a delay must be a finite number of seconds, not {delaySeconds}")
+        entry.dueSeconds = self._clock.seconds() + delaySeconds
+        entry.nextEntry = self._clock.callLater(max(delaySeconds, 0.0), self._expire, entry)
+
+    def discard(self, entry: TimerEntry) -> None:
+        call: IDelayedCall | None = entry.nextEntry
+        if call is not None:
+            entry.nextEntry = None
+            call.cancel()
+
+    def _expire(self, entry: TimerEntry) -> None:
+        entry.nextEntry = None
+        try:
+            entry.expire()
+        except Exception:
+            self._log.failure("{entry!r} raised when its time was up", entry=entry)
+
+
+def buildWheel(context: PolicyContext, tick: str = "1ms", size: str = "20") -> WheelPurgatory:
+    """
+    C{wheel[:tick=1ms][:size=20]}.
+    """
+    if not size.isdecimal():
+        raise ValueError(f"size={size}: say how many slots a wheel has, a whole number from 2")
+    return WheelPurgatory(TimingWheel(context.clock, parseSeconds(tick), int(size)))
+
+
+def buildCallLater(context: PolicyContext) -> CallLaterPurgatory:
+    """
+    C{calllater}.
+    """
+    return CallLaterPurgatory(context.clock)

@@ -1,0 +1,429 @@
+# -*- test-case-name: tests.test_wheel -*-
+"""
+A hierarchical timing wheel behind one timer of the reactor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from math import ceil, inf
+from typing import Any
+
+from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from admission.operations import TimerEntry
+
+ENTRIES_PER_TURN = 1000
+"""
+How many entries move to finer slots, and how many expire, before the reactor
+gets its turn; the rest follows at once.
+"""
+
+_ROUNDING = 2.0**-50
+"""
+What a few operations on floats may do to a time, relative to it: a call that is
+due on a tick must not wait for the next one because of that.
+"""
+
+
+class _Slot(TimerEntry):
+    """
+    The head of a ring of entries that are due in the same stretch of time.
+
+    @ivar widthTicks: how long the stretch is.
+    """
+
+    __slots__ = ("widthTicks",)
+
+    def __init__(self, widthTicks: int) -> None:
+        self.widthTicks = widthTicks
+        self.previousEntry = self.nextEntry = self
+
+    def __iter__(self) -> Iterator[TimerEntry]:
+        """
+        The entries; the one at hand may be taken out.
+        """
+        entry = self.nextEntry
+        while entry is not self:
+            following = entry.nextEntry
+            yield entry
+            entry = following
+
+    def isEmpty(self) -> bool:
+        return self.nextEntry is self
+
+    def append(self, entry: TimerEntry) -> None:
+        last = self.previousEntry
+        entry.previousEntry = last
+        entry.nextEntry = self
+        last.nextEntry = self.previousEntry = entry
+
+    def appendAll(self, other: _Slot) -> None:
+        """
+        Append all entries of C{other}, which must hold some and is of no use
+        afterwards.
+        """
+        first, last, before = other.nextEntry, other.previousEntry, self.previousEntry
+        before.nextEntry, first.previousEntry = first, before
+        last.nextEntry, self.previousEntry = self, last
+
+
+def _called() -> None:
+    """
+    Takes the place of the function of a call that was made.
+    """
+
+
+@implementer(IDelayedCall)
+class WheelCall(TimerEntry):
+    """
+    What L{TimingWheel.callLater} returns.
+    """
+
+    __slots__ = ("_args", "_function", "_wheel")
+
+    def __init__(self, wheel: TimingWheel, function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._wheel: TimingWheel | None = wheel
+        self._function: Callable[..., object] | None = function
+        self._args = args
+
+    def getTime(self) -> float:
+        """
+        When the call is due, in seconds of the wheel's clock.
+        """
+        return self.dueSeconds
+
+    def active(self) -> bool:
+        """
+        Whether the call is still to come.
+        """
+        return self._wheel is not None
+
+    def cancel(self) -> None:
+        """
+        Do not call.
+
+        @raise AlreadyCalled: if it was called.
+        @raise AlreadyCancelled: if it was cancelled before.
+        """
+        wheel = self._wheel or self._refuse()
+        wheel.discard(self)
+        self._wheel = self._function = None
+        self._args = ()
+
+    def reset(self, secondsFromNow: float) -> None:
+        """
+        Call after C{secondsFromNow} instead, earlier or later than planned.
+
+        @raise AlreadyCalled: if it was called.
+        @raise AlreadyCancelled: if it was cancelled.
+        @raise ValueError: if C{secondsFromNow} is not a finite number; the
+            call stays as it was.
+        """
+        wheel = self._wheel or self._refuse()
+        wheel.move(self, secondsFromNow)
+
+    def delay(self, secondsLater: float) -> None:
+        """
+        Call C{secondsLater} than planned, or earlier if that is negative.
+
+        @raise AlreadyCalled: if it was called.
+        @raise AlreadyCancelled: if it was cancelled.
+        @raise ValueError: if C{secondsLater} is not a finite number; the call
+            stays as it was.
+        """
+        wheel = self._wheel or self._refuse()
+        wheel.move(self, secondsLater, self.dueSeconds)
+
+    def expire(self) -> None:
+        """
+        For the wheel.
+        """
+        function, args = self._function, self._args
+        self._wheel, self._function, self._args = None, _called, ()
+        assert function is not None
+        function(*args)
+
+    def _refuse(self) -> TimingWheel:
+        raise AlreadyCancelled if self._function is None else AlreadyCalled
+
+    def __repr__(self) -> str:
+        if self._wheel is not None:
+            return f"<WheelCall of {self._function!r}, due at {self.dueSeconds:.3f} s>"
+        return f"<WheelCall {'cancelled' if self._function is None else 'called'}>"
+
+
+@implementer(IReactorTime)
+class TimingWheel:
+    """
+    Any number of timers at the cost of one: setting and cancelling take
+    constant time, and the reactor has at most one call to make, for the
+    next slot that holds anything.
+
+    A wheel of C{size} slots of one tick each holds what is due within
+    C{size} ticks; what is due later goes to a wheel whose slots are as wide as
+    that whole wheel, and so on for as many wheels as are needed.  When the time
+    of a wide slot comes, its entries move to finer ones.  A slot is known by
+    the tick at which it begins, whatever its width, so all wheels together are
+    one dictionary, and only slots that have been used are in it.
+
+    Nothing expires early, nor later than one tick and the reactor's own delay
+    after its time.  It may be used in place of a reactor wherever a clock is
+    asked for; it makes L{twisted.internet.task.Clock} fast, too.
+
+    @ivar count: how many entries it holds.
+    @ivar seconds: the time of the clock underneath.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, tickSeconds: float = 0.001, size: int = 20) -> None:
+        """
+        @param clock: gives the time and the one timer.
+        @param tickSeconds: the width of the finest slots.
+        @param size: how many slots a wheel has; at least 2.
+        @raise ValueError: if either makes no sense.
+        """
+        if not 0 < tickSeconds < inf:
+            raise ValueError(f"a tick must take some time, not {tickSeconds} s")
+        if size < 2:
+            raise ValueError(f"a wheel needs at least 2 slots, not {size}")
+        self.tickSeconds = tickSeconds
+        self.size = size
+        self.count = 0
+        self.seconds: Callable[[], float] = clock.seconds
+        self._clock = clock
+        # Towards the earlier when setting and arming, the later when looking what is due: see _ROUNDING.
+        self._ticksPerSecond = (1.0 - _ROUNDING) / tickSeconds
+        self._armingTickSeconds = (1.0 - _ROUNDING) * tickSeconds
+        self._passedTicksPerSecond = (1.0 + 4 * _ROUNDING) / tickSeconds
+        # The width of the slots of each wheel, and how many ticks ahead it reaches.
+        self._widths = [1]
+        self._reaches = [size]
+        self._slots: dict[int, _Slot] = {}
+        self._begins: list[int] = []
+        self._due = _Slot(0)
+        # The slot that was used last, and the ticks for which it is the right one.
+        self._slot = self._due
+        self._slotBegin = self._slotEnd = 0
+        self._call: IDelayedCall | None = None
+        self._armedTick: float = inf
+
+    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> WheelCall:
+        """
+        Call C{callable} after C{delay} seconds; in the next turn of the
+        reactor if that is zero or less.
+
+        @raise ValueError: if C{delay} is not a finite number.
+        """
+        call = WheelCall(self, partial(callable, **kwargs) if kwargs else callable, args)
+        self.add(call, delay)
+        return call
+
+    def getDelayedCalls(self) -> Sequence[IDelayedCall]:
+        """
+        All calls that are still to come, in no particular order.
+        """
+        return [entry for entry in self._entries() if isinstance(entry, WheelCall)]
+
+    def add(self, entry: TimerEntry, delaySeconds: float, sinceSeconds: float | None = None) -> None:
+        """
+        Have C{entry} expire after C{delaySeconds}.
+
+        @param entry: in no wheel now.
+        @param sinceSeconds: when the delay began; now unless given.
+        @raise ValueError: if the delay is not a finite number.
+        """
+        now = self.seconds()
+        due = (now if sinceSeconds is None else sinceSeconds) + delaySeconds
+        try:
+            tick = ceil(due * self._ticksPerSecond)
+        except (OverflowError, ValueError):
+            raise ValueError(f"a delay must be a finite number of seconds, not {delaySeconds}") from None
+        if self._slotBegin <= tick < self._slotEnd and due > now:
+            slot = self._slot
+        else:
+            nowTick = int(now * self._passedTicksPerSecond)
+            slot = self._slotFor(min(tick, nowTick) if due <= now else max(tick, nowTick + 1), nowTick)
+            begin = max(self._slotBegin, nowTick)
+            if self._armedTick < nowTick:
+                # The timer is late.  Should that be because the reactor's clock was set back, it fires now.
+                self._arm(nowTick, now)
+            elif begin < self._armedTick:
+                self._arm(begin, now)
+        entry.dueSeconds = due
+        # As in _Slot.append; this is where the time goes.
+        last = slot.previousEntry
+        entry.previousEntry = last
+        entry.nextEntry = slot
+        last.nextEntry = slot.previousEntry = entry
+        self.count += 1
+
+    def discard(self, entry: TimerEntry) -> None:
+        """
+        C{entry} is not to expire; no effect if it is not in the wheel any
+        more.  The timer of the reactor stays as it is as long as the wheel
+        holds anything, and may once fire in vain.
+
+        @param entry: in this wheel, or in none.
+        """
+        after = entry.nextEntry
+        if after is None:
+            return
+        before = entry.previousEntry
+        before.nextEntry = after
+        after.previousEntry = before
+        entry.previousEntry = entry.nextEntry = None
+        self.count -= 1
+        if not self.count:
+            self._rest()
+
+    def move(self, entry: TimerEntry, delaySeconds: float, sinceSeconds: float | None = None) -> None:
+        """
+        Have C{entry} expire at another time; see L{add}.
+
+        @param entry: in this wheel.
+        @raise ValueError: if the delay is not a finite number; the entry stays
+            where it is.
+        """
+        before, after = entry.previousEntry, entry.nextEntry
+        before.nextEntry = after
+        after.previousEntry = before
+        self.count -= 1
+        try:
+            self.add(entry, delaySeconds, sinceSeconds)
+        except BaseException:
+            before.nextEntry = after.previousEntry = entry
+            self.count += 1
+            raise
+
+    def shutdown(self) -> None:
+        """
+        Cancel all calls and forget all other entries; no timer is left behind.
+        """
+        for entry in self._entries():
+            if isinstance(entry, WheelCall):
+                entry.cancel()
+            else:
+                self.discard(entry)
+
+    def _entries(self) -> list[TimerEntry]:
+        return [entry for slot in (self._due, *self._slots.values()) for entry in slot]
+
+    def _slotFor(self, tick: int, nowTick: int) -> _Slot:
+        """
+        The slot for what is due at C{tick}: the wider, the further off it is.
+        """
+        aheadTicks = tick - nowTick
+        if aheadTicks >= self._reaches[-1]:
+            self._extend(aheadTicks)
+        widthTicks = self._widths[bisect_right(self._reaches, aheadTicks)]
+        begin = tick - tick % widthTicks
+        slot = self._slots.get(begin)
+        if slot is None:
+            slot = self._slots[begin] = _Slot(widthTicks)
+            heappush(self._begins, begin)
+        elif slot.widthTicks < widthTicks:
+            slot.widthTicks = widthTicks
+        self._slot = slot
+        self._slotBegin = begin
+        self._slotEnd = begin + widthTicks
+        return slot
+
+    def _extend(self, aheadTicks: int) -> None:
+        """
+        Add wheels until they reach beyond C{aheadTicks}.
+        """
+        while aheadTicks >= self._reaches[-1]:
+            self._widths.append(self._reaches[-1])
+            self._reaches.append(self._reaches[-1] * self.size)
+
+    def _close(self) -> None:
+        """
+        Remove the earliest slot.
+        """
+        if self._slots.pop(heappop(self._begins)) is self._slot:
+            self._slotBegin = self._slotEnd = 0
+
+    def _arm(self, tick: int, now: float) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._armedTick = tick
+        self._call = self._clock.callLater(max(tick * self._armingTickSeconds - now, 0.0), self._fired)
+
+    def _rest(self) -> None:
+        """
+        Nothing is left to do: keep neither the timer nor the empty slots.
+        """
+        self._slots.clear()
+        self._begins.clear()
+        self._slotBegin = self._slotEnd = 0
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+            self._armedTick = inf
+
+    def _fired(self) -> None:
+        self._call = None
+        self._armedTick = inf
+        now = self.seconds()
+        nowTick = int(now * self._passedTicksPerSecond)
+        self._collect(nowTick)
+        while self._begins and self._slots[self._begins[0]].isEmpty():
+            self._close()
+        if self._begins:
+            self._arm(max(self._begins[0], nowTick), now)
+        try:
+            self._expireSome(nowTick)
+        finally:
+            if not self._due.isEmpty():
+                self._arm(nowTick, now)
+
+    def _collect(self, nowTick: int) -> None:
+        """
+        Bring what is due into one ring, in the order of ticks.
+        """
+        begins, due = self._begins, self._due
+        for _ in range(ENTRIES_PER_TURN):
+            if not begins or begins[0] > nowTick:
+                return
+            begin = begins[0]
+            slot = self._slots[begin]
+            if slot.isEmpty():
+                self._close()
+            elif slot.widthTicks == 1:
+                self._close()
+                due.appendAll(slot)
+            else:
+                entry = slot.nextEntry
+                slot.nextEntry = entry.nextEntry
+                entry.nextEntry.previousEntry = slot
+                tick = ceil(entry.dueSeconds * self._ticksPerSecond)
+                (due if tick <= begin else self._slotFor(tick, begin)).append(entry)
+
+    def _expireSome(self, nowTick: int) -> None:
+        """
+        Expire what was collected.  Callbacks may add entries, which wait for
+        another turn, and discard others.
+        """
+        due = self._due
+        for _ in range(ENTRIES_PER_TURN):
+            entry = due.nextEntry
+            if entry is due:
+                return
+            now = self.seconds()
+            if entry.dueSeconds > now:
+                # Rounded, or the clock has been set back meanwhile.
+                self.move(entry, 0.0, entry.dueSeconds)
+                continue
+            self.discard(entry)
+            try:
+                entry.expire()
+            except Exception:
+                self._log.failure("{entry!r} raised when its time was up", entry=entry)

@@ -1,0 +1,235 @@
+# -*- test-case-name: tests.test_operations -*-
+"""
+What parks in a purgatory: operations that wait for a condition, or for their
+time to run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from zope.interface import implementer
+
+from .interfaces import IDelayedOperation, IPurgatory
+
+
+class TimerEntry:
+    """
+    A link of the list that is one slot of a timing wheel: whatever a wheel
+    holds derives from this, so that holding it takes no further object.
+
+    @ivar dueSeconds: when to expire, in seconds of the wheel's clock.
+    @ivar previousEntry: the wheel's business, like C{nextEntry}; both are
+        L{None} once it has left.
+    """
+
+    __slots__ = ("dueSeconds", "nextEntry", "previousEntry")
+
+    dueSeconds: float
+    previousEntry: Any
+    nextEntry: Any
+
+    def expire(self) -> None:
+        """
+        The time is up.  Called by the wheel, which does not hold the entry
+        any more.
+        """
+        raise NotImplementedError
+
+
+class KeySet:
+    """
+    Keys under which many operations are watched together.
+
+    Watching under a set that is in use costs the same for one key as for a
+    hundred; give it to L{IPurgatory.tryCompleteElseWatch} in place of the keys,
+    and keep it.  Two sets of the same keys are two sets.
+    """
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: Collection[Hashable]) -> None:
+        """
+        @param keys: at least one; what comes twice counts once.
+        @raise ValueError: if there are none.
+        """
+        self.keys = tuple(dict.fromkeys(keys))
+        if not self.keys:
+            raise ValueError("there must be at least one key to watch")
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys
+
+    def __repr__(self) -> str:
+        return f"<KeySet {self.keys!r}>"
+
+
+@implementer(IDelayedOperation)
+class DelayedOperation(TimerEntry):
+    """
+    An operation that waits.  Subclasses say when it can complete
+    (L{tryComplete}), what that means (L{onComplete}), and what else a timeout
+    means (L{onExpiration}).  They keep the equality of L{object}: an
+    operation equals nothing but itself.
+
+    @ivar delaySeconds: how long it may wait.
+    @ivar completed: whether it is over.
+    @ivar watcher: the purgatory that it waits in, or L{None}; for purgatories
+        to set, like C{watchedKeys}.
+    @ivar watchedKeys: what it is watched under, or was last.
+    """
+
+    __slots__ = ("completed", "delaySeconds", "watchedKeys", "watcher")
+
+    watcher: IPurgatory | None
+    watchedKeys: KeySet | tuple[Hashable, ...]
+
+    def __init__(self, delaySeconds: float) -> None:
+        self.delaySeconds = delaySeconds
+        self.completed = False
+        self.watcher = None
+
+    def tryComplete(self) -> bool:
+        """
+        Check the condition; if it holds, return what L{forceComplete} returns.
+        This one never holds.
+        """
+        return False
+
+    def forceComplete(self) -> bool:
+        """
+        Complete now: leave the purgatory, then run L{onComplete}.
+
+        @return: whether this call did it.
+        @raise Exception: whatever L{onComplete} raises; the operation is over
+            all the same.
+        """
+        if self.completed:
+            return False
+        self.completed = True
+        watcher = self.watcher
+        if watcher is not None:
+            watcher.leave(self)
+        self.onComplete()
+        return True
+
+    def expire(self) -> None:
+        """
+        The time is up: complete, and then say that it was too late.  For the
+        timer.
+        """
+        watcher = self.watcher
+        if watcher is not None:
+            watcher.expirations += 1
+        if self.forceComplete():
+            self.onExpiration()
+
+    def cancel(self) -> bool:
+        """
+        Leave the purgatory without completing, as L{IPurgatory.cancelForKey}
+        has operations do; when a client hangs up, for example.
+
+        @return: whether it was in one.
+        """
+        watcher = self.watcher
+        if watcher is None:
+            return False
+        watcher.leave(self)
+        self.onCancel()
+        return True
+
+    def onComplete(self) -> None:
+        """
+        Finish the work.  Runs exactly once.
+        """
+
+    def onExpiration(self) -> None:
+        """
+        The time ran out; L{onComplete} has run.
+        """
+
+    def onCancel(self) -> None:
+        """
+        The operation was taken out of the purgatory.  It has not completed
+        and will not expire, but may be parked again.
+        """
+
+
+class _Condition(DelayedOperation):
+    """
+    Waits on behalf of a L{Deferred}.
+    """
+
+    __slots__ = ("_condition", "_deferred", "_error")
+
+    def __init__(self, condition: Callable[[], bool], timeoutSeconds: float, deferred: Deferred[None]) -> None:
+        super().__init__(timeoutSeconds)
+        self._condition = condition
+        self._deferred: Deferred[None] | None = deferred
+        self._error: Exception | None = None
+
+    def tryComplete(self) -> bool:
+        try:
+            if not self._condition():
+                return False
+        except Exception as error:
+            self._error = error
+        return self.forceComplete()
+
+    def expire(self) -> None:
+        self._error = TimeoutError(self.delaySeconds, "the condition did not come true in time")
+        super().expire()
+
+    def onComplete(self) -> None:
+        error, self._error = self._error, None
+        self._fire(error)
+
+    def onCancel(self) -> None:
+        self._fire(CancelledError())
+
+    def _fire(self, error: Exception | None) -> None:
+        deferred, self._deferred = self._deferred, None
+        if deferred is None:
+            return
+        if error is None:
+            deferred.callback(None)
+        else:
+            deferred.errback(error)
+
+
+def waitFor(
+    purgatory: IPurgatory,
+    keys: KeySet | Collection[Hashable],
+    condition: Callable[[], bool],
+    timeoutSeconds: float,
+) -> Deferred[None]:
+    """
+    Wait until C{condition} is true.  It is asked now, and again each time
+    somebody calls C{checkAndComplete} for one of C{keys}.
+
+    @param keys: at least one, or a L{KeySet}.
+    @return: fires with L{None}; fails with
+        L{twisted.internet.defer.TimeoutError} after C{timeoutSeconds}, with
+        whatever C{condition} raises, and with
+        L{twisted.internet.defer.CancelledError} when it is cancelled or its
+        operation is taken out by C{cancelForKey} or by the purgatory's
+        shutdown.  Cancelling it takes the operation out of the purgatory.
+    @raise ValueError: if there are no keys, or C{timeoutSeconds} is not a
+        finite number.
+    """
+
+    def cancel(_: Deferred[None]) -> None:
+        operation.cancel()
+
+    deferred: Deferred[None] = Deferred(cancel)
+    operation = _Condition(condition, timeoutSeconds, deferred)
+    purgatory.tryCompleteElseWatch(operation, keys)
+    return deferred
