@@ -28,6 +28,8 @@ from admission.broker.settings import loadSettings
 from admission.clock import MonotonicClock, wallSeconds
 from admission.gate import Gate
 from admission_plugins.bounded import UnboundedPool
+from admission_plugins.purgatory import WheelPurgatory
+from admission_plugins.wheel import TimingWheel
 
 from .peers import BareBroker, Counting, OrderlyBareBroker, Preallocating, Replying, Strings, admittedFactory
 
@@ -139,7 +141,9 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
     """
     clock = MonotonicClock(reactor)
     log = LmdbLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
-    broker = Broker(loadSettings(None, []), log, Gate(UnboundedPool(), clock, Random(0)), clock, wallSeconds, "bare")
+    purgatory = WheelPurgatory(TimingWheel(clock))
+    gate = Gate(UnboundedPool(), clock, Random(0))
+    broker = Broker(loadSettings(None, []), log, gate, purgatory, wallSeconds, "bare")
     log.createTopic(TOPIC, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", log.close)
     response = int(responseBytes).to_bytes(4, "big") + bytes(int(responseBytes))

@@ -10,7 +10,7 @@ import datetime
 import io
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from random import Random
@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import _introspect as introspect
 from kio.serial import entity_reader, entity_writer
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
@@ -40,6 +40,8 @@ from admission.testing.transports import FakeTransport
 from admission.wire.batches import Record, encodeBatch, readBatch
 from admission.wire.versions import APIS
 from admission_plugins.bounded import BoundedPool
+from admission_plugins.purgatory import WheelPurgatory
+from admission_plugins.wheel import TimingWheel
 from tests.test_log_fixtures import FailingEnvironment
 
 POOL_BYTES = 8 << 20
@@ -356,21 +358,28 @@ class BrokerTestCase(SynchronousTestCase):
             self.mktemp(),
             self.clock,
             lambda: self.wallSeconds,
-            maybeDeferred,
+            self.deferToThread,
             mapSizeBytes=256 << 20,
             maxPartitions=settings.maxPartitions,
             retentionSeconds=None,
         )
-        self.broker = Broker(settings, self.log, self.gate, self.clock, lambda: self.wallSeconds, "test-cluster")
+        self.purgatory = WheelPurgatory(TimingWheel(self.clock))
+        self.broker = Broker(settings, self.log, self.gate, self.purgatory, lambda: self.wallSeconds, "test-cluster")
         self.factory = AdmittedFactory(
             lambda: KafkaConnection(self.broker),
             self.gate,
-            self.clock,
+            self.purgatory.clock,
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
         )
         self.clock.advance(0)
         self.addCleanup(self._stop)
+
+    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        """
+        What the log hands to a thread runs at once.
+        """
+        return maybeDeferred(function)
 
     def _captureLog(self) -> Any:
         capturing = capturedLogs()
@@ -384,7 +393,10 @@ class BrokerTestCase(SynchronousTestCase):
         self.successResultOf(self.log.close())
         self.gate.close()
         self.assertPoolWhole()
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual((self.purgatory.watched, self.purgatory.delayed), (0, 0))
+        self.assertEqual(list(self.purgatory.clock.getDelayedCalls()), [])
+        # The timer of the wheel may fire once in vain.
+        self.clock.advance(3600)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def connect(self, transportType: type[FakeTransport] = FakeTransport) -> Client:

@@ -437,7 +437,7 @@ class ClientCases(_Base):
         self.produce(place, self.topic, [Message(b"before")], ProducerSettings())
         with ThreadPoolExecutor() as threads:
             consuming = threads.submit(self.consume, place, self.topic, 0, LATEST, 1, waitMs=LONG_POLL_MS)
-            broker.waitUntil(lambda report: report["sensors"]["WaitingFetches"] > 0)
+            broker.waitUntil(lambda report: report["sensors"]["RequestPurgatorySize"] > 0)
             self.produce(place, self.topic, [Message(b"after")], ProducerSettings())
             self.assertEqual([message.value for message in consuming.result(PATIENCE_SECONDS)], [b"after"])
         broker.waitUntilWhole()

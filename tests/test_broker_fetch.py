@@ -4,21 +4,12 @@ Tests for L{admission.broker.api.fetch} and L{admission.broker.waiting}.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
 
 from admission.broker.api.fetch import _LEAST_READ_BYTES
-from admission.broker.log.interface import Partition
-from admission.broker.waiting import WaitingFetches
 from admission.interfaces import PARKED
 from tests.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
 
@@ -232,10 +223,10 @@ class WaitingTests(BrokerTestCase):
         """
         Send a fetch that must wait.
         """
-        waiting = self.broker.fetches.count
+        waiting = self.purgatory.watched
         client.send("Fetch", apiVersion, **fetchFields(self.events, *offsets, **{"maxWaitMs": 500, **others}))
         self.assertEqual(client.waiting(), 0)
-        self.assertEqual(self.broker.fetches.count, waiting + 1)
+        self.assertEqual(self.purgatory.watched, waiting + 1)
 
     def fetched(self, client: Client) -> list[bytes]:
         """
@@ -269,7 +260,7 @@ class WaitingTests(BrokerTestCase):
         producer = self.connect()
         producer.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.assertEqual(self.first.nextOffset, 1)
-        self.assertEqual((self.broker.fetches.count, self.client.waiting()), (1, 0))
+        self.assertEqual((self.purgatory.watched, self.client.waiting()), (1, 0))
         self.clock.advance(0)
         self.assertEqual((self.client.waiting(), producer.waiting()), (1, 1))
 
@@ -311,7 +302,7 @@ class WaitingTests(BrokerTestCase):
         for _ in range(3):
             self.store(self.first, bytes(POOL_BYTES // 12))
         self.assertEqual(self.client.waiting(), 1)
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual(self.purgatory.watched, 0)
 
     def test_noWaiting(self) -> None:
         """
@@ -319,7 +310,7 @@ class WaitingTests(BrokerTestCase):
         """
         for limits in ({"maxWaitMs": 0}, {"maxWaitMs": -1}, {"maxWaitMs": 500, "minBytes": 0}):
             self.assertEqual(self.client.fetch(self.events, 0, **limits)[0].records, b"")
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual(self.purgatory.watched, 0)
 
     def test_deleted(self) -> None:
         """
@@ -351,7 +342,7 @@ class WaitingTests(BrokerTestCase):
         """
         self.wait(self.client, 0)
         self.client.disconnect()
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
     def test_memory(self) -> None:
@@ -390,7 +381,7 @@ class WaitingTests(BrokerTestCase):
         self.client.send("Fetch", 12, **fetchFields(self.events, 1, maxWaitMs=500))
         first = self.store(self.first, b"1")
         self.assertEqual(self.fetched(self.client), [first])
-        self.assertEqual((self.client.waiting(), self.broker.fetches.count), (0, 1))
+        self.assertEqual((self.client.waiting(), self.purgatory.watched), (0, 1))
         second = self.store(self.first, b"2")
         self.assertEqual(self.fetched(self.client), [second])
 
@@ -401,7 +392,7 @@ class WaitingTests(BrokerTestCase):
         other = self.connect()
         self.wait(self.client, 0)
         self.wait(other, 0)
-        failures: list[Exception] = [ZeroDivisionError("looking"), ZeroDivisionError("reading")]
+        failures: list[Exception] = [ZeroDivisionError("looking")]
         originals = self.log.bytesAvailable, self.log.read
 
         def failOnce(original: Any) -> Any:
@@ -524,238 +515,3 @@ class ListOffsetsTests(BrokerTestCase):
         """
         refused = (ErrorCode.invalid_request, -1, -1)
         self.assertEqual(self.offsets(5, (0, 0), (1, -1), (0, 5)), [refused, (0, 0, -1), refused])
-
-
-class StandInFetch:
-    """
-    A fetch of partitions that are numbers of bytes in a dictionary.
-    """
-
-    def __init__(self, sizes: dict[Partition, int], watched: Sequence[Partition], wantedBytes: int) -> None:
-        self._sizes = sizes
-        self._seen = {partition: sizes[partition] for partition in watched}
-        self.watched = watched
-        self._wantedBytes = wantedBytes
-
-    def availableBytes(self) -> int:
-        """
-        How much there is for it.
-        """
-        return sum(self._sizes[partition] for partition in self.watched)
-
-    def isSatisfied(self, changed: Iterable[Partition] = ()) -> bool:
-        """
-        Whether what was seen at the last change of each partition is enough.
-        """
-        self._seen.update((partition, self._sizes[partition]) for partition in changed)
-        return sum(self._seen.values()) >= self._wantedBytes
-
-    def read(self) -> list[bytes]:
-        """
-        Say how much there is.
-        """
-        return [b"%d" % self.availableBytes()]
-
-
-class WaitingFetchesTests(SynchronousTestCase):
-    """
-    L{WaitingFetches} answers each fetch once.
-    """
-
-    def setUp(self) -> None:
-        """
-        Nobody waits.
-        """
-        self.clock = Clock()
-        self.fetches = WaitingFetches(self.clock)
-        self.partition = Partition("events", 0, 0)
-        self.sizes = {self.partition: 0}
-
-    def wait(self, wantedBytes: int = 1) -> Deferred[Any]:
-        """
-        Wait for at most a second.
-        """
-        return self.fetches.wait(StandInFetch(self.sizes, [self.partition], wantedBytes), 1.0)
-
-    def grow(self, sizeBytes: int = 1) -> None:
-        """
-        The partition grows.
-        """
-        self.sizes[self.partition] += sizeBytes
-        self.fetches.changed([self.partition])
-
-    def test_cancelled(self) -> None:
-        """
-        A fetch that is cancelled is answered by nothing that comes later.
-        """
-        answer = self.wait()
-        answer.cancel()
-        self.failureResultOf(answer, CancelledError)
-        self.grow()
-        self.assertEqual((self.fetches.count, self.clock.getDelayedCalls()), (0, []))
-
-    def test_answeringCancelsAnother(self) -> None:
-        """
-        A fetch that is cancelled while another is answered is not answered itself.
-        """
-        first, second = self.wait(), self.wait()
-        answers: list[Any] = []
-        first.addCallback(lambda body: second.cancel())
-        second.addBoth(answers.append)
-        self.grow()
-        self.successResultOf(first)
-        self.assertEqual([type(answer.value) for answer in answers], [CancelledError])
-
-    def test_answeringWaitsAgain(self) -> None:
-        """
-        A fetch that begins to wait while another is answered waits for the next change.
-        """
-        again: list[Deferred[Any]] = []
-        self.wait(1).addCallback(lambda body: again.append(self.wait(2)))
-        self.grow()
-        self.assertNoResult(again[0])
-        self.grow()
-        self.assertEqual(self.successResultOf(again[0]), [b"2"])
-
-    def test_answeringGrows(self) -> None:
-        """
-        A change that comes while fetches are answered satisfies those that the first one did not.
-        """
-        answers: list[Any] = []
-        self.wait(1).addCallback(lambda body: self.grow())
-        self.wait(1).addCallback(answers.append)
-        self.wait(2).addCallback(answers.append)
-        self.grow()
-        self.assertEqual(answers, [[b"2"], [b"2"]])
-
-    def test_anyInterleaving(self) -> None:
-        """
-        Whatever happens while fetches are answered, each ends once and nothing of it is left.
-        """
-        run_state_machine_as_test(
-            WaitingMachine,
-            settings=settings(max_examples=60, stateful_step_count=30, deadline=None, database=None, derandomize=True),
-        )
-
-
-class WaitingMachine(RuleBasedStateMachine):
-    """
-    Fetches wait, partitions grow and go; and at each answer something of this
-    happens right away, from within.
-    """
-
-    partitions = tuple(Partition("events", index, index) for index in range(3))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = Clock()
-        self.fetches = WaitingFetches(self.clock)
-        self.sizes = dict.fromkeys(self.partitions, 0)
-        self.running: dict[int, tuple[Deferred[Any], StandInFetch, float]] = {}
-        self.ended: list[int] = []
-        self.reactions: list[tuple[str, int]] = []
-        self.depth = 0
-
-    watched = st.sets(st.integers(0, 2), min_size=1).map(sorted)
-
-    @rule(watched=watched, wantedBytes=st.integers(1, 4), maxWaitSeconds=st.integers(1, 5))
-    def wait(self, watched: list[int], wantedBytes: int, maxWaitSeconds: int) -> None:
-        """
-        A fetch waits; one that is satisfied would not.
-        """
-        partitions = [self.partitions[index] for index in watched]
-        present = sum(self.sizes[partition] for partition in partitions)
-        fetch = StandInFetch(self.sizes, partitions, present + wantedBytes)
-        number = len(self.running) + len(self.ended)
-        deferred = self.fetches.wait(fetch, float(maxWaitSeconds))
-        self.running[number] = (deferred, fetch, self.clock.seconds() + maxWaitSeconds)
-        deferred.addBoth(self.answered, number)
-
-    def answered(self, result: Any, number: int) -> None:
-        """
-        Check an answer, and react.
-        """
-        _, fetch, dueSeconds = self.running.pop(number)
-        self.ended.append(number)
-        if isinstance(result, list):
-            assert fetch.isSatisfied(fetch.watched) or self.clock.seconds() >= dueSeconds
-            assert result == fetch.read()
-        else:
-            assert result.type is CancelledError
-        if self.reactions:
-            self.react(*self.reactions.pop())
-
-    def react(self, what: str, index: int) -> None:
-        """
-        Do something from within an answer.
-        """
-        if what == "grow":
-            self.grow(index, 1)
-        elif what == "wait":
-            self.wait([index], 1, 2)
-        elif self.running:
-            numbers = sorted(self.running)
-            self.running[numbers[index % len(numbers)]][0].cancel()
-
-    @rule(index=st.integers(0, 2), sizeBytes=st.integers(0, 3))
-    def grow(self, index: int, sizeBytes: int) -> None:
-        """
-        A partition grows, or merely says so.
-        """
-        self.sizes[self.partitions[index]] += sizeBytes
-        self.depth += 1
-        self.fetches.changed([self.partitions[index]])
-        self.depth -= 1
-        if not self.depth:
-            assert not any(each.isSatisfied(each.watched) for _, each, _ in self.running.values())
-
-    @rule(indexes=st.permutations([0, 1, 2]))
-    def growAll(self, indexes: list[int]) -> None:
-        """
-        A commit lets all partitions grow.
-        """
-        for partition in self.partitions:
-            self.sizes[partition] += 1
-        self.fetches.changed([self.partitions[index] for index in indexes])
-        assert not any(each.isSatisfied(each.watched) for _, each, _ in self.running.values())
-
-    @precondition(lambda self: self.running)
-    @rule(choice=st.integers(0, 10))
-    def cancel(self, choice: int) -> None:
-        """
-        A client leaves.
-        """
-        self.react("cancel", choice)
-
-    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
-    def advance(self, seconds: float) -> None:
-        """
-        Time passes.
-        """
-        self.clock.advance(seconds)
-        assert all(dueSeconds > self.clock.seconds() for _, _, dueSeconds in self.running.values())
-
-    @rule(reactions=st.lists(st.tuples(st.sampled_from(["grow", "wait", "cancel"]), st.integers(0, 2)), max_size=6))
-    def prepare(self, reactions: list[tuple[str, int]]) -> None:
-        """
-        What the next answers shall bring about.
-        """
-        self.reactions = reactions
-
-    @invariant()
-    def nothingIsLeft(self) -> None:
-        """
-        There is a timer for each fetch that waits, and each ended once.
-        """
-        assert len(set(self.ended)) == len(self.ended)
-        assert self.fetches.count == len(self.running) == len(self.clock.getDelayedCalls())
-
-    def teardown(self) -> None:
-        """
-        Everybody leaves.
-        """
-        self.reactions.clear()
-        for deferred, _, _ in list(self.running.values()):
-            deferred.cancel()
-        assert not self.fetches._byPartition
-        assert not self.clock.getDelayedCalls()

@@ -490,11 +490,11 @@ class PoolTests(HostileCases):
             for sent in (waiting, waiting * 3):
                 with RawClient(port, tls) as client:
                     client.sendBytes(sent)
-                    self.measured.waitUntil(lambda report: report["sensors"]["WaitingFetches"] == 1)
+                    self.measured.waitUntil(lambda report: report["sensors"]["RequestPurgatorySize"] == 1)
                 self.measured.waitUntil(lambda report: report["sensors"]["Connections"] == 1)
         with RawClient(self.broker.port) as client:
             client.sendBytes(waiting + last)
-            self.measured.waitUntil(lambda report: report["sensors"]["WaitingFetches"] == 1)
+            self.measured.waitUntil(lambda report: report["sensors"]["RequestPurgatorySize"] == 1)
         self.measured.waitUntil(lambda report: report["sensors"]["Connections"] == 1)
         self.assertEqual(self.bystander.endOffset(self.topic), 3)
         self.served = 1

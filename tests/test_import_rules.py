@@ -46,6 +46,7 @@ ARGUED = {
     ("connection", "gate"): "a connection asks its server's gate for memory and waits there",
     ("broker", "clock"): "the service hands the monotonic clock to everything it makes",
     ("broker", "memorylimit"): "the default of the pool's size",
+    ("broker", "operations"): "a request that waits parks itself in the purgatory by waitFor",
     ("broker", "plugins"): "the options let the operator choose policies, the service builds them",
 }
 """Arrows added since the table was drawn, and why."""

@@ -3,13 +3,14 @@ Tests for L{admission.broker.log.syncing}.
 """
 
 import errno
+from functools import partial
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.syncing import BackgroundSync
+from admission.broker.log.syncing import BackgroundSync, DeferToThread
 from tests.test_log_fixtures import Threads, storageError
 
 
@@ -26,7 +27,15 @@ class BackgroundSyncTests(SynchronousTestCase):
         self.threads = Threads()
         self.count = 0
         self.error: Exception | None = None
-        self.sync = BackgroundSync(self.clock, self.threads.deferToThread, self.synchronise, 1.0)
+        self.reports: list[str] = []
+        self.sync = self.build(self.threads.deferToThread)
+
+    def build(self, deferToThread: DeferToThread) -> BackgroundSync:
+        """
+        One that reports what it does.
+        """
+        begins, succeeded = partial(self.reports.append, "begins"), partial(self.reports.append, "succeeded")
+        return BackgroundSync(self.clock, deferToThread, self.synchronise, 1.0, begins, succeeded)
 
     def synchronise(self) -> None:
         """
@@ -105,7 +114,7 @@ class BackgroundSyncTests(SynchronousTestCase):
         def refuse(function: object) -> Deferred[None]:
             raise RuntimeError("no more threads")
 
-        sync = BackgroundSync(self.clock, refuse, self.synchronise, 1.0)
+        sync = self.build(refuse)
         sync.written()
         with capturedLogs() as events:
             self.clock.advance(1.0)
@@ -148,3 +157,49 @@ class BackgroundSyncTests(SynchronousTestCase):
         self.successResultOf(closed)
         self.assertEqual([event["reason"] for event in events], ["gone"])
         self.assertEqual(self.threads.waiting, [])
+
+    def test_soon(self) -> None:
+        """
+        What somebody waits for is synchronised in the next turn, and told of when it has been.
+        """
+        self.sync.written()
+        self.sync.soon()
+        self.sync.soon()
+        self.assertEqual(self.reports, [])
+        self.clock.advance(0)
+        self.assertEqual(self.reports, ["begins"])
+        self.finish()
+        self.assertEqual(self.reports, ["begins", "succeeded"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_soonWhileRunning(self) -> None:
+        """
+        What is written and waited for during a synchronisation gets one of its own right after it.
+        """
+        self.sync.written()
+        self.clock.advance(1.0)
+        self.sync.written()
+        self.sync.soon()
+        self.finish()
+        self.assertEqual(self.reports, ["begins", "succeeded", "begins"])
+        self.finish()
+        self.assertEqual((self.count, self.clock.getDelayedCalls()), (2, []))
+
+    def test_soonForNothing(self) -> None:
+        """
+        Where nothing was written there is nothing to wait for.
+        """
+        self.sync.soon()
+        self.assertEqual((self.threads.waiting, self.clock.getDelayedCalls()), ([], []))
+
+    def test_failureIsNoSuccess(self) -> None:
+        """
+        Nobody is told that a synchronisation succeeded that did not.
+        """
+        self.error = OSError("gone")
+        self.sync.written()
+        self.sync.soon()
+        self.clock.advance(0)
+        with capturedLogs():
+            self.finish()
+        self.assertEqual(self.reports, ["begins"])

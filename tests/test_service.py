@@ -250,12 +250,12 @@ class ServingTests(ServiceTestCase):
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
         topic = service.broker.log.topic("events")
         answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=200))
-        while not service.sensors["WaitingFetches"]:
+        while not service.sensors["RequestPurgatorySize"]:
             yield deferLater(reactor, 0.01)
         self.assertEqual(service.sensors["Connections"], 1)
         self.assertGreater(service.sensors["MemoryPoolUsed"], 0)
         yield answer
-        self.assertEqual(service.sensors["WaitingFetches"], 0)
+        self.assertEqual(service.sensors["RequestPurgatorySize"], 0)
         yield self.disconnect(client)
 
     def test_neverIdle(self) -> None:
@@ -382,11 +382,11 @@ class StoppingTests(ServiceTestCase):
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
         topic = service.broker.log.topic("events")
         client.transport.write(requestFrame(requestOf("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6)), 1))
-        while not service.broker.fetches.count:
+        while not service.broker.purgatory.watched:
             yield deferLater(reactor, 0.01)
         yield service.stopService()
         yield client.lost
-        self.assertEqual(service.broker.fetches.count, 0)
+        self.assertEqual(service.broker.purgatory.watched, 0)
 
     @inlineCallbacks
     def test_refusesMeanwhile(self) -> Any:

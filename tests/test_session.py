@@ -320,7 +320,7 @@ class DisconnectTests(BrokerTestCase):
         """
         self.client.disconnect()
         self.assertEqual((self.gate.waitingForMemory, self.gate.runningRequests), (0, 0))
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual(self.purgatory.watched, 0)
         self.assertPoolWhole()
 
     def test_waitingForMemory(self) -> None:
@@ -372,9 +372,9 @@ class DisconnectTests(BrokerTestCase):
         self.client.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"1"), acks=0))
         self.client.protocol.hasPeerGone = True
         self.client.protocol.peerGone()
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual(self.purgatory.watched, 0)
         self.client.send("Fetch", 12, **fetchFields(self.events, 1, maxWaitMs=500))
-        self.assertEqual(self.broker.fetches.count, 0)
+        self.assertEqual(self.purgatory.watched, 0)
         self.assertEqual(self.events.partitions[0].highWatermark, 1)
         self.assertNothingLeft()
 

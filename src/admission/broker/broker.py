@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from attrs import define, field, frozen
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 
 from ..gate import Gate
-from .log.interface import ILog
+from ..interfaces import IPurgatory
+from .log.interface import ILog, Partition
 from .settings import Settings
-from .waiting import WaitingFetches
 
 
 class Address(NamedTuple):
@@ -52,11 +51,16 @@ cancelled when the client leaves.
 """
 
 
+SYNCED = "log synchronised"
+"""The key in the purgatory of what waits for the disk.  Partitions are keys of what waits for records."""
+
+
 @define(eq=False)
 class Broker:
     """
     The one broker of a cluster of one.
 
+    @ivar purgatory: where requests wait.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar clusterId: as clients see it.
     @ivar largestResponseBytes: what a Fetch may return at most, a first batch excepted.
@@ -65,17 +69,16 @@ class Broker:
     settings: Settings
     log: ILog
     gate: Gate
-    clock: IReactorTime
+    purgatory: IPurgatory
     wallSeconds: Callable[[], float]
     clusterId: str
     largestResponseBytes: int = field(init=False)
-    fetches: WaitingFetches = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
-        self.fetches = WaitingFetches(self.clock)
-        self.log.subscribe(self.fetches.changed)
+        self.log.subscribe(self._recordsChanged)
+        self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
 
     @property
     def nodeId(self) -> int:
@@ -83,3 +86,7 @@ class Broker:
         The broker's number.
         """
         return self.settings.brokerId
+
+    def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            self.purgatory.checkAndComplete(partition)

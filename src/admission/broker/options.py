@@ -12,10 +12,11 @@ from typing import Any
 from attrs import frozen
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IStreamServerEndpoint
+from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
 from ..clock import wallSeconds
-from ..interfaces import IMemoryPool, IMemoryPoolFactory, PolicyContext
+from ..interfaces import IMemoryPool, IMemoryPoolFactory, IPurgatory, IPurgatoryFactory, PolicyContext
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy
 from ..units import formatBytes
 from .broker import Address
@@ -55,7 +56,7 @@ class Options(PolicyOptionsMixin):
     After parsing, C{settings} and C{listeners} are keys as well.
     """
 
-    policyKinds = (PolicyKind("pool", IMemoryPoolFactory),)
+    policyKinds = (PolicyKind("pool", IMemoryPoolFactory), PolicyKind("purgatory", IPurgatoryFactory))
 
     synopsis = "[options]"
     longdesc = (
@@ -112,7 +113,9 @@ class Options(PolicyOptionsMixin):
             for description, address in zip(descriptions, advertised, strict=True)
         ]
         # Built again when the broker starts, which may be in another process.
-        buildPool(self["settings"], self["pool"], _NoClock())
+        clock = Clock()
+        buildPool(self["settings"], self["pool"], clock)
+        buildPurgatory(self["purgatory"], clock)
 
 
 def parseAddress(text: str) -> Address:
@@ -157,6 +160,22 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     return pool
 
 
+def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
+    """
+    The purgatory that the options ask for.
+
+    @param description: what C{--purgatory} says, or L{None} for the default.
+    @raise UsageError: if it cannot be built.
+    """
+    try:
+        purgatory: IPurgatory = buildPolicy(
+            IPurgatoryFactory, description or "wheel", PolicyContext(clock, wallSeconds)
+        )
+    except PolicyError as error:
+        raise UsageError(f"--purgatory: {error}") from error
+    return purgatory
+
+
 def _build(description: str, context: PolicyContext) -> IMemoryPool:
     try:
         pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, description, context)
@@ -177,12 +196,3 @@ def _endpoint(description: str) -> IStreamServerEndpoint:
             "ssl:9093:privateKey=key.pem:certKey=cert.pem"
         ) from error
     return endpoint
-
-
-class _NoClock:
-    """
-    For a pool that is only built to see whether it can be.
-    """
-
-    def seconds(self) -> float:
-        return 0.0

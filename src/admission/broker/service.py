@@ -32,7 +32,7 @@ from ..units import formatBytes
 from .broker import Address, Broker
 from .log.interface import LogRefusal
 from .log.lmdb_log import LmdbLog
-from .options import Listener, Options, buildPool
+from .options import Listener, Options, buildPool, buildPurgatory
 from .session import KafkaConnection
 from .settings import Settings
 
@@ -56,7 +56,9 @@ def makeService(options: Options) -> BrokerService:
     """
     from twisted.internet import reactor
 
-    return BrokerService(reactor, options["settings"], options["listeners"], options["data"], options["pool"])
+    return BrokerService(
+        reactor, options["settings"], options["listeners"], options["data"], options["pool"], options["purgatory"]
+    )
 
 
 class ListenerFactory(ServerFactory):
@@ -102,16 +104,19 @@ class BrokerService(Service):
         listeners: Sequence[Listener],
         dataPath: str,
         poolDescription: str | None = None,
+        purgatoryDescription: str | None = None,
     ) -> None:
         """
         @param dataPath: the directory of the log.
         @param poolDescription: what C{--pool} says, if anything.
+        @param purgatoryDescription: what C{--purgatory} says, if anything.
         """
         self._reactor = reactor
         self._settings = settings
         self._listeners = listeners
         self._dataPath = dataPath
         self._poolDescription = poolDescription
+        self._purgatoryDescription = purgatoryDescription
         self._ports: list[IListeningPort] = []
         self._hasListened = False
         self._pressureLoggedSeconds = float("-inf")
@@ -153,6 +158,7 @@ class BrokerService(Service):
             # Only some of the commands that run services make two steps of it.
             self.privilegedStartService()
         clock = MonotonicClock(reactor)
+        purgatory = buildPurgatory(self._purgatoryDescription, clock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
         gate = Gate(pool, clock, Random(SystemRandom().getrandbits(64)), settings.queuedMaxRequests)
@@ -161,11 +167,11 @@ class BrokerService(Service):
         gate.onPressure(self._pressed)
         self._clock = clock
         self._hangUpWatch = HangUpWatch(reactor)
-        self.broker = Broker(settings, log, gate, clock, wallSeconds, clusterId(self._dataPath))
+        self.broker = Broker(settings, log, gate, purgatory, wallSeconds, clusterId(self._dataPath))
         self.factory = AdmittedFactory(
             lambda: KafkaConnection(self.broker),
             gate,
-            clock,
+            purgatory.clock,
             self._hangUpWatch,
             ConnectionLimits(
                 maxConnections=min(settings.maxConnections, self._descriptorLimit(settings.maxConnections)),
@@ -179,7 +185,7 @@ class BrokerService(Service):
             ),
         )
         self.sensors.addGauge("Connections", lambda: len(self.factory.connections))
-        self.sensors.addGauge("WaitingFetches", lambda: self.broker.fetches.count)
+        purgatory.addSensors(self.sensors, "Request")
         for port in self._ports:
             self.factory.addPort(port)
         self.factory.start()
@@ -205,6 +211,7 @@ class BrokerService(Service):
         self.factory.stop()
         yield self.factory.closeAll()
         yield self.broker.log.close()
+        self.broker.purgatory.shutdown()
         self.broker.gate.close()
         self._hangUpWatch.close()
 

@@ -5,29 +5,56 @@ One client connection: frames in, responses out in order.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..connection.protocol import AdmittedProtocol
 from ..interfaces import PARKED, ILease
+from ..operations import waitFor
 from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import RequestHeader, frame, parseRequestHeader
 from ..wire.primitives import MalformedRequest
 from ..wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 from .api import configs, fetch, metadata, produce, topics
-from .broker import Address, Answer, Broker, Call, Serve
+from .broker import SYNCED, Address, Answer, Broker, Call, Serve
 
 CLOSING = "closing"
 """A reason to be mute: the connection closes after the next response."""
 
 DECODED_ELEMENT_BYTES = 256
 """What one element of a decoded request is charged for."""
+
+UNANSWERED = "unanswered"
+"""So many of its Produce requests wait for the disk that no more are read."""
+
+MOST_UNANSWERED = 128
+UNANSWERED_BYTES = 512
+"""What one of them is charged for while it waits."""
+
+ALL = -1
+"""What C{acks} says when records are to survive more than the broker's death."""
+
+
+class Unanswered(NamedTuple):
+    """
+    A Produce request whose records are committed.
+
+    @ivar commit: the commit that must be on the disk before it is answered, or 0.
+    @ivar timeoutSeconds: for how long it may wait for that.
+    """
+
+    header: RequestHeader
+    results: list[PartitionResult]
+    commit: int
+    timeoutSeconds: float
+
 
 _SERVED_BY: Mapping[str, Serve] = {
     "ApiVersions": metadata.apiVersions,
@@ -83,11 +110,12 @@ class KafkaConnection(AdmittedProtocol):
         self.broker = broker
         self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
         self._parked: Deferred[Any] | None = None
-        # Produce requests that wait for their commit, and whether another request waits for them.
+        # Produce requests that wait for their commit; those that wait for the disk or for others before them; and
+        # whether a request of another kind waits for all of these.
         self._uncommitted = 0
+        self._unanswered: deque[Unanswered] = deque()
+        self._syncing: Deferred[None] | None = None
         self._isPutOff = False
-        # Their responses, which leave together.
-        self._committed: list[bytes] = []
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
@@ -119,7 +147,7 @@ class KafkaConnection(AdmittedProtocol):
         try:
             header = parseRequestHeader(buffer)
             api = served(header.apiKey, header.apiVersion)
-            if self._uncommitted and header.apiKey != PRODUCE:
+            if self._isAnswering() and header.apiKey != PRODUCE:
                 # Responses leave in the order of the requests.
                 self._isPutOff = True
             elif api is None:
@@ -140,7 +168,7 @@ class KafkaConnection(AdmittedProtocol):
         See L{AdmittedProtocol.closeGracefully}.  A client whose records wait
         for their commit is told of it first.
         """
-        if self._uncommitted:
+        if self._isAnswering():
             self.muteFor(CLOSING)
         else:
             super().closeGracefully()
@@ -151,6 +179,10 @@ class KafkaConnection(AdmittedProtocol):
         """
         super().connectionLost(reason)
         self._cancelParked()
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.cancel()
+            self._answerProduced()
 
     def peerGone(self) -> None:
         """
@@ -215,7 +247,8 @@ class KafkaConnection(AdmittedProtocol):
 
     def _produce(self, header: RequestHeader, buffer: memoryview) -> None:
         request = parseProduce(buffer, header.bodyOffset, header.apiVersion)
-        acks, results = request.acks, produce.append(self.broker, request)
+        acks, timeoutSeconds = request.acks, max(request.timeoutMs, 0) / 1000
+        results = produce.append(self.broker, request)
         # A slice that lives on would keep the buffer from being used again.
         del request
         self.releaseRequest()
@@ -224,7 +257,9 @@ class KafkaConnection(AdmittedProtocol):
             return
         # The next request may be read: what is appended together is committed together.
         self._uncommitted += 1
-        self.broker.log.whenCommitted(partial(self._produced, header, results))
+        if self._uncommitted + len(self._unanswered) >= MOST_UNANSWERED:
+            self.mute.add(UNANSWERED)
+        self.broker.log.whenCommitted(partial(self._committed, header, results, acks == ALL, timeoutSeconds))
         self.finish()
 
     def _produceUnacknowledged(self, results: Sequence[PartitionResult]) -> None:
@@ -237,17 +272,82 @@ class KafkaConnection(AdmittedProtocol):
                 f"and it wants no response: {refused.errorMessage}"
             )
 
-    def _produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:
+    def _committed(
+        self,
+        header: RequestHeader,
+        results: list[PartitionResult],
+        wantsSync: bool,
+        timeoutSeconds: float,
+        error: Exception | None,
+    ) -> None:
+        self._uncommitted -= 1
+        log = self.broker.log
+        commit = 0
         if error is not None:
             results = produce.failed(results, error)
-        self._uncommitted -= 1
-        self._committed += frame(header, [encodeProduceResponse(header.apiVersion, results)])
-        if self._uncommitted:
+        elif wantsSync and not all(result.errorCode for result in results):
+            commit = log.commitCount
+        self._unanswered.append(Unanswered(header, results, commit, timeoutSeconds))
+        if not self._uncommitted:
+            self._answerProduced()
+
+    def _isAnswering(self) -> bool:
+        return bool(self._uncommitted or self._unanswered)
+
+    def _answerProduced(self) -> None:
+        """
+        Answer Produce requests in their order, as far as their records are as
+        safe as they asked for.
+        """
+        if self.isLost:
+            self._unanswered.clear()
+            if self._isPutOff:
+                self._isPutOff = False
+                self.finish()
             return
-        responses, self._committed = self._committed, []
-        self.send(responses)
+        syncedCount = self.broker.log.syncedCount
+        responses: list[bytes] = []
+        while self._unanswered and self._unanswered[0].commit <= syncedCount:
+            header, results, _, _ = self._unanswered.popleft()
+            responses += frame(header, [encodeProduceResponse(header.apiVersion, results)])
+        if responses:
+            self.send(responses)
+        if self._unanswered:
+            self._awaitSync(self._unanswered[0])
+        if UNANSWERED in self.mute.reasons and len(self._unanswered) < MOST_UNANSWERED:
+            self.unmuteFor(UNANSWERED)
+        if self._isAnswering():
+            return
         if CLOSING in self.mute.reasons:
             self.closeGracefully()
         elif self._isPutOff:
             self._isPutOff = False
             self.workAgain()
+
+    def _awaitSync(self, first: Unanswered) -> None:
+        if self._syncing is not None:
+            return
+        log = self.broker.log
+        log.sync()
+        parked = self.factory.gate.pool.charge(len(self._unanswered) * UNANSWERED_BYTES, PARKED)
+        syncing = self._syncing = waitFor(
+            self.broker.purgatory, (SYNCED,), lambda: log.syncedCount >= first.commit, first.timeoutSeconds
+        )
+        syncing.addBoth(self._syncOver, parked)
+        syncing.addErrback(self._syncFailed)
+
+    def _syncOver(self, result: Any, parked: ILease) -> Any:
+        parked.release()
+        self._syncing = None
+        if not isinstance(result, Failure):
+            self._answerProduced()
+        return result
+
+    def _syncFailed(self, failure: Failure) -> None:
+        if isinstance(failure.value, TimeoutError):
+            first = self._unanswered[0]
+            self._unanswered[0] = first._replace(results=produce.timedOut(first.results), commit=0)
+            self._answerProduced()
+        elif not isinstance(failure.value, CancelledError):
+            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
+            self.closeGracefully()

@@ -5,14 +5,16 @@ Fetch and ListOffsets: reading records and finding where to begin.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from attrs import define, field
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.python.failure import Failure
 
+from ...operations import waitFor
 from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
 from ..broker import Answer, Broker, Call
 from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
@@ -21,6 +23,9 @@ from .topics import topicById
 
 _NO_SESSION = 0
 _NO_ID = UUID(int=0)
+
+_NO_PARTITION = "no partition"
+"""The key of a fetch that asks for nothing and waits all the same."""
 
 _LEAST_READ_BYTES = 1 << 20
 """What a fetch may read although memory is short, or producers would starve consumers."""
@@ -63,24 +68,20 @@ class PartitionsFetch:
     wanted: Mapping[Partition, Wanted]
     topics: Sequence[tuple[str, UUID, Sequence[Wanted]]]
     _countedBytes: dict[Partition, int] = field(init=False, factory=dict)
+    _countedTo: dict[Partition, int] = field(init=False, factory=dict)
     _availableBytes: int = field(init=False, default=0)
 
-    @property
-    def watched(self) -> Collection[Partition]:
+    def isSatisfied(self) -> bool:
         """
-        The partitions that it reads.
+        Whether there is enough, or an error to tell.  Partitions that have not
+        grown since the last time are not looked at again: a client may watch
+        thousands.
         """
-        return self.wanted.keys()
-
-    def isSatisfied(self, changed: Iterable[Partition]) -> bool:
-        """
-        Whether there is enough, or an error to tell.  What other partitions
-        than C{changed} have is remembered from the last time.
-        """
-        for partition in changed:
+        for partition, wanted in self.wanted.items():
             if self._availableBytes >= self.minBytes:
                 break
-            wanted = self.wanted[partition]
+            if self._countedTo.get(partition) == partition.highWatermark and not partition.deleted:
+                continue
             try:
                 partitionBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
             except LogRefusal:
@@ -88,6 +89,7 @@ class PartitionsFetch:
             partitionBytes = max(min(partitionBytes, wanted.maxBytes), 0)
             self._availableBytes += partitionBytes - self._countedBytes.get(partition, 0)
             self._countedBytes[partition] = partitionBytes
+            self._countedTo[partition] = partition.highWatermark
         return self._availableBytes >= self.minBytes
 
     def read(self) -> list[bytes]:
@@ -151,9 +153,18 @@ def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer]:
         topics,
     )
     waitSeconds = request.max_wait.total_seconds()
-    if waitSeconds <= 0 or partitionsFetch.isSatisfied(wanted):
+    if waitSeconds <= 0 or partitionsFetch.isSatisfied():
         return partitionsFetch.read()
-    return broker.fetches.wait(partitionsFetch, waitSeconds)
+    waiting = waitFor(broker.purgatory, wanted or (_NO_PARTITION,), partitionsFetch.isSatisfied, waitSeconds)
+    waiting.addErrback(_timeIsUp)
+    return waiting.addCallback(lambda _: partitionsFetch.read())
+
+
+def _timeIsUp(failure: Failure) -> Failure | None:
+    """
+    Then there is less to answer, which is no error.
+    """
+    return None if isinstance(failure.value, TimeoutError) else failure
 
 
 def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tuple[str, UUID, list[Wanted]]:

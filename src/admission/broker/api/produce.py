@@ -49,6 +49,24 @@ def failed(results: list[PartitionResult], error: Exception) -> list[PartitionRe
     ]
 
 
+def timedOut(results: list[PartitionResult]) -> list[PartitionResult]:
+    """
+    The same results when the disk did not take the records in time; they are
+    in the log all the same, and an idempotent producer may send them again.
+    """
+    return [
+        result
+        if result.errorCode
+        else PartitionResult(
+            result.topicName,
+            result.partitionIndex,
+            ErrorCode.request_timed_out.value,
+            errorMessage="the records are stored, and the disk has not confirmed it in time",
+        )
+        for result in results
+    ]
+
+
 def initProducerId(broker: Broker, call: Call) -> Mapping[str, Any]:
     """
     A new producer id, never handed out before.

@@ -233,6 +233,8 @@ class ILog(Interface):
     """
 
     topics: Mapping[str, Topic] = Attribute("All topics by name, in no particular order.  A live view.")
+    commitCount: int = Attribute("How many commits there were since the log was opened.")
+    syncedCount: int = Attribute("How many of them would survive the loss of power.")
 
     def topic(name: str) -> Topic:
         """
@@ -330,6 +332,18 @@ class ILog(Interface):
 
         @param callback: called exactly once with L{None}, or with an exception
             if what was appended is lost.
+        """
+
+    def sync() -> None:
+        """
+        Have what is committed synchronised with the disk soon, because
+        somebody waits for it; one synchronisation serves everybody who does.
+        """
+
+    def subscribeSynced(listener: Callable[[], object]) -> None:
+        """
+        Have something called when C{syncedCount} has grown.  What it raises is
+        logged.
         """
 
     def subscribe(listener: PartitionsListener) -> None:

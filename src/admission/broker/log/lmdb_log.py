@@ -115,7 +115,11 @@ class LmdbLog:
         except BaseException:
             self._lock.release()
             raise
-        self._sync = BackgroundSync(clock, deferToThread, self._synchronise, flushIntervalSeconds)
+        self.commitCount = self.syncedCount = self._syncingCount = 0
+        self._syncListeners: list[Callable[[], object]] = []
+        self._sync = BackgroundSync(
+            clock, deferToThread, self._synchronise, flushIntervalSeconds, self._syncBegins, self._syncSucceeded
+        )
         self._commits = GroupCommit(
             storage.environment,
             storage.batches,
@@ -239,6 +243,18 @@ class LmdbLog:
         """
         self._commits.whenCommitted(callback)
 
+    def sync(self) -> None:
+        """
+        See L{ILog.sync}.
+        """
+        self._sync.soon()
+
+    def subscribeSynced(self, listener: Callable[[], object]) -> None:
+        """
+        See L{ILog.subscribeSynced}.
+        """
+        self._syncListeners.append(listener)
+
     def subscribe(self, listener: PartitionsListener) -> None:
         """
         See L{ILog.subscribe}.
@@ -348,6 +364,7 @@ class LmdbLog:
         self._changed.update(self._appended)
         self._appended.clear()
         self._producers.settle()
+        self.commitCount += 1
         self._sync.written()
 
     def _revert(self) -> None:
@@ -368,6 +385,17 @@ class LmdbLog:
                 listener(changed)
             except Exception:
                 self._log.failure("{listener} raised when it was told of new records", listener=listener)
+
+    def _syncBegins(self) -> None:
+        self._syncingCount = self.commitCount
+
+    def _syncSucceeded(self) -> None:
+        self.syncedCount = self._syncingCount
+        for listener in list(self._syncListeners):
+            try:
+                listener()
+            except Exception:
+                self._log.failure("{listener} raised when it was told of a synchronisation", listener=listener)
 
     def _synchronise(self) -> None:
         self._storage.environment.sync(True)

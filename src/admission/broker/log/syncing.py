@@ -27,18 +27,30 @@ class BackgroundSync:
     _log = Logger()
 
     def __init__(
-        self, clock: IReactorTime, deferToThread: DeferToThread, sync: Callable[[], None], intervalSeconds: float
+        self,
+        clock: IReactorTime,
+        deferToThread: DeferToThread,
+        sync: Callable[[], None],
+        intervalSeconds: float,
+        begins: Callable[[], None],
+        succeeded: Callable[[], None],
     ) -> None:
         """
         @param clock: gives the intervals.
         @param deferToThread: runs C{sync} away from the reactor.
         @param sync: what to do; may block and raise.
+        @param begins: called just before C{sync} is handed to a thread; what is
+            written later may or may not be covered.  Must not raise.
+        @param succeeded: called when C{sync} has returned.  Must not raise.
         @param intervalSeconds: how long written data waits at most before its
             synchronisation starts, unless one is running.
         """
         self._clock = clock
         self._deferToThread = deferToThread
         self._sync = sync
+        self._begins = begins
+        self._reportSuccess = succeeded
+        self._urgent = False
         self._intervalSeconds = intervalSeconds
         self._next: IDelayedCall | None = None
         self._running = False
@@ -53,6 +65,19 @@ class BackgroundSync:
         self._dirty = True
         if self._next is None and not self._running and self._closed is None:
             self._next = self._clock.callLater(self._intervalSeconds, self._start)
+
+    def soon(self) -> None:
+        """
+        Somebody waits: synchronise what was written without waiting for the
+        interval to end.
+        """
+        if not self._dirty or self._closed is not None:
+            return
+        self._urgent = True
+        if not self._running:
+            if self._next is not None:
+                self._next.cancel()
+            self._next = self._clock.callLater(0, self._start)
 
     def close(self) -> Deferred[None]:
         """
@@ -73,12 +98,14 @@ class BackgroundSync:
     def _start(self) -> None:
         self._next = None
         self._running = True
-        self._dirty = False
+        self._dirty = self._urgent = False
+        self._begins()
         done = maybeDeferred(self._deferToThread, self._sync)
         done.addCallbacks(self._succeeded, self._failed)
         done.addCallback(self._ended)
 
     def _succeeded(self, _: object) -> None:
+        self._reportSuccess()
         if self._failing:
             self._failing = False
             self._log.info("the log is being synchronised with the disk again")
@@ -97,7 +124,9 @@ class BackgroundSync:
     def _ended(self, _: object) -> None:
         self._running = False
         if self._closed is None:
-            if self._dirty:
+            if self._dirty and self._urgent:
+                self._start()
+            elif self._dirty:
                 self.written()
         elif self._dirty:
             self._start()
