@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IPurgatory
 from admission.operations import DelayedOperation, KeySet, TimerEntry, waitFor
-from admission.testing.purgatories import CuedOperation
+from admission.testing.operations import CuedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 

@@ -15,10 +15,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import IPurgatory, IPurgatoryFactory, PolicyContext
 from admission.operations import DelayedOperation, KeySet
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.purgatories import CuedOperation, PurgatoryContract
+from admission.testing.operations import CuedOperation
+from admission.testing.purgatories import PurgatoryContract
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.watches import Watches
 from admission_plugins.wheel import TimingWheel
+
+from .test_wheel import SkewedClock
 
 WATCHED = int(os.environ.get("ADMISSION_WATCHED", "20000"))
 """How many operations to watch when looking whether their memory comes back; 1000000 takes some minutes."""
@@ -99,6 +102,23 @@ class WheelPurgatoryTests(SynchronousTestCase):
         first.shutdown()
         clock.advance(1.0)
         self.assertEqual((operation.told, first.expirations, second.expirations), (["complete", "expire"], 0, 1))
+
+
+class CallLaterPurgatoryTests(SynchronousTestCase):
+    """
+    What a L{CallLaterPurgatory} asks of its clock.
+    """
+
+    def test_reactorsRefuseNegativeDelays(self) -> None:
+        """
+        A reactor takes no negative delay, other than L{Clock}; such operations
+        expire in the next turn all the same.
+        """
+        clock = SkewedClock()
+        operation = CuedOperation(-1.0)
+        CallLaterPurgatory(clock).tryCompleteElseWatch(operation, ["key"])
+        clock.turn()
+        self.assertEqual(operation.told, ["complete", "expire"])
 
 
 class Waiting(DelayedOperation):

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IPurgatory
 from admission.operations import KeySet
-from admission.testing.purgatories import CuedOperation
+from admission.testing.operations import CuedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
@@ -101,7 +101,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """
         operation = CuedOperation(delaySeconds)
         if then is not None:
-            operation._cues["complete"] = lambda _: self.following(*then)
+            operation.cues["complete"] = lambda _: self.following(*then)
         self.expected[operation] = []
         self.park(operation, keys)
 
@@ -217,7 +217,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         What is left expires in the end.
         """
         for each in self.parked:
-            each._cues.clear()
+            each.cues.clear()
         self.advance(1e9)
         assert not self.parked
         self.agrees()

@@ -222,9 +222,8 @@ class WheelMachine(RuleBasedStateMachine):
             raise AssertionError(f"{call} can be cancelled")
         for each in self.planned:
             each.then = None
-        self.clock.timers.advance(
-            1.0 + max((each.dueSeconds - self.clock.seconds() for each in self.planned), default=0.0)
-        )
+        now = self.clock.seconds()
+        self.clock.timers.advance(2.0 + max([0.0, *(each.dueSeconds - now for each in self.planned)]))
         assert not self.planned, self.planned
         assert not self.clock.getDelayedCalls()
 

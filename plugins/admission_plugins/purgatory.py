@@ -20,7 +20,7 @@ from admission.metrics.registry import SensorRegistry
 from admission.operations import DelayedOperation, KeySet, TimerEntry
 from admission.units import parseSeconds
 
-from .watches import Watches, fitted, isOutgrown
+from .watches import Watches, fitted
 from .wheel import TimingWheel
 
 IDLE_PASSES = 10
@@ -139,7 +139,9 @@ class _Purgatory:
         if isinstance(keys, KeySet):
             group = self._groups[keys]
             del group[operation]
-            if isOutgrown(len(group)):
+            # As in Watches.discard.
+            count = len(group)
+            if not count & (count - 1):
                 self._tidy(keys, group)
         else:
             self._operations.discard(operation, keys)
@@ -231,11 +233,10 @@ class _Purgatory:
     def _tidy(self, keySet: KeySet, group: dict[DelayedOperation, None]) -> None:
         if group:
             self._groups[keySet] = fitted(group)
-            return
-        del self._groups[keySet]
-        if isOutgrown(len(self._groups)):
+        else:
+            del self._groups[keySet]
             self._groups = fitted(self._groups)
-        self._keySets.discard(keySet, keySet.keys)
+            self._keySets.discard(keySet, keySet.keys)
 
 
 class WheelPurgatory(_Purgatory):

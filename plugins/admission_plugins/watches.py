@@ -14,15 +14,6 @@ _Value = TypeVar("_Value")
 _Watcher = TypeVar("_Watcher", bound=Hashable)
 
 
-def isOutgrown(count: int) -> bool:
-    """
-    Whether a dictionary that has just shrunk to C{count} entries should be
-    given to L{fitted}: at every power of two, which makes it a matter of
-    nanoseconds for each deletion.
-    """
-    return not count & (count - 1)
-
-
 def fitted(entries: dict[_Key, _Value]) -> dict[_Key, _Value]:
     """
     C{entries}, or a smaller copy if there is room for some ten times as many:
@@ -68,7 +59,9 @@ class Watches(Generic[_Watcher]):
             except KeyError:
                 # This key came twice.
                 continue
-            if isOutgrown(len(watchers)):
+            count = len(watchers)
+            # Looked at whenever the count has come down to a power of two, zero included: often enough, and cheap.
+            if not count & (count - 1):
                 self._tidy(key, watchers)
 
     def under(self, key: Hashable) -> Iterable[_Watcher]:
@@ -93,7 +86,6 @@ class Watches(Generic[_Watcher]):
     def _tidy(self, key: Hashable, watchers: dict[_Watcher, None]) -> None:
         if watchers:
             self._byKey[key] = fitted(watchers)
-            return
-        del self._byKey[key]
-        if isOutgrown(len(self._byKey)):
+        else:
+            del self._byKey[key]
             self._byKey = fitted(self._byKey)

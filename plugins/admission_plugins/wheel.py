@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
-from typing import Any
 
-from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from admission.operations import TimerEntry
+
+from .wheelcall import WheelCall
 
 ENTRIES_PER_TURN = 1000
 """
@@ -72,91 +72,6 @@ class _Slot(TimerEntry):
         first, last, before = other.nextEntry, other.previousEntry, self.previousEntry
         before.nextEntry, first.previousEntry = first, before
         last.nextEntry, self.previousEntry = self, last
-
-
-def _called() -> None:
-    """
-    Takes the place of the function of a call that was made.
-    """
-
-
-@implementer(IDelayedCall)
-class WheelCall(TimerEntry):
-    """
-    What L{TimingWheel.callLater} returns.
-    """
-
-    __slots__ = ("_args", "_function", "_wheel")
-
-    def __init__(self, wheel: TimingWheel, function: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self._wheel: TimingWheel | None = wheel
-        self._function: Callable[..., object] | None = function
-        self._args = args
-
-    def getTime(self) -> float:
-        """
-        When the call is due, in seconds of the wheel's clock.
-        """
-        return self.dueSeconds
-
-    def active(self) -> bool:
-        """
-        Whether the call is still to come.
-        """
-        return self._wheel is not None
-
-    def cancel(self) -> None:
-        """
-        Do not call.
-
-        @raise AlreadyCalled: if it was called.
-        @raise AlreadyCancelled: if it was cancelled before.
-        """
-        wheel = self._wheel or self._refuse()
-        wheel.discard(self)
-        self._wheel = self._function = None
-        self._args = ()
-
-    def reset(self, secondsFromNow: float) -> None:
-        """
-        Call after C{secondsFromNow} instead, earlier or later than planned.
-
-        @raise AlreadyCalled: if it was called.
-        @raise AlreadyCancelled: if it was cancelled.
-        @raise ValueError: if C{secondsFromNow} is not a finite number; the
-            call stays as it was.
-        """
-        wheel = self._wheel or self._refuse()
-        wheel.move(self, secondsFromNow)
-
-    def delay(self, secondsLater: float) -> None:
-        """
-        Call C{secondsLater} than planned, or earlier if that is negative.
-
-        @raise AlreadyCalled: if it was called.
-        @raise AlreadyCancelled: if it was cancelled.
-        @raise ValueError: if C{secondsLater} is not a finite number; the call
-            stays as it was.
-        """
-        wheel = self._wheel or self._refuse()
-        wheel.move(self, secondsLater, self.dueSeconds)
-
-    def expire(self) -> None:
-        """
-        For the wheel.
-        """
-        function, args = self._function, self._args
-        self._wheel, self._function, self._args = None, _called, ()
-        assert function is not None
-        function(*args)
-
-    def _refuse(self) -> TimingWheel:
-        raise AlreadyCancelled if self._function is None else AlreadyCalled
-
-    def __repr__(self) -> str:
-        if self._wheel is not None:
-            return f"<WheelCall of {self._function!r}, due at {self.dueSeconds:.3f} s>"
-        return f"<WheelCall {'cancelled' if self._function is None else 'called'}>"
 
 
 @implementer(IReactorTime)
@@ -380,7 +295,7 @@ class TimingWheel:
         if self._begins:
             self._arm(max(self._begins[0], nowTick), now)
         try:
-            self._expireSome(nowTick)
+            self._expireSome()
         finally:
             if not self._due.isEmpty():
                 self._arm(nowTick, now)
@@ -407,7 +322,7 @@ class TimingWheel:
                 tick = ceil(entry.dueSeconds * self._ticksPerSecond)
                 (due if tick <= begin else self._slotFor(tick, begin)).append(entry)
 
-    def _expireSome(self, nowTick: int) -> None:
+    def _expireSome(self) -> None:
         """
         Expire what was collected.  Callbacks may add entries, which wait for
         another turn, and discard others.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.test_purgatory -*-
 """
-An operation that does as it is told, and what every purgatory must do with it.
+What every purgatory must do.
 """
 
 # Trial's assertions have no annotations.
@@ -8,126 +8,22 @@ An operation that does as it is told, and what every purgatory must do with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING, Any
-
-from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
 from ..interfaces import IDelayedOperation, IPurgatory
 from ..metrics.registry import SensorRegistry
-from ..operations import DelayedOperation, KeySet
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase as _TestCase
-else:
-    _TestCase = object
+from ..operations import KeySet
+from .operations import CuedOperation, fail
+from .reentrancy import ReentrancyContract
 
 
-class CuedOperation(DelayedOperation):
+class PurgatoryContract(ReentrancyContract):
     """
-    Completes when it is told, and remembers what became of it.
-
-    @ivar isReady: whether its condition holds; set it at will.
-    @ivar checks: how often it was asked.
-    @ivar told: what it was told, in order: C{"complete"}, C{"expire"},
-        C{"cancel"}.
-    """
-
-    def __init__(
-        self, delaySeconds: float = 30.0, isReady: bool = False, **cues: Callable[[CuedOperation], object]
-    ) -> None:
-        """
-        @param cues: what else to do: C{check} at each check, before looking at
-            L{isReady}, and C{complete}, C{expire} or C{cancel} when told so.
-            Whatever it raises goes to the purgatory.
-        """
-        super().__init__(delaySeconds)
-        self.isReady = isReady
-        self.checks = 0
-        self.told: list[str] = []
-        self._cues = cues
-
-    def tryComplete(self) -> bool:
-        """
-        Complete if ready.
-        """
-        self.checks += 1
-        self._act("check")
-        return self.isReady and self.forceComplete()
-
-    def onComplete(self) -> None:
-        """
-        Remember.
-        """
-        self._hear("complete")
-
-    def onExpiration(self) -> None:
-        """
-        Remember.
-        """
-        self._hear("expire")
-
-    def onCancel(self) -> None:
-        """
-        Remember.
-        """
-        self._hear("cancel")
-
-    def _hear(self, word: str) -> None:
-        self.told.append(word)
-        self._act(word)
-
-    def _act(self, cue: str) -> None:
-        if cue in self._cues:
-            self._cues[cue](self)
-
-
-def _fail(operation: CuedOperation) -> None:
-    """
-    A cue to raise.
-    """
-    raise ZeroDivisionError("as cued")
-
-
-class PurgatoryContract(_TestCase):
-    """
-    What an L{IPurgatory} must do.
+    What an L{IPurgatory} must do.  Say how to build one.
     """
 
     toleranceSeconds = 0.001
     """How late a timeout may be on a clock without lag."""
-
-    clock: Clock
-    purgatory: IPurgatory
-
-    def buildPurgatory(self, clock: Clock) -> IPurgatory:
-        """
-        Make an empty purgatory that takes its time from C{clock}.
-        """
-        raise NotImplementedError
-
-    def setUp(self) -> None:
-        """
-        Make a purgatory.
-        """
-        self.clock = Clock()
-        self.purgatory = self.buildPurgatory(self.clock)
-
-    def park(self, operation: CuedOperation, keys: Collection[Hashable] = ("key",)) -> CuedOperation:
-        """
-        Park what does not complete.
-        """
-        self.assertIs(self.purgatory.tryCompleteElseWatch(operation, keys), False)
-        return operation
-
-    def assertWaiting(self, count: int) -> None:
-        """
-        C{count} operations wait, and if that is none, there is no timer.
-        """
-        self.assertEqual((self.purgatory.watched, self.purgatory.delayed), (count, count))
-        if not count:
-            self.assertEqual(list(self.clock.getDelayedCalls()), [])
 
     def test_providesItsInterface(self) -> None:
         """
@@ -246,7 +142,7 @@ class PurgatoryContract(_TestCase):
         What the first check raises goes to the caller; the operation is not
         watched.
         """
-        operation = CuedOperation(check=_fail)
+        operation = CuedOperation(check=fail)
         self.assertRaises(ZeroDivisionError, self.purgatory.tryCompleteElseWatch, operation, ["key"])
         self.assertWaiting(0)
 
@@ -258,11 +154,38 @@ class PurgatoryContract(_TestCase):
 
         def check(operation: CuedOperation) -> None:
             if operation.checks == 2:
-                _fail(operation)
+                fail(operation)
 
         for keys in (["a", "b"], KeySet(["a", "b"])):
             operation = CuedOperation(check=check)
             self.assertRaises(ZeroDivisionError, self.purgatory.tryCompleteElseWatch, operation, keys)
+            self.assertWaiting(0)
+            self.assertEqual(self.purgatory.cancelForKey("a"), [])
+
+    def test_secondCheckRaisesOnceCompleted(self) -> None:
+        """
+        So does what an operation raises as it completes in its second check.
+        """
+
+        def check(operation: CuedOperation) -> None:
+            operation.isReady = operation.checks == 2
+
+        operation = CuedOperation(check=check, complete=fail)
+        self.assertRaises(ZeroDivisionError, self.purgatory.tryCompleteElseWatch, operation, ["key"])
+        self.assertTrue(operation.completed)
+        self.assertWaiting(0)
+
+    def test_unhashable(self) -> None:
+        """
+        An operation whose class cannot be hashed is refused, and leaves
+        nothing behind.
+        """
+
+        class Equal(CuedOperation):
+            __hash__ = None  # type: ignore[assignment]
+
+        for keys in (["a", "b"], KeySet(["a", "b"])):
+            self.assertRaises(TypeError, self.purgatory.tryCompleteElseWatch, Equal(), keys)
             self.assertWaiting(0)
             self.assertEqual(self.purgatory.cancelForKey("a"), [])
 
@@ -402,207 +325,6 @@ class PurgatoryContract(_TestCase):
         self.assertEqual((operation.told, operation.completed, other.told), (["cancel"], False, []))
         self.assertWaiting(1)
 
-    def test_checkRaises(self) -> None:
-        """
-        An operation that raises when it is checked is logged and waits on; the
-        others under the key are checked all the same.
-        """
-        failing = self.park(CuedOperation())
-        failing._cues["check"] = _fail
-        ready = self.park(CuedOperation())
-        ready.isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
-        self.assertEqual((ready.told, failing.told), (["complete"], []))
-        self.assertWaiting(1)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_completionRaises(self) -> None:
-        """
-        An operation that raises while it completes is logged, counts, and is
-        over.
-        """
-        failing, other = self.park(CuedOperation(complete=_fail)), self.park(CuedOperation())
-        failing.isReady = other.isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 2)
-        self.assertEqual((failing.completed, other.told), (True, ["complete"]))
-        self.assertWaiting(0)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_expiryRaises(self) -> None:
-        """
-        Operations that raise when their time is up are logged; all others
-        expire on time.
-        """
-        cues: list[dict[str, Any]] = [{"complete": _fail}, {"expire": _fail}, {}, {}]
-        operations = [self.park(CuedOperation(1.0 + delay, **each)) for delay in (0.0, 0.5) for each in cues]
-        self.clock.advance(1.0)
-        self.assertEqual([each.completed for each in operations], [True] * 4 + [False] * 4)
-        self.clock.advance(1.0)
-        self.assertEqual([each.completed for each in operations], [True] * 8)
-        self.assertEqual([each.told for each in operations if not each._cues], [["complete", "expire"]] * 4)
-        self.assertEqual(self.purgatory.expirations, 8)
-        self.assertWaiting(0)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
-
-    def test_cancelRaises(self) -> None:
-        """
-        An operation that raises when it is cancelled is logged; the others are
-        cancelled all the same.
-        """
-        operations = [self.park(CuedOperation(cancel=_fail)), self.park(CuedOperation())]
-        self.assertEqual(self.purgatory.cancelForKey("key"), operations)
-        self.assertEqual([each.told for each in operations], [["cancel"]] * 2)
-        self.assertWaiting(0)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_parkWhileChecked(self) -> None:
-        """
-        What is parked under a key while it is being checked stays there.
-        """
-        added: list[CuedOperation] = []
-        for cue in ("check", "complete"):
-            operation = self.park(CuedOperation())
-            operation._cues[cue] = lambda _: added.append(self.park(CuedOperation()))
-            operation.isReady = True
-            self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
-        self.assertWaiting(2)
-        for each in added:
-            each.isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 2)
-
-    def test_completeOthersWhileChecked(self) -> None:
-        """
-        An operation that completes others takes them along: they are not
-        checked any more, and not counted.
-        """
-        others = [CuedOperation(), CuedOperation()]
-        operation = self.park(CuedOperation(complete=lambda _: [each.forceComplete() for each in others]))
-        for each in others:
-            self.park(each)
-        operation.isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
-        self.assertEqual([(each.checks, each.told) for each in others], [(2, ["complete"])] * 2)
-        self.assertWaiting(0)
-
-    def test_cancelWhileChecked(self) -> None:
-        """
-        Cancelling a key while it is checked cancels what has not completed.
-        """
-        operation = self.park(CuedOperation(complete=lambda _: self.purgatory.cancelForKey("key")))
-        other = self.park(CuedOperation())
-        operation.isReady = other.isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
-        self.assertEqual((operation.told, other.told), (["complete"], ["cancel"]))
-        self.assertWaiting(0)
-
-    def test_cancelItselfWhileParked(self) -> None:
-        """
-        An operation that is cancelled within its second check is not watched.
-        """
-        operation = self.park(CuedOperation(check=lambda each: each.checks == 2 and each.cancel()))
-        self.assertEqual(operation.told, ["cancel"])
-        self.assertWaiting(0)
-
-    def test_parkAgainWhenCancelled(self) -> None:
-        """
-        What one operation parks again as it is cancelled stays parked, and
-        is not told that it was cancelled.
-        """
-        second = CuedOperation()
-
-        def parkBoth(operation: CuedOperation) -> None:
-            self.park(operation)
-            self.park(second)
-
-        first = self.park(CuedOperation(cancel=parkBoth))
-        self.park(second)
-        self.assertEqual(self.purgatory.cancelForKey("key"), [first, second])
-        self.assertEqual((first.told, second.told), (["cancel"], []))
-        self.assertWaiting(2)
-
-    def test_checkWithinCheck(self) -> None:
-        """
-        A check asked for within a check, of the same key or another, is done
-        before the outer one returns, and counted there.
-        """
-        nested: list[int] = []
-
-        def complete(_: CuedOperation) -> None:
-            first.isReady = other.isReady = True
-            nested.extend(self.purgatory.checkAndComplete(key) for key in ("key", "other", "unknown"))
-
-        first, other = self.park(CuedOperation()), self.park(CuedOperation(), ["other"])
-        last = self.park(CuedOperation(complete=complete))
-        last.isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 3)
-        self.assertEqual([each.told for each in (first, other, last)], [["complete"]] * 3)
-        self.assertEqual(nested, [0, 0, 0])
-        self.assertWaiting(0)
-
-    def test_longChain(self) -> None:
-        """
-        Completions that trigger each other may be far more than the stack has
-        room for.
-        """
-
-        def complete(operation: CuedOperation) -> None:
-            following = successors.get(operation)
-            if following is not None:
-                following.isReady = True
-            self.purgatory.checkAndComplete("key")
-
-        operations = [self.park(CuedOperation(complete=complete)) for _ in range(1200)]
-        # The last one is first, so that each pass completes one.
-        successors = dict(zip(operations[1:], operations, strict=False))
-        operations[-1].isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 1200)
-        self.assertEqual([each.told for each in operations], [["complete"]] * 1200)
-        self.assertWaiting(0)
-
-    def test_checksThatAskForChecks(self) -> None:
-        """
-        Operations that ask for a check of their key whenever they are checked
-        do not keep the purgatory busy for ever.
-        """
-        operations = [self.park(CuedOperation()) for _ in range(3)]
-        for each in operations:
-            each._cues["check"] = lambda _: self.purgatory.checkAndComplete("key")
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 0)
-        operations[1].isReady = True
-        self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
-        self.assertWaiting(2)
-
-    def test_expiryTakesOthersAlong(self) -> None:
-        """
-        An operation completed or cancelled by another that expires in the same
-        turn does not expire.
-        """
-        completed, cancelled = CuedOperation(1.0), CuedOperation(1.0)
-
-        def expire(_: CuedOperation) -> None:
-            completed.forceComplete()
-            cancelled.cancel()
-
-        self.park(CuedOperation(1.0, expire=expire))
-        self.park(completed)
-        self.park(cancelled)
-        self.clock.advance(1.0)
-        self.assertEqual((completed.told, cancelled.told), (["complete"], ["cancel"]))
-        self.assertEqual(self.purgatory.expirations, 1)
-        self.assertWaiting(0)
-
-    def test_parkWhenExpiring(self) -> None:
-        """
-        What an expiring operation parks waits for its own time.
-        """
-        following = CuedOperation(1.0)
-        self.park(CuedOperation(1.0, complete=lambda _: self.park(following)))
-        self.clock.advance(1.5)
-        self.assertEqual(following.told, [])
-        self.clock.advance(1.0)
-        self.assertEqual(following.told, ["complete", "expire"])
-        self.assertWaiting(0)
-
     def test_shutdown(self) -> None:
         """
         Shutting down cancels everything once, leaves no timer, and may be
@@ -626,40 +348,6 @@ class PurgatoryContract(_TestCase):
         operation = self.park(CuedOperation())
         self.assertEqual(operation.told, ["cancel"])
         self.assertWaiting(0)
-
-    def test_shutdownFromWithin(self) -> None:
-        """
-        Any method of an operation may shut the purgatory down; what waits is
-        then cancelled, that operation included unless it is over.
-        """
-        for cue, told in [("check", ["cancel"]), ("complete", ["complete"]), ("expire", ["complete", "expire"])]:
-            with self.subTest(cue=cue):
-                purgatory = self.purgatory = self.buildPurgatory(self.clock)
-                operation, other = self.park(CuedOperation(1.0)), self.park(CuedOperation(1.0))
-                operation._cues[cue] = lambda _: self.purgatory.shutdown()
-                operation.isReady = cue == "complete"
-                if cue == "expire":
-                    self.clock.advance(1.0)
-                else:
-                    purgatory.checkAndComplete("key")
-                self.assertEqual((operation.told, other.told), (told, ["cancel"]))
-                self.assertWaiting(0)
-
-    def test_shutdownWhileParking(self) -> None:
-        """
-        A shutdown within either check of an operation that is being parked
-        cancels it.
-        """
-        for number in (1, 2):
-            self.purgatory = self.buildPurgatory(self.clock)
-
-            def shutDown(each: CuedOperation, number: int = number) -> None:
-                if each.checks == number:
-                    self.purgatory.shutdown()
-
-            operation = self.park(CuedOperation(check=shutDown))
-            self.assertEqual(operation.told, ["cancel"])
-            self.assertWaiting(0)
 
     def test_clock(self) -> None:
         """

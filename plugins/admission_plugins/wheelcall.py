@@ -1,0 +1,103 @@
+# -*- test-case-name: tests.test_wheel -*-
+"""
+A call that a timing wheel is to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.interfaces import IDelayedCall
+from zope.interface import implementer
+
+from admission.operations import TimerEntry
+
+if TYPE_CHECKING:
+    from .wheel import TimingWheel
+
+
+def _called() -> None:
+    """
+    Takes the place of the function of a call that was made.
+    """
+
+
+@implementer(IDelayedCall)
+class WheelCall(TimerEntry):
+    """
+    What L{TimingWheel.callLater} returns.
+    """
+
+    __slots__ = ("_args", "_function", "_wheel")
+
+    def __init__(self, wheel: TimingWheel, function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._wheel: TimingWheel | None = wheel
+        self._function: Callable[..., object] | None = function
+        self._args = args
+
+    def getTime(self) -> float:
+        """
+        When the call is due, in seconds of the wheel's clock.
+        """
+        return self.dueSeconds
+
+    def active(self) -> bool:
+        """
+        Whether the call is still to come.
+        """
+        return self._wheel is not None
+
+    def cancel(self) -> None:
+        """
+        Do not call.
+
+        @raise AlreadyCalled: if it was called.
+        @raise AlreadyCancelled: if it was cancelled before.
+        """
+        wheel = self._wheel or self._refuse()
+        wheel.discard(self)
+        self._wheel = self._function = None
+        self._args = ()
+
+    def reset(self, secondsFromNow: float) -> None:
+        """
+        Call after C{secondsFromNow} instead, earlier or later than planned.
+
+        @raise AlreadyCalled: if it was called.
+        @raise AlreadyCancelled: if it was cancelled.
+        @raise ValueError: if C{secondsFromNow} is not a finite number; the
+            call stays as it was.
+        """
+        wheel = self._wheel or self._refuse()
+        wheel.move(self, secondsFromNow)
+
+    def delay(self, secondsLater: float) -> None:
+        """
+        Call C{secondsLater} than planned, or earlier if that is negative.
+
+        @raise AlreadyCalled: if it was called.
+        @raise AlreadyCancelled: if it was cancelled.
+        @raise ValueError: if C{secondsLater} is not a finite number; the call
+            stays as it was.
+        """
+        wheel = self._wheel or self._refuse()
+        wheel.move(self, secondsLater, self.dueSeconds)
+
+    def expire(self) -> None:
+        """
+        For the wheel.
+        """
+        function, args = self._function, self._args
+        self._wheel, self._function, self._args = None, _called, ()
+        assert function is not None
+        function(*args)
+
+    def _refuse(self) -> TimingWheel:
+        raise AlreadyCancelled if self._function is None else AlreadyCalled
+
+    def __repr__(self) -> str:
+        if self._wheel is not None:
+            return f"<WheelCall of {self._function!r}, due at {self.dueSeconds:.3f} s>"
+        return f"<WheelCall {'cancelled' if self._function is None else 'called'}>"
