@@ -52,7 +52,7 @@ class BenchmarkTests(SynchronousTestCase):
         self.assertIs(results["quick"], True)
         return results
 
-    def check(self, rows: Any, keys: set[str], **competitors: set[str]) -> None:
+    def check(self, rows: Any, keys: set[str], /, **competitors: set[str]) -> None:
         """
         Every row has these keys and positive figures, and the competitors are all there.
         """
@@ -117,6 +117,66 @@ class BenchmarkTests(SynchronousTestCase):
             role={"producers", "consumers"},
             pool={"unbounded", "bounded:256MiB", "bounded:4MiB"},
         )
+
+    def test_purgatory(self) -> None:
+        """
+        Every way to wait is measured at saturation and at a steady rate, with keys that stay and keys that change
+        where keys matter; and nothing is left of operations that have completed.
+        """
+        results = self.results("purgatory")
+        lateness = {"lateP50Milliseconds", "lateP99Milliseconds"}
+        workloads = {"light", "heavy"}
+        purgatories = {"WheelPurgatory", "CallLaterPurgatory"}
+        peers = {"callLater", "addTimeout", "asyncio"}
+        saturation = results["saturation"]
+        self.check(
+            saturation,
+            COSTS | lateness | {"workload", "keys", "way", "ratioToCallLater"},
+            workload=workloads,
+            way=peers | purgatories,
+        )
+        self.assertEqual({row["way"] for row in saturation if row["keys"] == "fresh"}, {"callLater"} | purgatories)
+        self.check(
+            results["harness"],
+            {"workload", "keys", "cpuMicroseconds"},
+            workload=workloads,
+            keys={"fixed", "fresh"},
+        )
+        self.check(
+            results["steady"],
+            lateness
+            | {"offeredPerSecond", "way", "sustained", "cpuMicroseconds", "largestLagMilliseconds", "peakKibibytes"},
+            offeredPerSecond={25_000, 105_000},
+            way=peers | purgatories,
+        )
+        for row in results["memory"]:
+            self.assertLess(abs(row["leftPercent"]), 1.0, row)
+        self.assertEqual({row["keys"] for row in results["memory"]}, {"fixed", "fresh"})
+
+    def test_timers(self) -> None:
+        """
+        The wheel and its peers set, cancel and expire the same timers, with
+        and without the garbage collector, and each one's memory is known.
+        """
+        results = self.results("timers")
+        timers = {"reactor.callLater", "asyncio", "heapq", "TimingWheel"}
+        self.check(
+            results["times"],
+            {
+                "operation",
+                "outstanding",
+                "garbageCollector",
+                "timers",
+                "nanoseconds",
+                "callLaterRatio",
+                "spreadPercent",
+            },
+            operation={"insert+cancel", "insert+expire"},
+            outstanding={10_000, 100_000},
+            garbageCollector={"on", "off"},
+            timers=timers,
+        )
+        self.check(results["memory"], {"timers", "outstanding", "bytesEach", "bytesEachWithArgument"}, timers=timers)
 
 
 class MeasureTests(SynchronousTestCase):
