@@ -316,7 +316,8 @@ class Request:
     What a policy learns of a request: enough to decide, nothing of the
     protocol it came by.
 
-    @ivar kind: what is asked for, in the protocol's words (C{"produce"}).
+    @ivar kind: what is asked for, in the protocol's words (C{"Produce"});
+        L{CONNECTION} for a connection that has been opened.
     @ivar principal: who asks, as the server authenticated it.
     @ivar clientId: what the client calls itself; may be empty.
     @ivar peer: the address of the client, without its port.
@@ -330,6 +331,10 @@ class Request:
     peer: str
     sizeBytes: int
     identities: Sequence[int] = ()
+
+
+CONNECTION = "connection"
+"""The kind of L{Request} that stands for a connection being opened."""
 
 
 @frozen
@@ -362,15 +367,75 @@ class Decision:
     reason: str = ""
 
 
+ADMITTED = Decision()
+"""What a policy answers that has nothing against a request."""
+
+DEFAULT = "<default>"
+"""In a L{QuotaEntity}, whoever has no limit of their own."""
+
+
+@frozen
+class QuotaEntity:
+    """
+    Whom a limit is for: a user, a client id, a client id of one user, or an
+    address.  Each is a name, L{DEFAULT}, or L{None} if the entity is not about
+    that.
+
+    @ivar user: a principal.
+    @ivar clientId: what a client calls itself.
+    @ivar ip: an address without its port; never together with the others.
+    """
+
+    user: str | None = None
+    clientId: str | None = None
+    ip: str | None = None
+
+
+@frozen
+class QuotaStatus:
+    """
+    How one client stands with one limit.
+
+    @ivar limitName: such as C{"producer_byte_rate"}.
+    @ivar limit: its value, in the unit of the limit.
+    @ivar entity: whom it was set for; it may be shared with others.
+    @ivar used: how much of it is used now, in the same unit.
+    @ivar delaySeconds: for how long the client would be held back now; zero or more.
+    """
+
+    limitName: str
+    limit: float
+    entity: QuotaEntity
+    used: float
+    delaySeconds: float
+
+    @property
+    def utilization(self) -> float:
+        """
+        The fraction used; 1.0 is all of it.
+        """
+        return self.used / self.limit
+
+
 class IQuotaPolicy(Interface):
     """
     How fast each client may go.  Handed a clock when built, and no reactor, so
     that the same object replays a recorded trace offline.
+
+    Several policies may be in force; L{admission.quotas.Quotas} asks them all
+    and lets the largest delay win.  All methods are for the reactor's thread.
     """
 
     limitNames: Sequence[str] = Attribute("The limits that L{configure} understands.")
     horizonSeconds: float | None = Attribute(
         "How long the policy remembers: two requests further apart do not influence each other.  L{None}: for ever."
+    )
+    isLimiting: bool = Attribute(
+        "Whether it limits anybody.  While it does not, nobody asks it, so that it costs nothing.  Only L{configure} "
+        "may change it."
+    )
+    isShadow: bool = Attribute(
+        "Whether it is on trial: it decides and counts, but whoever asks it refuses and delays nobody."
     )
 
     def decide(request: Request) -> Decision:
@@ -382,28 +447,30 @@ class IQuotaPolicy(Interface):
         """
         How much a read may return now.
 
-        @return: bytes, zero or more; L{None} for no limit.
+        @return: bytes.  Zero if the client is over its quota already: then it
+            is answered without anything, and L{record} says for how long it
+            is held back.  L{None} for no limit.
         """
 
     def record(request: Request, usage: Usage) -> float:
         """
-        Count what an admitted request took.
+        Count what an admitted request took.  With an empty usage it only asks.
 
         @return: for how many seconds the client should be held back; zero or more.
         """
 
-    def configure(entity: Hashable, limits: Mapping[str, float | None]) -> None:
+    def configure(entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
         """
         Set or (with L{None}) remove limits of one entity.
 
-        @raise ValueError: for an unknown limit or one that is not positive;
-            nothing is changed then.
+        @raise ValueError: for an unknown limit, one that is not positive, or an
+            entity that the policy cannot limit; nothing is changed then.
         """
 
-    def explain(entity: Hashable) -> Mapping[str, Any]:
+    def explain(request: Request) -> Sequence[QuotaStatus]:
         """
-        Which limit holds for C{entity}, where it comes from and how much of
-        it is used.
+        Which limits hold for whoever would send C{request}, whatever its kind,
+        where they come from and how much of each is used.  Changes nothing.
         """
 
     def sweep() -> None:
@@ -415,6 +482,14 @@ class IQuotaPolicy(Interface):
         """
         What the policy limits by: requests of different keys do not influence
         each other.
+        """
+
+    def addSensors(registry: Any, name: str) -> None:
+        """
+        Publish what can be measured.
+
+        @param registry: an L{admission.metrics.registry.SensorRegistry}.
+        @param name: what the policy is called where it is used.
         """
 
 
@@ -458,11 +533,16 @@ class PolicyContext:
     @ivar wallSeconds: seconds since the epoch, for records only.
     @ivar largestRequestBytes: the server's limit for one request, or L{None}
         if the policy is to choose.
+    @ivar quotaWindows: how many sampled windows a rate is taken over, if the
+        description does not say (C{quota.window.num}).
+    @ivar quotaWindowSeconds: the length of one (C{quota.window.size.seconds}).
     """
 
     clock: Any
     wallSeconds: Callable[[], float] = field(repr=False)
     largestRequestBytes: int | None = None
+    quotaWindows: int = 11
+    quotaWindowSeconds: float = 1.0
 
 
 class IPolicyFactory(Interface):

@@ -26,6 +26,10 @@ class Address(NamedTuple):
     port: int
 
 
+ANONYMOUS = "ANONYMOUS"
+"""The principal of clients that have not logged in, where they need not."""
+
+
 @frozen
 class Call:
     """
@@ -34,11 +38,17 @@ class Call:
     @ivar apiVersion: the version it was sent in.
     @ivar request: kio's entity for that version.
     @ivar advertised: where this client is to find the broker.
+    @ivar principal: who asks: the name it has logged in with, or L{ANONYMOUS}.
+    @ivar clientId: what the client calls itself; may be empty.
+    @ivar host: its address, without the port.
     """
 
     apiVersion: int
     request: Any
     advertised: Address
+    principal: str
+    clientId: str
+    host: str
 
 
 Answer = Mapping[str, Any] | Sequence[bytes]

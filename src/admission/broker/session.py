@@ -23,7 +23,7 @@ from ..wire.primitives import MalformedRequest
 from ..wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 from .api import configs, fetch, metadata, produce, topics
-from .broker import SYNCED, Address, Answer, Broker, Call, Serve
+from .broker import ANONYMOUS, SYNCED, Address, Answer, Broker, Call, Serve
 
 CLOSING = "closing"
 """A reason to be mute: the connection closes after the next response."""
@@ -101,10 +101,12 @@ class KafkaConnection(AdmittedProtocol):
 
     @ivar advertised: where the client is told to find the broker; L{None} for
         the address that it has reached.
+    @ivar principal: who is at the other end.
     """
 
     headBytes = 2
     advertised: Address | None = None
+    principal = ANONYMOUS
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -223,7 +225,7 @@ class KafkaConnection(AdmittedProtocol):
             assert self.transport is not None
             reached = self.transport.getHost()
             self.advertised = Address(getattr(reached, "host", "localhost"), getattr(reached, "port", -1))
-        return Call(header.apiVersion, entity, self.advertised)
+        return Call(header.apiVersion, entity, self.advertised, self.principal, header.clientId or "", self.host)
 
     def _answer(self, header: RequestHeader, answer: Answer) -> None:
         body = encodeResponse(header.apiKey, header.apiVersion, answer) if isinstance(answer, Mapping) else list(answer)
