@@ -4,12 +4,15 @@ L{admission.metrics.rate}.
 
 from __future__ import annotations
 
+from copy import deepcopy
+from math import isnan
+
 from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.rate import SampledTotal, TimeShare
+from admission.metrics.rate import RecentRate, SampledMean, SampledTotal, TimeShare
 
 
 @define
@@ -53,7 +56,7 @@ class Windows:
 
     def measure(self, now: int) -> tuple[int, float]:
         """
-        The total and the seconds it covers.
+        The total and the seconds it covers; forgets what no longer counts.
         """
         for sample in self.ring:
             if now - sample.last >= self.samples * self.windowSeconds:
@@ -132,6 +135,27 @@ class SampledTotalTests(SynchronousTestCase):
         total = SampledTotal(11, 1.0)
         self.assertEqual((total.total(7.0), total.rate(7.0), total.spanSeconds(7.0)), (0, 0.0, 10.0))
 
+    def test_isEmpty(self) -> None:
+        """
+        It is empty before the first record, and when that was so long ago that
+        nothing counts.
+        """
+        total = SampledTotal(11, 1.0)
+        self.assertTrue(total.isEmpty(0.0))
+        total.record(5, 0.0)
+        total.record(5, 0.5)
+        self.assertEqual([total.isEmpty(at) for at in (0.5, 11.25, 11.5)], [False, False, True])
+
+    def test_noRoundingPilesUp(self) -> None:
+        """
+        What has come and gone leaves nothing behind, not even a rounding error.
+        """
+        total = SampledTotal(2, 1.0)
+        for step in range(1000):
+            total.record(0.1, step * 0.3)
+        total.record(0.7, 1000.0)
+        self.assertEqual(total.total(1000.0), 0.7)
+
     def test_refusesWhatIsNotPositive(self) -> None:
         """
         No windows, or windows without length, are a mistake.
@@ -142,24 +166,43 @@ class SampledTotalTests(SynchronousTestCase):
     @given(
         samples=st.integers(1, 5),
         windowSeconds=st.integers(1, 4),
-        steps=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 100), st.booleans()), max_size=40),
+        steps=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 100), st.integers(0, 12)), max_size=40),
     )
     def test_agreesWithTheDescription(
-        self, samples: int, windowSeconds: int, steps: list[tuple[int, int, bool]]
+        self, samples: int, windowSeconds: int, steps: list[tuple[int, int, int]]
     ) -> None:
         """
-        Whatever is recorded and asked when, total and span are those of the
-        arithmetic that Kafka documents.
+        Whatever is recorded when, total and span are those of the arithmetic
+        that Kafka documents, which looks after each record; and looking later
+        changes nothing.
         """
         total, windows = SampledTotal(samples, windowSeconds), Windows(samples, windowSeconds)
         now = 0
-        for pause, value, isAsked in steps:
+        for pause, value, later in steps:
             now += pause
             total.record(value, now)
             windows.record(value, now)
-            if isAsked:
-                self.assertEqual((total.total(now), total.spanSeconds(now)), windows.measure(now))
-        self.assertEqual((total.total(now), total.spanSeconds(now)), windows.measure(now))
+            self.assertEqual(total.measure(now), windows.measure(now))
+            self.assertEqual(total.measure(now + later), deepcopy(windows).measure(now + later))
+            self.assertEqual((total.total(now), total.spanSeconds(now)), total.measure(now))
+
+
+class SampledMeanTests(SynchronousTestCase):
+    """
+    L{SampledMean}.
+    """
+
+    def test_mean(self) -> None:
+        """
+        The mean is over what was recorded in the last windows, and no number
+        where that is nothing.
+        """
+        mean = SampledMean(2, 30.0)
+        self.assertTrue(isnan(mean.mean(0.0)))
+        mean.record(100.0, 0.0)
+        mean.record(300.0, 40.0)
+        self.assertEqual([mean.mean(at) for at in (40.0, 59.0, 60.0, 99.0)], [200.0, 200.0, 300.0, 300.0])
+        self.assertTrue(isnan(mean.mean(100.0)))
 
 
 class TimeShareTests(SynchronousTestCase):
@@ -248,3 +291,29 @@ class TimeShareTests(SynchronousTestCase):
             self.assertTrue(0.0 <= value <= 1.0, value)
             if sinceSeconds is not None and now - sinceSeconds > 1e-6:
                 self.assertGreater(value, 0.0)
+
+
+class RecentRateTests(SynchronousTestCase):
+    """
+    L{RecentRate} looks at a total now and then.
+    """
+
+    def test_sinceAReading(self) -> None:
+        """
+        The rate is that since a reading ten seconds ago or longer, however often
+        somebody looks.
+        """
+        recent = RecentRate(100.0)
+        self.assertEqual(recent.rate(50.0, 105.0), 10.0)
+        self.assertEqual(recent.rate(200.0, 110.0), 20.0)
+        self.assertEqual(recent.rate(200.0, 114.0), 200.0 / 14)
+        # From here on the reading at 110 s counts.
+        self.assertEqual(recent.rate(500.0, 120.0), 30.0)
+        self.assertEqual(recent.rate(500.0, 125.0), 20.0)
+        self.assertEqual(recent.rate(500.0, 130.0), 0.0)
+
+    def test_atOnce(self) -> None:
+        """
+        A reading in the moment it begins is a number.
+        """
+        self.assertEqual(RecentRate(100.0).rate(0.0, 100.0), 0.0)

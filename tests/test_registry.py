@@ -60,6 +60,23 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(list(registry), [])
         self.assertRaises(KeyError, registry.__getitem__, "WaitSeconds")
 
+    def test_family(self) -> None:
+        """
+        A family yields what there is at that moment, with labels, and is found
+        by name, apart from what has a single value.
+        """
+        registry = SensorRegistry()
+        rates = {"a": 1.0}
+        registry.addFamily("Rate", ["client"], lambda: [((client,), rate) for client, rate in rates.items()])
+        registry.addFamily("Refusals", ("client", "user"), list, isCounter=True)
+        rates["b"] = 2.0
+        family = registry.families["Rate"]
+        self.assertEqual((family.labelNames, family.isCounter), (("client",), False))
+        self.assertEqual(list(family.read()), [(("a",), 1.0), (("b",), 2.0)])
+        self.assertEqual([(name, each.isCounter) for name, each in registry.families.items()],
+                         [("Rate", False), ("Refusals", True)])  # fmt: skip
+        self.assertEqual(list(registry), [])
+
     def test_order(self) -> None:
         """
         Iterating yields gauges and then counters, each in the order they came.
@@ -78,10 +95,12 @@ class SensorRegistryTests(SynchronousTestCase):
         registry.addGauge("Level", lambda: 1)
         registry.addCounter("Refusals")
         registry.addHistogram("WaitSeconds", Histogram())
-        for name in ("Level", "Refusals", "WaitSeconds"):
+        registry.addFamily("Rate", ("client",), list)
+        for name in ("Level", "Refusals", "WaitSeconds", "Rate"):
             self.assertIn(name, str(self.assertRaises(ValueError, registry.addGauge, name, lambda: 2)))
             self.assertRaises(ValueError, registry.addCounter, name)
             self.assertRaises(ValueError, registry.addHistogram, name, Histogram())
+            self.assertRaises(ValueError, registry.addFamily, name, (), list)
         self.assertEqual(list(registry), [("Level", 1), ("Refusals", 0)])
 
     def test_unknownNames(self) -> None:

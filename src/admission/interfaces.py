@@ -345,11 +345,17 @@ class Usage:
     @ivar requestBytes: bytes received, without the length prefix.
     @ivar responseBytes: bytes sent in answer.
     @ivar serviceSeconds: time the server worked on it, waiting excluded.
+    @ivar connections: connections opened.
     """
 
     requestBytes: int = 0
     responseBytes: int = 0
     serviceSeconds: float = 0.0
+    connections: int = 0
+
+
+NOTHING = Usage()
+"""The usage to record when only the delay is of interest."""
 
 
 @frozen
@@ -430,6 +436,9 @@ class IQuotaPolicy(Interface):
     horizonSeconds: float | None = Attribute(
         "How long the policy remembers: two requests further apart do not influence each other.  L{None}: for ever."
     )
+    limits: Mapping[QuotaEntity, Mapping[str, float]] = Attribute(
+        "The limits in force, those that it was built with included.  A live view; do not change it."
+    )
     isLimiting: bool = Attribute(
         "Whether it limits anybody.  While it does not, nobody asks it, so that it costs nothing.  Only L{configure} "
         "may change it."
@@ -441,6 +450,7 @@ class IQuotaPolicy(Interface):
     def decide(request: Request) -> Decision:
         """
         May C{request} go ahead?  Changes nothing: another policy may refuse.
+        Only asked where the protocol has a way to say no.
         """
 
     def budgetBytes(request: Request) -> int | None:
@@ -506,20 +516,53 @@ class IRestorable(Interface):
 
 class IMetricsExporter(Interface):
     """
-    Where admission events and sensor samples go.  Called in batches, off the
-    path of any request; bounded, and counting what it had to drop.
+    Where admission events and sensor samples go.
+
+    Events come one by one as they happen, on the path of requests, since what
+    waits for a batch dies with the process.  So an exporter takes a microsecond
+    or two, never waits, and is bounded: what it has no room for it drops and
+    counts.  All methods are for the reactor's thread.
     """
 
-    droppedEvents: int = Attribute("How many events were dropped for lack of room.")
+    droppedEvents: int = Attribute("How many events and samples were dropped for lack of room.")
 
-    def exportEvents(events: Sequence[Any]) -> None:
+    def start(origin: Any, deferToThread: Callable[..., Any]) -> None:
         """
-        Take a batch of admission events.  Must not block.
+        Begin.  Called once, before the first event.
+
+        @param origin: an L{admission.metrics.events.Origin}: what is the same
+            for all events.
+        @param deferToThread: as L{twisted.internet.threads.deferToThread}, for
+            what waits for the disk or the network.
+        @raise OSError: if it cannot; the server does not start then.
+        """
+
+    def exportEvent(event: Any) -> None:
+        """
+        Take an event: one of the classes of L{admission.metrics.events}.  It
+        does not change any more.
         """
 
     def exportSamples(samples: Sequence[Any]) -> None:
         """
-        Take a batch of sensor samples.  Must not block.
+        Take what the sensors said at one moment, as
+        L{admission.metrics.events.SensorSample}.
+        """
+
+    def addSensors(registry: Any, name: str) -> None:
+        """
+        Publish what can be measured, besides C{droppedEvents}.
+
+        @param registry: an L{admission.metrics.registry.SensorRegistry}.
+        @param name: what the exporter is called where it is used.
+        """
+
+    def stop() -> Any:
+        """
+        Take no more events.
+
+        @return: a L{Deferred <twisted.internet.defer.Deferred>} that fires when
+            everything is where it is to stay; it does not fail.
         """
 
 

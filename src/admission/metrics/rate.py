@@ -5,21 +5,32 @@ Sampled windows: how much happened lately, in constant memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_Window = tuple[float, float, float]
+"""When it began, when it was last recorded in, and how much."""
+
+_NEVER = float("-inf")
+_LEAST_SPAN_SECONDS = 0.001
+
 
 class SampledTotal:
     """
     What was recorded during the last C{samples} windows of C{windowSeconds}
     each, forgotten a window at a time.
 
-    The arithmetic is that of Kafka's C{SampledStat} and C{Rate}: a ring of
-    C{samples + 1} windows, the window in progress included; a window starts at
-    its first record and not on a grid.
+    The arithmetic is that of Kafka's C{SampledStat} and C{Rate}: C{samples + 1}
+    windows, the one in progress included; a window starts at its first record
+    and not on a grid, and counts until C{samples} windows have passed since its
+    last.  Unlike in Kafka, looking leaves no trace, so whoever looks decides
+    nothing.
 
     @ivar samples: how many windows count.
     @ivar windowSeconds: the length of one.
     """
 
-    __slots__ = ("_current", "_last", "_starts", "_values", "samples", "windowSeconds")
+    # The window in progress is spread over slots: nearly every record adds to it.
+    __slots__ = ("_last", "_older", "_olderTotal", "_start", "_value", "samples", "windowSeconds")
 
     def __init__(self, samples: int, windowSeconds: float) -> None:
         """
@@ -29,29 +40,41 @@ class SampledTotal:
             raise ValueError(f"samples and windowSeconds must be positive, not {samples} and {windowSeconds}")
         self.samples = samples
         self.windowSeconds = windowSeconds
-        self._current = 0
-        self._values: list[float] = []
-        self._starts: list[float] = []
-        self._last: list[float] = []
+        self._start = self._last = _NEVER
+        self._value: float = 0
+        self._older: Sequence[_Window] = ()
+        self._olderTotal: float = 0
 
     def record(self, value: float, nowSeconds: float) -> None:
         """
         Count C{value} at C{nowSeconds}, on a clock that does not go back.
         """
-        if not self._values:
-            self._open(nowSeconds)
-        elif nowSeconds - self._starts[self._current] >= self.windowSeconds:
-            self._current = (self._current + 1) % (self.samples + 1)
-            self._open(nowSeconds)
-        self._values[self._current] += value
-        self._last[self._current] = nowSeconds
+        if nowSeconds - self._start >= self.windowSeconds:
+            self._advance(nowSeconds)
+        self._value += value
+        self._last = nowSeconds
+
+    def measure(self, nowSeconds: float) -> tuple[float, float]:
+        """
+        L{total} and L{spanSeconds} at once.
+        """
+        keptSeconds = self.samples * self.windowSeconds
+        if nowSeconds - self._last >= keptSeconds:
+            return 0, self._span(0.0)
+        older = self._older
+        if not older:
+            return self._value, self._span(nowSeconds - self._start)
+        if nowSeconds - older[0][1] < keptSeconds:
+            return self._olderTotal + self._value, self._span(nowSeconds - older[0][0])
+        live = [window for window in older if nowSeconds - window[1] < keptSeconds]
+        start = live[0][0] if live else self._start
+        return sum(value for _, _, value in live) + self._value, self._span(nowSeconds - start)
 
     def total(self, nowSeconds: float) -> float:
         """
         The sum of what was recorded in the windows that still count.
         """
-        self._purge(nowSeconds)
-        return sum(self._values)
+        return self.measure(nowSeconds)[0]
 
     def spanSeconds(self, nowSeconds: float) -> float:
         """
@@ -59,36 +82,77 @@ class SampledTotal:
         count even where nothing was recorded in them, so that the first
         records do not look like a burst.
         """
-        self._purge(nowSeconds)
-        oldest = min(self._starts, default=nowSeconds)
-        elapsed = nowSeconds - oldest
-        whole = int(elapsed // self.windowSeconds)
-        if whole < self.samples - 1:
-            elapsed += (self.samples - 1 - whole) * self.windowSeconds
-        return max(elapsed, 0.001)
+        return self.measure(nowSeconds)[1]
 
     def rate(self, nowSeconds: float) -> float:
         """
         L{total} per second.
         """
-        return self.total(nowSeconds) / self.spanSeconds(nowSeconds)
+        total, spanSeconds = self.measure(nowSeconds)
+        return total / spanSeconds
 
-    def _open(self, nowSeconds: float) -> None:
-        if self._current == len(self._values):
-            self._values.append(0.0)
-            self._starts.append(nowSeconds)
-            self._last.append(nowSeconds)
+    def isEmpty(self, nowSeconds: float) -> bool:
+        """
+        Whether nothing counts any more, so that a fresh one would be the same.
+        """
+        return nowSeconds - self._last >= self.samples * self.windowSeconds
+
+    def _advance(self, nowSeconds: float) -> None:
+        """
+        Begin another window, and forget those that no longer count.
+        """
+        keptSeconds = self.samples * self.windowSeconds
+        if nowSeconds - self._last >= keptSeconds:
+            self._older, self._olderTotal = (), 0
         else:
-            self._values[self._current] = 0.0
-            self._starts[self._current] = nowSeconds
-            self._last[self._current] = nowSeconds
+            older = (*self._older, (self._start, self._last, self._value))
+            forgotten = max(len(older) - self.samples, 0)
+            while nowSeconds - older[forgotten][1] >= keptSeconds:
+                forgotten += 1
+            if forgotten:
+                older = older[forgotten:]
+                # Added up anew, or errors of rounding would pile up.
+                self._olderTotal = sum([value for _, _, value in older])
+            else:
+                self._olderTotal += self._value
+            self._older = older
+        self._start = nowSeconds
+        self._value = 0
 
-    def _purge(self, nowSeconds: float) -> None:
-        forgotten = nowSeconds - self.samples * self.windowSeconds
-        for index, last in enumerate(self._last):
-            if last <= forgotten:
-                self._values[index] = 0.0
-                self._starts[index] = self._last[index] = nowSeconds
+    def _span(self, elapsedSeconds: float) -> float:
+        missing = self.samples - 1 - int(elapsedSeconds // self.windowSeconds)
+        if missing > 0:
+            elapsedSeconds += missing * self.windowSeconds
+        return max(elapsedSeconds, _LEAST_SPAN_SECONDS)
+
+
+class SampledMean:
+    """
+    The mean of the values recorded lately; not a number if there were none.
+    """
+
+    __slots__ = ("_count", "_sum")
+
+    def __init__(self, samples: int = 2, windowSeconds: float = 30.0) -> None:
+        """
+        The defaults are those of Kafka's C{Avg}.
+        """
+        self._sum = SampledTotal(samples, windowSeconds)
+        self._count = SampledTotal(samples, windowSeconds)
+
+    def record(self, value: float, nowSeconds: float) -> None:
+        """
+        Count C{value} at C{nowSeconds}, on a clock that does not go back.
+        """
+        self._sum.record(value, nowSeconds)
+        self._count.record(1, nowSeconds)
+
+    def mean(self, nowSeconds: float) -> float:
+        """
+        The mean of what was recorded in the windows that still count.
+        """
+        count = self._count.total(nowSeconds)
+        return self._sum.total(nowSeconds) / count if count else float("nan")
 
 
 class TimeShare:
@@ -149,3 +213,31 @@ class TimeShare:
             self._sampled.record(until - since, until)
             since = until
         self._sinceSeconds = nowSeconds
+
+
+class RecentRate:
+    """
+    The rate of something of which only the total is kept: its growth since a
+    reading C{leastSeconds} ago or longer.  So nothing is to be done when the
+    total grows, and somebody who looks now and then sees what was between.
+    """
+
+    __slots__ = ("_before", "_last", "leastSeconds")
+
+    def __init__(self, nowSeconds: float, leastSeconds: float = 10.0) -> None:
+        """
+        @param nowSeconds: when the total was zero.
+        """
+        self.leastSeconds = leastSeconds
+        self._before = self._last = (nowSeconds, 0.0)
+
+    def rate(self, total: float, nowSeconds: float) -> float:
+        """
+        How much the total has grown for each second.
+
+        @param total: what it is now.
+        """
+        if nowSeconds - self._last[0] >= self.leastSeconds:
+            self._before, self._last = self._last, (nowSeconds, total)
+        sinceSeconds, before = self._before
+        return (total - before) / max(nowSeconds - sinceSeconds, 0.001)

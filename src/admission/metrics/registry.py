@@ -5,27 +5,52 @@ The sensors of one server, by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+
+from attrs import frozen
 
 from .histogram import Histogram
 
 
+@frozen
+class Family:
+    """
+    Sensors that differ by their labels only, such as one for each client.
+
+    @ivar labelNames: what the labels are called.
+    @ivar read: yields the values of the labels and the value of the sensor, for
+        each there is now.  Bounded by whoever publishes it.  Where there are
+        hundreds they may be read over several turns of the reactor, so it is
+        to copy what may change meanwhile.
+    @ivar isCounter: whether the values only grow.
+    """
+
+    labelNames: Sequence[str]
+    read: Callable[[], Iterable[tuple[Sequence[str], float]]]
+    isCounter: bool = False
+
+
 class SensorRegistry:
     """
-    Gauges, read when somebody looks, counters, which only grow, and
-    histograms.
+    Gauges, read when somebody looks, counters, which only grow, histograms,
+    and families.
 
     @ivar histograms: the histograms by name, in the order they were added; a
         live view.
+    @ivar families: likewise the families.
+    @ivar counters: what reads the counters, likewise by name.
     """
 
     def __init__(self) -> None:
         self._gauges: dict[str, Callable[[], float]] = {}
         self._counters: dict[str, Callable[[], int]] = {}
+        self.counters: Mapping[str, Callable[[], int]] = self._counters
         self._counts: dict[str, int] = {}
         self._histograms: dict[str, Histogram] = {}
         self.histograms: Mapping[str, Histogram] = self._histograms
+        self._families: dict[str, Family] = {}
+        self.families: Mapping[str, Family] = self._families
 
     def addGauge(self, name: str, read: Callable[[], float]) -> None:
         """
@@ -59,6 +84,21 @@ class SensorRegistry:
         self._refuseDuplicate(name)
         self._histograms[name] = histogram
 
+    def addFamily(
+        self,
+        name: str,
+        labelNames: Sequence[str],
+        read: Callable[[], Iterable[tuple[Sequence[str], float]]],
+        isCounter: bool = False,
+    ) -> None:
+        """
+        Publish what C{read} yields, labels and values, as C{name}.
+
+        @raise ValueError: if there is a sensor of that name.
+        """
+        self._refuseDuplicate(name)
+        self._families[name] = Family(tuple(labelNames), read, isCounter)
+
     def count(self, name: str, increment: int = 1) -> None:
         """
         Add to a counter.
@@ -70,7 +110,7 @@ class SensorRegistry:
     def __iter__(self) -> Iterator[tuple[str, float]]:
         """
         The name of every gauge and its value now, and then of every counter,
-        in the order they were added; no histograms.
+        in the order they were added; no histograms and no families.
         """
         for sensors in (self._gauges, self._counters):
             for name, read in sensors.items():
@@ -86,5 +126,5 @@ class SensorRegistry:
         return read()
 
     def _refuseDuplicate(self, name: str) -> None:
-        if name in self._gauges or name in self._counters or name in self._histograms:
+        if any(name in sensors for sensors in (self._gauges, self._counters, self._histograms, self._families)):
             raise ValueError(f"there is a sensor {name!r} already")

@@ -1,0 +1,127 @@
+# -*- test-case-name: tests.test_clientquota -*-
+"""
+How many bytes a second each client may send and receive (KIP-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from zope.interface import implementer
+
+from admission.interfaces import DEFAULT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
+from admission.metrics.meters import MOST_METERS
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.limits import LimitTable
+from admission.quotas.metered import MeteredLimit
+from admission.quotas.meters import Algorithm, Buckets, Windows
+from admission.quotas.policy import MeteredPolicy
+from admission.units import parseRate
+
+from .quotaarguments import parseCount, parseDuration, parseMeters, parseYes
+
+PRODUCE = "Produce"
+FETCH = "Fetch"
+
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+
+
+@implementer(IQuotaPolicy)
+class ClientBytes(MeteredPolicy):
+    """
+    Bytes per second, by user and client id: of Produce requests those that
+    were received, of Fetch requests those that were sent.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        seconds: Callable[[], float],
+        mostMeters: int = MOST_METERS,
+        isShadow: bool = False,
+    ) -> None:
+        """
+        @param algorithm: makes the meters.
+        @param seconds: a monotonic clock.
+        @param mostMeters: how many clients are told apart, for each of the two.
+        """
+        limits = LimitTable((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE))
+        self._produced = MeteredLimit(limits, PRODUCER_BYTE_RATE, algorithm, seconds, mostMeters)
+        self._fetched = MeteredLimit(limits, CONSUMER_BYTE_RATE, algorithm, seconds, mostMeters)
+        super().__init__(limits, (self._produced, self._fetched), algorithm.horizonSeconds, isShadow)
+
+    def record(self, request: Request, usage: Usage) -> float:
+        """
+        Count the bytes of a Produce or a Fetch.
+        """
+        if request.kind == PRODUCE:
+            return self._produced.spend(request, usage.requestBytes)
+        if request.kind == FETCH:
+            return self._fetched.spend(request, usage.responseBytes)
+        return 0.0
+
+    def budgetBytes(self, request: Request) -> int | None:
+        """
+        What a Fetch may return without going over the limit.
+        """
+        return self._fetched.budget(request) if request.kind == FETCH else None
+
+    def replayKey(self, request: Request) -> Hashable:
+        """
+        Who shares a meter, for Produce and Fetch apart.
+        """
+        if request.kind == PRODUCE:
+            return (PRODUCE, self._produced.keyOf(request))
+        return (FETCH, self._fetched.keyOf(request)) if request.kind == FETCH else None
+
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        """
+        Publish C{NAME.Produce.byte-rate} and so on, see L{MeteredLimit.addSensors}.
+        """
+        self._produced.addSensors(registry, f"{name}.{PRODUCE}", "byte-rate")
+        self._fetched.addSensors(registry, f"{name}.{FETCH}", "byte-rate")
+
+
+def buildClientBytes(
+    context: PolicyContext,
+    produce: str | None = None,
+    fetch: str | None = None,
+    algorithm: str = "window",
+    burst: str | None = None,
+    windows: str | None = None,
+    window: str | None = None,
+    meters: str | None = None,
+    shadow: str = "no",
+) -> ClientBytes:
+    """
+    C{client-bytes[:produce=RATE][:fetch=RATE][:algorithm=window|bucket][:burst=TIME][:windows=NUMBER][:window=TIME]
+    [:meters=NUMBER][:shadow=yes]}.
+    """
+    policy = ClientBytes(
+        _algorithm(context, algorithm, burst, windows, window),
+        context.clock.seconds,
+        parseMeters(meters),
+        parseYes("shadow", shadow),
+    )
+    for limitName, rate in ((PRODUCER_BYTE_RATE, produce), (CONSUMER_BYTE_RATE, fetch)):
+        if rate is not None:
+            policy.configure(QuotaEntity(clientId=DEFAULT), {limitName: parseRate(rate)})
+    return policy
+
+
+def _algorithm(
+    context: PolicyContext, algorithm: str, burst: str | None, windows: str | None, window: str | None
+) -> Algorithm:
+    if algorithm == "window":
+        if burst is not None:
+            raise ValueError(f"burst={burst} goes with algorithm=bucket only")
+        return Windows(
+            context.quotaWindows if windows is None else parseCount("windows", windows),
+            context.quotaWindowSeconds if window is None else parseDuration("window", window),
+        )
+    if algorithm == "bucket":
+        if windows is not None or window is not None:
+            raise ValueError("windows and window go with algorithm=window only")
+        return Buckets(1.0 if burst is None else parseDuration("burst", burst))
+    raise ValueError(f"algorithm={algorithm}: say window or bucket")

@@ -1,0 +1,86 @@
+# -*- test-case-name: tests.test_connectionrate -*-
+"""
+How many connections each address may open (KIP-612).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from zope.interface import implementer
+
+from admission.interfaces import CONNECTION, DEFAULT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
+from admission.metrics.meters import MOST_METERS
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.limits import ADDRESS_KINDS, LimitTable
+from admission.quotas.metered import MeteredAddressLimit
+from admission.quotas.meters import Buckets
+from admission.quotas.policy import MeteredPolicy
+from admission.units import parseRate
+
+from .quotaarguments import parseDuration, parseMeters, parseYes
+
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+
+
+@implementer(IQuotaPolicy)
+class ConnectionRate(MeteredPolicy):
+    """
+    Connections per second, by address.  Those beyond the limit are to be held
+    back, and count all the same.
+    """
+
+    def __init__(
+        self,
+        burstSeconds: float,
+        seconds: Callable[[], float],
+        mostMeters: int = MOST_METERS,
+        isShadow: bool = False,
+    ) -> None:
+        """
+        @param burstSeconds: how many seconds' worth of connections may come at
+            once, or one connection if that is more.
+        @param seconds: a monotonic clock.
+        @param mostMeters: how many addresses are told apart.
+        """
+        limits = LimitTable((CONNECTION_CREATION_RATE,), ADDRESS_KINDS)
+        algorithm = Buckets(burstSeconds)
+        self._opened = MeteredAddressLimit(limits, CONNECTION_CREATION_RATE, algorithm, seconds, mostMeters)
+        super().__init__(limits, (self._opened,), algorithm.horizonSeconds, isShadow)
+
+    def record(self, request: Request, usage: Usage) -> float:
+        """
+        Count a connection that was opened.
+        """
+        return self._opened.spend(request, usage.connections) if request.kind == CONNECTION else 0.0
+
+    def replayKey(self, request: Request) -> Hashable:
+        """
+        The address.
+        """
+        return self._opened.keyOf(request) if request.kind == CONNECTION else None
+
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        """
+        Publish C{NAME.Connection.connection-creation-rate} and so on, see
+        L{MeteredAddressLimit.addSensors}.
+        """
+        self._opened.addSensors(registry, f"{name}.Connection", "connection-creation-rate")
+
+
+def buildConnectionRate(
+    context: PolicyContext,
+    perSecond: str | None = None,
+    burst: str = "1s",
+    meters: str | None = None,
+    shadow: str = "no",
+) -> ConnectionRate:
+    """
+    C{connections[:perSecond=RATE][:burst=TIME][:meters=NUMBER][:shadow=yes]}.
+    """
+    policy = ConnectionRate(
+        parseDuration("burst", burst), context.clock.seconds, parseMeters(meters), parseYes("shadow", shadow)
+    )
+    if perSecond is not None:
+        policy.configure(QuotaEntity(ip=DEFAULT), {CONNECTION_CREATION_RATE: parseRate(perSecond)})
+    return policy

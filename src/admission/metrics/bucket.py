@@ -1,0 +1,97 @@
+# -*- test-case-name: tests.test_bucket -*-
+"""
+A bucket of tokens that may owe some.
+"""
+
+from __future__ import annotations
+
+NEGLIGIBLE_SECONDS = 1e-6
+"""A shorter wait is none: it comes from rounding, and no timer is that fine."""
+
+
+class TokenBucket:
+    """
+    Fills at a rate up to a burst, and is emptied by whoever spends; what it
+    does not hold is owed, without limit.
+
+    The rule is that of KIP-599: refill and spend, whatever the amount; who owes
+    waits until nothing is owed.  So over any stretch of time the spending of
+    somebody who waits stays below the rate, plus the burst, plus the one amount
+    that went below zero.  Unlike Kafka's, a bucket is full at first.
+
+    @ivar rate: tokens for each second.
+    @ivar burst: the most it holds: what comes in C{burstSeconds}, and no less
+        than one token, or nothing would ever fit.
+    @ivar burstSeconds: see C{burst}.
+    @ivar spentTotal: all tokens that were ever taken.
+    """
+
+    __slots__ = ("_atSeconds", "_tokens", "burst", "burstSeconds", "rate", "spentTotal")
+
+    def __init__(self, rate: float, burstSeconds: float, nowSeconds: float) -> None:
+        """
+        @param rate: tokens for each second; positive.
+        @param burstSeconds: for how many seconds of the rate there is room; positive.
+        @param nowSeconds: the time, on a clock that does not go back.
+        @raise ValueError: if C{rate} or C{burstSeconds} is not positive.
+        """
+        if not (rate > 0 and burstSeconds > 0):
+            raise ValueError(f"rate and burstSeconds must be positive, not {rate} and {burstSeconds}")
+        self.rate = rate
+        self.burstSeconds = burstSeconds
+        self.burst = max(rate * burstSeconds, 1.0)
+        self.spentTotal = 0.0
+        self._tokens = self.burst
+        self._atSeconds = nowSeconds
+
+    def tokens(self, nowSeconds: float) -> float:
+        """
+        What it holds; negative for what is owed.
+        """
+        return min(self._tokens + (nowSeconds - self._atSeconds) * self.rate, self.burst)
+
+    def spend(self, amount: float, nowSeconds: float) -> float:
+        """
+        Take C{amount} tokens, owing those that are not there.
+
+        @return: for how many seconds to wait until nothing is owed.
+        """
+        # As tokens and delaySeconds, without their calls: this runs for every request.
+        tokens = self._tokens + (nowSeconds - self._atSeconds) * self.rate
+        if tokens > self.burst:
+            tokens = self.burst
+        self._tokens = tokens = tokens - amount
+        self.spentTotal += amount
+        self._atSeconds = nowSeconds
+        if tokens >= 0.0:
+            return 0.0
+        delaySeconds = -tokens / self.rate
+        return delaySeconds if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
+
+    def delaySeconds(self, nowSeconds: float) -> float:
+        """
+        For how many seconds to wait until nothing is owed.
+        """
+        delaySeconds = -self.tokens(nowSeconds) / self.rate
+        return delaySeconds if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
+
+    def isFull(self, nowSeconds: float) -> bool:
+        """
+        Whether a fresh bucket would be the same.
+        """
+        return self.tokens(nowSeconds) >= self.burst
+
+    def setRate(self, rate: float, nowSeconds: float) -> None:
+        """
+        Fill at another rate from now on.  What is held or owed stays, as far as
+        the new burst has room for it.
+
+        @raise ValueError: if C{rate} is not positive.
+        """
+        if not rate > 0:
+            raise ValueError(f"rate must be positive, not {rate}")
+        tokens = self.tokens(nowSeconds)
+        self.rate = rate
+        self.burst = max(rate * self.burstSeconds, 1.0)
+        self._tokens = min(tokens, self.burst)
+        self._atSeconds = nowSeconds

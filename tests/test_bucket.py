@@ -1,0 +1,117 @@
+"""
+L{admission.metrics.bucket}.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.metrics.bucket import TokenBucket
+
+
+class TokenBucketTests(SynchronousTestCase):
+    """
+    L{TokenBucket}.
+    """
+
+    def test_fullAtFirst(self) -> None:
+        """
+        A bucket begins with its burst, whatever the clock says.
+        """
+        for nowSeconds in (0.0, 1e6):
+            bucket = TokenBucket(5.0, 11.0, nowSeconds)
+            self.assertEqual((bucket.tokens(nowSeconds), bucket.isFull(nowSeconds)), (55.0, True))
+
+    def test_refill(self) -> None:
+        """
+        It fills at its rate, and no further than its burst.
+        """
+        bucket = TokenBucket(5.0, 2.0, 0.0)
+        self.assertEqual(bucket.spend(10.0, 0.0), 0.0)
+        self.assertEqual([bucket.tokens(at) for at in (0.0, 0.5, 2.0, 100.0)], [0.0, 2.5, 10.0, 10.0])
+        self.assertEqual([bucket.isFull(at) for at in (1.9, 2.0)], [False, True])
+
+    def test_debt(self) -> None:
+        """
+        What it does not hold is owed, and takes C{-tokens / rate} seconds to
+        pay; nothing limits the debt.
+        """
+        bucket = TokenBucket(5.0, 2.0, 0.0)
+        self.assertEqual(bucket.spend(30.0, 0.0), 4.0)
+        self.assertEqual(bucket.spend(1e9, 1.0), 3.0 + 2e8)
+        self.assertEqual(bucket.tokens(1.0), -15.0 - 1e9)
+        self.assertEqual(bucket.delaySeconds(2.0), 2.0 + 2e8)
+
+    def test_emptyOwesNothing(self) -> None:
+        """
+        Spending all there is needs no waiting.
+        """
+        bucket = TokenBucket(5.0, 2.0, 0.0)
+        self.assertEqual((bucket.spend(10.0, 0.0), bucket.delaySeconds(0.0)), (0.0, 0.0))
+
+    def test_givingBack(self) -> None:
+        """
+        A negative amount gives back, up to the burst.
+        """
+        bucket = TokenBucket(5.0, 2.0, 0.0)
+        bucket.spend(8.0, 0.0)
+        bucket.spend(-3.0, 0.0)
+        self.assertEqual(bucket.tokens(0.0), 5.0)
+        bucket.spend(-30.0, 0.0)
+        self.assertEqual(bucket.tokens(0.0), 10.0)
+
+    def test_setRate(self) -> None:
+        """
+        A new rate holds from that moment, what is owed stays owed, and the
+        burst follows the rate.
+        """
+        bucket = TokenBucket(10.0, 1.0, 0.0)
+        bucket.spend(30.0, 0.0)
+        bucket.setRate(1.0, 1.0)
+        self.assertEqual((bucket.rate, bucket.tokens(1.0), bucket.delaySeconds(1.0)), (1.0, -10.0, 10.0))
+        bucket.setRate(100.0, 2.0)
+        self.assertEqual((bucket.tokens(3.0), bucket.tokens(9.0)), (91.0, 100.0))
+        bucket.setRate(10.0, 9.0)
+        self.assertEqual(bucket.tokens(9.0), 10.0)
+
+    def test_slowRates(self) -> None:
+        """
+        However slow it is, it has room for one.
+        """
+        bucket = TokenBucket(0.1, 1.0, 0.0)
+        self.assertEqual([bucket.spend(1.0, 0.0), bucket.spend(1.0, 0.0)], [0.0, 10.0])
+        bucket.setRate(0.2, 0.0)
+        self.assertEqual(bucket.burst, 1.0)
+
+    def test_refusesWhatIsNotPositive(self) -> None:
+        """
+        A rate or a burst of nothing is a mistake, and so is none at all.
+        """
+        for rate, burstSeconds in ((0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)):
+            self.assertRaises(ValueError, TokenBucket, rate, burstSeconds, 0.0)
+        self.assertRaises(ValueError, TokenBucket(1.0, 1.0, 0.0).setRate, 0.0, 0.0)
+
+    @given(
+        rate=st.floats(1e-3, 1e9),
+        burstSeconds=st.floats(0.01, 1e4),
+        begin=st.floats(0, 1e7),
+        steps=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=40),
+    )
+    def test_waitingPays(
+        self, rate: float, burstSeconds: float, begin: float, steps: list[tuple[float, float]]
+    ) -> None:
+        """
+        Whoever waits as told owes nothing afterwards, and is told no more often
+        than that they owe.
+        """
+        bucket = TokenBucket(rate, burstSeconds, begin)
+        nowSeconds = begin
+        for pauseSeconds, bursts in steps:
+            nowSeconds += pauseSeconds
+            delaySeconds = bucket.spend(bursts * bucket.burst, nowSeconds)
+            self.assertEqual(delaySeconds, bucket.delaySeconds(nowSeconds))
+            self.assertTrue(delaySeconds == 0.0 or bucket.tokens(nowSeconds) < 0)
+            nowSeconds += delaySeconds
+            self.assertEqual(bucket.delaySeconds(nowSeconds), 0.0)

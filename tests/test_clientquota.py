@@ -1,0 +1,367 @@
+"""
+L{admission_plugins.clientquota}, and the arguments that quota policies share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import (
+    ADMITTED,
+    DEFAULT,
+    NOTHING,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    PolicyContext,
+    QuotaEntity,
+    Request,
+    Usage,
+)
+from admission.metrics.registry import SensorRegistry
+from admission.plugins import PolicyError, buildPolicy
+from admission.quotas.meters import Buckets, Windows
+from admission.testing.quotas import QuotaPolicyContract
+from admission_plugins.clientquota import ClientBytes
+
+DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
+PRODUCER = "producer_byte_rate"
+CONSUMER = "consumer_byte_rate"
+
+
+def produce(clientId: str = "app", principal: str = "alice") -> Request:
+    """
+    A Produce request.
+    """
+    return Request("Produce", principal, clientId, "192.0.2.1", 100)
+
+
+def fetch(clientId: str = "app", principal: str = "alice") -> Request:
+    """
+    A Fetch request.
+    """
+    return Request("Fetch", principal, clientId, "192.0.2.1", 100)
+
+
+def produced(sizeBytes: int) -> Usage:
+    """
+    What a Produce request of that size took.
+    """
+    return Usage(sizeBytes, 50, 0.001)
+
+
+def fetched(sizeBytes: int) -> Usage:
+    """
+    What a Fetch request took that returned so much.
+    """
+    return Usage(50, sizeBytes, 0.001)
+
+
+class ClientBytesContract(QuotaPolicyContract):
+    """
+    What is the same for both algorithms.
+    """
+
+    limitName = PRODUCER
+    limit = 1000.0
+
+    def entity(self, client: int) -> QuotaEntity:
+        """
+        A client id.
+        """
+        return QuotaEntity(clientId=f"client-{client}")
+
+    def refusedEntity(self) -> QuotaEntity:
+        """
+        An address.
+        """
+        return QuotaEntity(ip="192.0.2.1")
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        A Produce request.
+        """
+        return produce(f"client-{client}")
+
+
+class WindowContractTests(ClientBytesContract, SynchronousTestCase):
+    """
+    L{ClientBytes} with windows is an L{IQuotaPolicy}.
+    """
+
+    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        With Kafka's windows.
+        """
+        return ClientBytes(Windows(11, 1.0), clock.seconds, isShadow=isShadow)
+
+    def usage(self, request: Request) -> Usage:
+        """
+        A tenth of what the windows hold.
+        """
+        return produced(1000)
+
+
+class BucketContractTests(ClientBytesContract, SynchronousTestCase):
+    """
+    L{ClientBytes} with buckets is an L{IQuotaPolicy}.
+    """
+
+    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        With a second's burst.
+        """
+        return ClientBytes(Buckets(1.0), clock.seconds, isShadow=isShadow)
+
+    def usage(self, request: Request) -> Usage:
+        """
+        A tenth of the burst.
+        """
+        return produced(100)
+
+
+class FetchContractTests(WindowContractTests):
+    """
+    The same for Fetch requests, which have a budget.
+    """
+
+    limitName = CONSUMER
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        A Fetch request.
+        """
+        return fetch(f"client-{client}")
+
+    def usage(self, request: Request) -> Usage:
+        """
+        A tenth of what the windows hold.
+        """
+        return fetched(1000)
+
+
+class ClientBytesTests(SynchronousTestCase):
+    """
+    L{ClientBytes}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a policy with 1000 bytes a second for everybody, by windows.
+        """
+        self.clock = Clock()
+        self.policy = ClientBytes(Windows(11, 1.0), self.clock.seconds)
+        self.policy.configure(DEFAULT_CLIENT, {PRODUCER: 1000.0, CONSUMER: 1000.0})
+
+    def test_whatCounts(self) -> None:
+        """
+        Of a Produce the request counts, of a Fetch the response, of others
+        nothing; the two are counted apart.
+        """
+        self.assertEqual(self.policy.record(produce(), Usage(12_000, 50_000)), 2.0)
+        self.assertEqual(self.policy.record(fetch(), Usage(50_000, 11_000)), 1.0)
+        other = Request("Metadata", "alice", "app", "192.0.2.1", 100)
+        self.assertEqual(self.policy.record(other, Usage(50_000, 50_000)), 0.0)
+        self.assertEqual([self.policy.record(each, NOTHING) for each in (produce(), fetch())], [2.0, 1.0])
+
+    def test_refusesNobody(self) -> None:
+        """
+        Who is over the limit is held back and not refused.
+        """
+        self.policy.record(produce(), produced(50_000))
+        self.assertEqual(self.policy.decide(produce()), ADMITTED)
+
+    def test_budget(self) -> None:
+        """
+        A Fetch may return what the windows have room for; nothing once it is
+        over, and at least something before.
+        """
+        budgets = [self.policy.budgetBytes(fetch())]
+        for sizeBytes in (4000, 6000, 1):
+            self.policy.record(fetch(), fetched(sizeBytes))
+            budgets.append(self.policy.budgetBytes(fetch()))
+        self.assertEqual(budgets, [10_000, 6000, 1, 0])
+        self.clock.advance(0.5)
+        self.assertEqual(self.policy.budgetBytes(fetch()), 499)
+        self.policy.record(produce(), produced(50_000))
+        self.assertIs(self.policy.budgetBytes(produce()), None)
+
+    @settings(deadline=None)
+    @given(
+        steps=st.lists(st.tuples(st.floats(0, 3), st.integers(1, 20_000)), max_size=40),
+        algorithm=st.sampled_from([Windows(11, 1.0), Windows(1, 0.5), Buckets(1.0)]),
+    )
+    def test_keepingToTheBudget(self, steps: list[tuple[float, int]], algorithm: Windows | Buckets) -> None:
+        """
+        Who returns no more than the budget, which is at least a byte, goes over
+        a bucket's limit by no more than that byte; and over that of windows by
+        what one of them may hold besides, since the span shrinks by one
+        whenever another begins.
+        """
+        clock = Clock()
+        policy = ClientBytes(algorithm, clock.seconds)
+        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0})
+        mostSeconds = 0.001 + (algorithm.windowSeconds if isinstance(algorithm, Windows) else 0.0)
+        for pauseSeconds, wantedBytes in steps:
+            clock.advance(pauseSeconds)
+            budgetBytes = policy.budgetBytes(fetch())
+            assert budgetBytes is not None
+            delaySeconds = policy.record(fetch(), fetched(min(budgetBytes, wantedBytes)))
+            self.assertLessEqual(delaySeconds, mostSeconds + 1e-9)
+
+    def test_debtIsCarried(self) -> None:
+        """
+        A first batch is whole however large it is: with a bucket the fetches
+        after it get nothing until it is paid for.
+        """
+        policy = ClientBytes(Buckets(1.0), self.clock.seconds)
+        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0})
+        self.assertEqual(policy.budgetBytes(fetch()), 1000)
+        self.assertEqual(policy.record(fetch(), fetched(5000)), 4.0)
+        budgets = []
+        for _ in range(5):
+            budgets.append(policy.budgetBytes(fetch()))
+            self.clock.advance(1.0)
+        self.assertEqual(budgets, [0, 0, 0, 0, 1])
+        self.assertEqual(policy.budgetBytes(fetch()), 1000)
+
+    def test_withoutClientId(self) -> None:
+        """
+        Clients without an id share the default's limit.
+        """
+        self.policy.record(produce(""), produced(12_000))
+        self.assertEqual(self.policy.record(produce("", "bob"), NOTHING), 2.0)
+        self.assertEqual(self.policy.record(produce("app", "bob"), NOTHING), 0.0)
+
+    def test_explain(self) -> None:
+        """
+        Both limits are explained, whatever the kind of the request.
+        """
+        self.policy.configure(QuotaEntity("alice"), {CONSUMER: 4000.0})
+        self.policy.record(fetch(), fetched(50_000))
+        for kind in ("Produce", "Fetch", "Metadata"):
+            statuses = self.policy.explain(Request(kind, "alice", "app", "192.0.2.1", 0))
+            self.assertEqual(
+                [(each.limitName, each.limit, each.entity, each.used, each.delaySeconds) for each in statuses],
+                [(PRODUCER, 1000.0, DEFAULT_CLIENT, 0.0, 0.0), (CONSUMER, 4000.0, QuotaEntity("alice"), 5000.0, 2.5)],
+            )
+
+    def test_replayKey(self) -> None:
+        """
+        Requests that share a meter share a key; Produce and Fetch do not.
+        """
+        self.policy.configure(QuotaEntity("alice"), {PRODUCER: 10.0})
+        requests = [produce("a"), produce("b"), fetch("a"), fetch("b"), produce("a", "bob"), produce("a", "eve")]
+        keys = [self.policy.replayKey(request) for request in requests]
+        self.assertEqual(len(set(keys)), 4)
+        self.assertEqual((keys[0], keys[4]), (keys[1], keys[5]))
+
+    def test_sensors(self) -> None:
+        """
+        Rates, delays and utilisation are published by type, user and client id.
+        """
+        registry = SensorRegistry()
+        self.policy.addSensors(registry, "client-bytes")
+        self.policy.record(produce(), produced(12_000))
+        values = {
+            name: {tuple(labels): value for labels, value in family.read()}
+            for name, family in registry.families.items()
+        }
+        self.assertEqual(
+            values,
+            {
+                "client-bytes.Produce.byte-rate": {("", "app"): 1200.0},
+                "client-bytes.Produce.throttle-time": {("", "app"): 2000.0},
+                "client-bytes.Produce.utilization": {("", "app"): 1.2},
+                "client-bytes.Fetch.byte-rate": {},
+                "client-bytes.Fetch.throttle-time": {},
+                "client-bytes.Fetch.utilization": {},
+            },
+        )
+
+
+class DescriptionTests(SynchronousTestCase):
+    """
+    C{client-bytes} in descriptions.
+    """
+
+    def build(self, description: str, **context: Any) -> Any:
+        """
+        Build what is described.
+        """
+        self.clock = Clock()
+        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(self.clock, lambda: 0.0, **context))
+
+    def delays(self, policy: IQuotaPolicy, *sizesBytes: int) -> Sequence[float]:
+        """
+        What recording requests of these sizes brings.
+        """
+        return [policy.record(produce(), produced(sizeBytes)) for sizeBytes in sizesBytes]
+
+    def test_bare(self) -> None:
+        """
+        Without arguments it limits nobody until it is told to.
+        """
+        policy = self.build("client-bytes")
+        self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, 12.0))
+
+    def test_limits(self) -> None:
+        """
+        The rates are those of clients without a limit of their own.
+        """
+        policy = self.build("client-bytes:produce=2M:fetch=4M/2s:shadow=yes")
+        self.assertEqual(policy.limits, {DEFAULT_CLIENT: {PRODUCER: 2e6, CONSUMER: 2e6}})
+        self.assertEqual((policy.isLimiting, policy.isShadow), (True, True))
+
+    def test_windows(self) -> None:
+        """
+        The windows are those of the server, unless the description says else.
+        """
+        for arguments, expected in [("", 1.0), (":windows=6", -3.0), (":windows=4:window=500ms", 5.5)]:
+            policy = self.build(f"client-bytes:produce=1000{arguments}", quotaWindows=4, quotaWindowSeconds=2.0)
+            self.assertEqual(self.delays(policy, 7000), [max(expected, 0.0)])
+            self.assertEqual(self.delays(policy, 3000), [expected + 3.0])
+
+    def test_bucket(self) -> None:
+        """
+        A bucket has a burst of a second, unless the description says else.
+        """
+        self.assertEqual(self.delays(self.build("client-bytes:produce=1000:algorithm=bucket"), 1000, 500), [0.0, 0.5])
+        longer = self.build("client-bytes:produce=1000:algorithm=bucket:burst=3s")
+        self.assertEqual((self.delays(longer, 3000, 500), longer.horizonSeconds), ([0.0, 0.5], None))
+
+    def test_meters(self) -> None:
+        """
+        The number of clients that are told apart can be set.
+        """
+        policy = self.build("client-bytes:produce=1000:algorithm=bucket:meters=1")
+        policy.record(produce("a"), produced(2000))
+        policy.record(produce("b"), produced(3000))
+        self.assertEqual([policy.record(produce(each), NOTHING) for each in "abc"], [1.0, 2.0, 2.0])
+
+    def test_mistakes(self) -> None:
+        """
+        What makes no sense is refused, saying what would.
+        """
+        for arguments, words in [
+            ("produce=0", "more than zero"),
+            ("produce=fast", "is not a rate"),
+            ("algorithm=magic", "say window or bucket"),
+            ("burst=1s", "algorithm=bucket only"),
+            ("algorithm=bucket:windows=3", "algorithm=window only"),
+            ("algorithm=bucket:window=3s", "algorithm=window only"),
+            ("algorithm=bucket:burst=0s", "more than nothing"),
+            ("windows=0", "whole number, 1 or more"),
+            ("windows=1.5", "whole number"),
+            ("window=0s", "more than nothing"),
+            ("meters=0", "whole number"),
+            ("shadow=maybe", "yes or no"),
+            ("consume=5", "expected client-bytes["),
+        ]:
+            error = self.assertRaises(PolicyError, self.build, f"client-bytes:{arguments}")
+            self.assertIn(words, str(error))

@@ -1,0 +1,311 @@
+"""
+L{admission.testing.quotas}: the contract finds policies that break it.
+"""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Hashable, Mapping, Sequence
+
+from attrs import evolve
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from admission.interfaces import ADMITTED, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.meters import Algorithm, Buckets, Windows
+from admission.testing.quotas import CuedQuota, QuotaPolicyContract
+from admission_plugins.clientquota import ClientBytes
+from tests import test_clientquota
+from tests.test_clientquota import produce, produced
+
+
+class CuedQuotaTests(SynchronousTestCase):
+    """
+    L{CuedQuota}.
+    """
+
+    def test_onCue(self) -> None:
+        """
+        It says what it is told to, remembers what it was asked, and fails where
+        it is to.
+        """
+        policy = CuedQuota(delaySeconds=2.0, budget=7, decision=Decision(False, 1.0, "no"))
+        verifyObject(IQuotaPolicy, policy)
+        self.assertFalse(policy.isLimiting)
+        policy.configure(QuotaEntity("alice"), {"cued_rate": 1.0})
+        self.assertTrue(policy.isLimiting)
+        usage = produced(1)
+        self.assertEqual(policy.record(produce(), usage), 2.0)
+        self.assertEqual((policy.recorded, policy.budgetBytes(produce())), ([(produce(), usage)], 7))
+        self.assertEqual(policy.decide(produce()).reason, "no")
+        policy.failing = frozenset({"record"})
+        self.assertRaises(ZeroDivisionError, policy.record, produce(), usage)
+        self.assertEqual(policy.decide(produce()).reason, "no")
+        self.assertRaises(ValueError, policy.configure, QuotaEntity("alice"), {"cued_rate": 0.0})
+        policy.configure(QuotaEntity("alice"), {"cued_rate": None})
+        self.assertFalse(policy.isLimiting)
+
+
+class Policy(ClientBytes):
+    """
+    A sound policy, for others to break.
+    """
+
+    algorithm: Algorithm = Buckets(1.0)
+
+    def __init__(self, clock: Clock, isShadow: bool) -> None:
+        super().__init__(self.algorithm, clock.seconds, isShadow=isShadow)
+        self.clock = clock
+
+
+class SpendsWhenDeciding(Policy):
+    def decide(self, request: Request) -> Decision:
+        self.record(request, produced(1))
+        return ADMITTED
+
+
+class SpendsWhenBudgeting(Policy):
+    def budgetBytes(self, request: Request) -> int | None:
+        self.record(request, produced(1))
+        return None
+
+
+class SpendsWhenAsked(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        return super().record(request, evolve(usage, requestBytes=max(usage.requestBytes, 1)))
+
+
+class SpendsWhenExplaining(Policy):
+    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+        self.record(request, produced(1))
+        return super().explain(request)
+
+
+class SpendsWhenRead(Policy):
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        registry.addGauge(name, lambda: self.record(produce("client-0"), produced(1)))
+
+
+class Amnesiac(Policy):
+    """
+    Sweeping forgets debts.
+    """
+
+    def sweep(self) -> None:
+        for entity, limits in list(self.limits.items()):
+            values = dict(limits)
+            self.configure(entity, dict.fromkeys(values))
+            self.configure(entity, values)
+
+
+class OneForAll(Policy):
+    """
+    All clients share.
+    """
+
+    def record(self, request: Request, usage: Usage) -> float:
+        return super().record(evolve(request, clientId="client-0"), usage)
+
+
+class KeyOfRequest(Policy):
+    count = 0
+
+    def replayKey(self, request: Request) -> Hashable:
+        self.count += 1
+        return self.count
+
+
+class OneKey(Policy):
+    def replayKey(self, request: Request) -> Hashable:
+        return "everybody"
+
+
+class HalfConfigured(Policy):
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+        for name, value in limits.items():
+            super().configure(entity, {name: value})
+
+
+class Lenient(Policy):
+    """
+    Takes any limit for what it is not.
+    """
+
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+        try:
+            super().configure(entity, limits)
+        except ValueError:
+            pass
+
+
+class Unforgiving(Policy):
+    total = 0
+
+    def record(self, request: Request, usage: Usage) -> float:
+        self.total += usage.requestBytes
+        return 1.0 if self.isLimiting and self.total > 5000 else 0.0
+
+
+class ShortSighted(Policy):
+    """
+    Remembers for longer than it says.
+    """
+
+    algorithm = Windows(11, 1.0)
+
+    def __init__(self, clock: Clock, isShadow: bool) -> None:
+        super().__init__(clock, isShadow)
+        self.horizonSeconds = 1.0
+
+
+class Stubborn(Policy):
+    """
+    Keeps limits that are removed.
+    """
+
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+        super().configure(entity, {name: value or 1000.0 for name, value in limits.items()})
+
+
+class FirstLimitOnly(Policy):
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+        before = {name: self.limits.get(entity, {}).get(name) for name in limits}
+        super().configure(entity, limits)
+        super().configure(entity, {name: before[name] or value for name, value in limits.items()})
+
+
+class Negative(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        return super().record(request, usage) - 1e-6
+
+
+class Endless(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        return float("inf") if super().record(request, usage) else 0.0
+
+
+class WithoutReason(Policy):
+    def decide(self, request: Request) -> Decision:
+        return Decision(False, 1.0) if super().record(request, Usage()) else ADMITTED
+
+
+class Harmless(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        super().record(request, usage)
+        return 0.0
+
+
+class Impatient(Policy):
+    """
+    Holds back the first request already.
+    """
+
+    def record(self, request: Request, usage: Usage) -> float:
+        return super().record(request, evolve(usage, requestBytes=usage.requestBytes * 100))
+
+
+class TimidOnTrial(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        return 0.0 if self.isShadow else super().record(request, usage)
+
+
+class FixedNames(Policy):
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        super().addSensors(registry, "client-bytes")
+
+
+class SetsTimers(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        self.clock.callLater(60.0, self.sweep)
+        return super().record(request, usage)
+
+
+class KnowsItsKindsOnly(Policy):
+    def record(self, request: Request, usage: Usage) -> float:
+        return {"Produce": super().record}[request.kind](request, usage)
+
+
+class Secretive(Policy):
+    def __init__(self, clock: Clock, isShadow: bool) -> None:
+        super().__init__(clock, isShadow)
+        self.limits = {}
+
+
+class AlwaysLimiting(Policy):
+    isLimiting = True  # type: ignore[assignment]
+
+
+class Mistaken(Policy):
+    """
+    Explains the wrong limit.
+    """
+
+    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+        return [evolve(status, entity=QuotaEntity("eve")) for status in super().explain(request)]
+
+
+class ContractTests(SynchronousTestCase):
+    """
+    L{QuotaPolicyContract}.
+    """
+
+    def passes(self, policy: type[Policy], name: str) -> bool:
+        """
+        Whether C{policy} passes that test.
+        """
+
+        class BrokenTests(test_clientquota.BucketContractTests):
+            def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+                return policy(clock, isShadow)
+
+            def usage(self, request: Request) -> Usage:
+                return produced(1000 if isinstance(policy.algorithm, Windows) else 100)
+
+        result = unittest.TestResult()
+        BrokenTests(name).run(result)
+        return result.wasSuccessful()
+
+    def test_sound(self) -> None:
+        """
+        A sound policy passes.
+        """
+        for name in dir(QuotaPolicyContract):
+            if name.startswith("test_"):
+                self.assertTrue(self.passes(Policy, name), name)
+
+    def test_broken(self) -> None:
+        """
+        Each way in which a policy may be wrong is found by the test that is for it.
+        """
+        for policy, test in [
+            (SpendsWhenDeciding, "test_deciding"),
+            (SpendsWhenBudgeting, "test_budgeting"),
+            (SpendsWhenAsked, "test_recordingNothing"),
+            (SpendsWhenExplaining, "test_explaining"),
+            (SpendsWhenRead, "test_sensors"),
+            (Amnesiac, "test_sweeping"),
+            (OneForAll, "test_replayKey"),
+            (KeyOfRequest, "test_replayKey"),
+            (OneKey, "test_replayKey"),
+            (HalfConfigured, "test_configureRefuses"),
+            (Lenient, "test_configureRefuses"),
+            (Unforgiving, "test_forgives"),
+            (ShortSighted, "test_horizon"),
+            (Stubborn, "test_removingTheLimit"),
+            (FirstLimitOnly, "test_raisingTheLimit"),
+            (Negative, "test_excess"),
+            (Endless, "test_excess"),
+            (WithoutReason, "test_excess"),
+            (Harmless, "test_excess"),
+            (Impatient, "test_withinTheLimit"),
+            (TimidOnTrial, "test_shadow"),
+            (FixedNames, "test_sensors"),
+            (SetsTimers, "test_holdsNoTimer"),
+            (KnowsItsKindsOnly, "test_otherKinds"),
+            (Secretive, "test_configure"),
+            (AlwaysLimiting, "test_unlimited"),
+            (Mistaken, "test_explains"),
+        ]:
+            self.assertFalse(self.passes(policy, test), policy.__name__)
