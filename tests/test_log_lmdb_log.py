@@ -4,6 +4,7 @@ Tests for L{admission.broker.log.lmdb_log}.
 
 import errno
 import os
+import struct
 from collections.abc import Sequence
 
 from twisted.internet.defer import maybeDeferred
@@ -360,6 +361,70 @@ class IdempotenceTests(LogTestCase):
         self.send(1)
         self.log.deleteTopic("events")
         self.assertEqual(self.send(5), (0, False))
+
+
+class OwnerTests(LogTestCase):
+    """
+    The log remembers who owns a producer.
+    """
+
+    def send(self, producerId: int, owner: str, index: int = 0) -> None:
+        """
+        Append the first batch of a producer to a partition.
+        """
+        buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=0)
+        self.log.append(self.partitions[index], buffer, batch, owner)
+
+    def setUp(self) -> None:
+        """
+        Have a topic with two partitions.
+        """
+        super().setUp()
+        self.partitions = self.log.createTopic("events", 2, {}).partitions
+
+    def test_restart(self) -> None:
+        """
+        Owners are the same after a restart, and so is the size of what is
+        remembered; who appends without saying so has no name.
+        """
+        self.assertEqual((list(self.log.producers()), self.log.producerStateBytes), ([], 0))
+        self.send(7, "alice")
+        self.send(7, "alice", 1)
+        self.send(8, "bob")
+        self.append(self.partitions[0], 1, producerId=9, producerEpoch=0, baseSequence=0)
+        self.append(self.partitions[0], 1)
+        self.clock.turn()
+        owners = {("alice", 7), ("bob", 8), ("", 9)}
+        sizeBytes = self.log.producerStateBytes
+        self.assertEqual((set(self.log.producers()), len(list(self.log.producers()))), (owners, 3))
+        self.reopenLog()
+        self.assertEqual((set(self.log.producers()), self.log.producerStateBytes), (owners, sizeBytes))
+
+    def test_lost(self) -> None:
+        """
+        Who owns a producer is lost with the batch that said so.
+        """
+        self.send(7, "alice")
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.assertEqual((list(self.log.producers()), self.log.producerStateBytes), ([], 0))
+
+    def test_olderForm(self) -> None:
+        """
+        A log from before states had owners opens, its producers go on where
+        they were, and have an owner from then on.
+        """
+        number = self.partitions[0].number
+        with self.log._commits.exclusive() as transaction:
+            stored = struct.pack(">hdiiq", 0, self.wallSeconds, 0, 4, 0)
+            transaction.put(struct.pack(">Iq", number, 7), stored, db=self.log._storage.producers)
+        self.reopenLog()
+        events = self.log.topic("events").partitions[0]
+        self.assertEqual(list(self.log.producers()), [("", 7)])
+        self.assertRaises(OutOfOrderSequence, self.append, events, producerId=7, producerEpoch=0, baseSequence=6)
+        self.log.append(events, *makeBatch(1, producerId=7, producerEpoch=0, baseSequence=5), "alice")
+        self.reopenLog()
+        self.assertEqual(list(self.log.producers()), [("alice", 7)])
 
 
 class DirectoryTests(LogTestCase):

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.broker.log.interface import (
     InvalidProducerEpoch,
+    ITable,
     LogFailed,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -24,6 +25,8 @@ from tests.test_log_fixtures import LogTestCase, makeBatch, storageError
 
 PARTITIONS = 2
 INDEX = st.integers(0, PARTITIONS - 1)
+KEYS = (b"a", b"b", b"cc")
+KEY = st.sampled_from(KEYS)
 NOW_MS = 1_000_000_000
 MAP_SIZE_BYTES = 1 << 20
 TOO_LARGE = makeBatch(NOW_MS, valueBytes=MAP_SIZE_BYTES)
@@ -83,12 +86,14 @@ class LogMachine(RuleBasedStateMachine):
         self.paths = [self.case.path]
         self.appended = [PartitionModel() for _ in range(PARTITIONS)]
         self.committed = [PartitionModel() for _ in range(PARTITIONS)]
+        self.puts: dict[bytes, bytes] = {}
+        self.committedPuts: dict[bytes, bytes] = {}
         self.pending = self.lost = False
         self.tickets = count()
         self.waiting: list[int] = []
         self.expected: list[tuple[int, bool]] = []
         self.told: list[tuple[int, bool]] = []
-        self.beforeSettling = self.committed
+        self.beforeSettling = (self.committed, self.committedPuts)
 
     def teardown(self) -> None:
         """
@@ -97,6 +102,13 @@ class LogMachine(RuleBasedStateMachine):
         self.case.doCleanups()
         for path in self.paths:
             shutil.rmtree(path)
+
+    def table(self) -> ITable:
+        """
+        A table of the log.
+        """
+        table: ITable = self.case.log.table("facts")
+        return table
 
     def partitions(self) -> tuple[Partition, ...]:
         """
@@ -157,6 +169,26 @@ class LogMachine(RuleBasedStateMachine):
         model.nextOffset += len(timestampsMs)
         self.pending = True
 
+    @precondition(lambda self: not self.lost)
+    @rule(key=KEY, value=st.binary(max_size=3))
+    def put(self, key: bytes, value: bytes) -> None:
+        """
+        A fact is put into a table.
+        """
+        self.table().put(key, value)
+        self.puts[key] = value
+        self.pending = True
+
+    @precondition(lambda self: not self.lost)
+    @rule(key=KEY)
+    def delete(self, key: bytes) -> None:
+        """
+        A fact is deleted, if it is there.
+        """
+        self.table().delete(key)
+        self.puts.pop(key, None)
+        self.pending = True
+
     @rule()
     def wait(self) -> None:
         """
@@ -197,6 +229,7 @@ class LogMachine(RuleBasedStateMachine):
         for batch in (TOO_LARGE, makeBatch(NOW_MS)):
             self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *batch)
         self.appended = [model.copy() for model in self.committed]
+        self.puts = dict(self.committedPuts)
         self.pending, self.lost = False, True
 
     @rule(maxBytes=st.integers(0, 400), maxAgeMs=st.integers(-1, 50))
@@ -234,8 +267,10 @@ class LogMachine(RuleBasedStateMachine):
         shutil.copytree(self.case.path, path)
         self.case.successResultOf(self.case.log.close())
         self.settled(not self.lost)
-        self.appended = [model.copy() for model in self.beforeSettling]
-        self.committed = [model.copy() for model in self.beforeSettling]
+        models, self.committedPuts = self.beforeSettling
+        self.appended = [model.copy() for model in models]
+        self.committed = [model.copy() for model in models]
+        self.puts = dict(self.committedPuts)
         self.paths.append(path)
         self.case.path = path
         self.case.log = self.case.openLog()
@@ -244,11 +279,13 @@ class LogMachine(RuleBasedStateMachine):
         """
         A turn is over, with or without a loss.
         """
-        self.beforeSettling = self.committed
+        self.beforeSettling = (self.committed, self.committedPuts)
         if success:
             self.committed = [model.copy() for model in self.appended]
+            self.committedPuts = dict(self.puts)
         else:
             self.appended = [model.copy() for model in self.committed]
+            self.puts = dict(self.committedPuts)
         self.expected += [(ticket, success) for ticket in self.waiting]
         self.waiting.clear()
         self.pending = self.lost = False
@@ -259,6 +296,9 @@ class LogMachine(RuleBasedStateMachine):
         The log is what the model says.
         """
         self.case.assertEqual(self.told, self.expected)
+        self.case.assertEqual(list(self.table().items()), sorted(self.puts.items()))
+        for key in KEYS:
+            self.case.assertEqual(self.table().get(key), self.puts.get(key))
         for partition, appended, committed in zip(self.partitions(), self.appended, self.committed, strict=True):
             batches = committed.batches
             start = batches[0].baseOffset if batches else committed.nextOffset

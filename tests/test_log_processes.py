@@ -12,7 +12,7 @@ from admission.broker.log.interface import LogInUse
 from admission.broker.log.lmdb_log import LmdbLog
 from tests.test_log_fixtures import LogTestCase
 
-# Appends for ever, and prints what is acknowledged, and which producer ids it was given.
+# Appends for ever, and puts into a table how far it got; prints what is acknowledged, and producer ids it was given.
 APPENDER = """
 import sys
 from twisted.internet.defer import maybeDeferred
@@ -25,6 +25,7 @@ log = LmdbLog(sys.argv[1], clock, lambda: 1_000_000.0, maybeDeferred, retentionS
 if "events" not in log.topics:
     log.createTopic("events", 2, {})
 partitions = log.topic("events").partitions
+table = log.table("facts")
 for round in range(100_000):
     producerId = log.allocateProducerId()
     print("id", producerId, flush=True)
@@ -36,7 +37,10 @@ for round in range(100_000):
             )
             baseOffset, _ = log.append(partition, buffer, batch)
             lines.append(f"ack {partition.index} {baseOffset} {producerId} {2 * sequence}")
-        log.whenCommitted(lambda verdict: verdict is None and print(*lines, sep="\\n", flush=True))
+            table.put(b"%d" % partition.index, b"%d" % baseOffset)
+        log.whenCommitted(
+            lambda verdict, lines=lines: verdict is None and print(*lines, sep="\\n", flush=True)
+        )
         if sequence % 2:
             clock.advance(0.1)
 """
@@ -96,19 +100,21 @@ class ProcessTests(LogTestCase):
     def test_kill(self) -> None:
         """
         After any number of kills everything acknowledged is there and known as
-        a duplicate, and no producer id was given twice.
+        a duplicate, what was put into a table is as new as what was appended
+        before it, and no producer id was given twice.
         """
         acknowledged: list[tuple[int, int, int, int]] = []
         ids: list[int] = []
         for lineCount in (1, 300, 47, 555):
             process = self.launch(APPENDER)
-            assert process.stdout is not None
+            assert process.stdout is not None and process.stderr is not None
             lines = [process.stdout.readline() for _ in range(lineCount)]
             refused = self.assertRaises(LogInUse, LmdbLog, self.path, self.clock, lambda: 0.0, None)
             self.assertEqual(refused.pid, process.pid)
             process.send_signal(signal.SIGKILL)
-            rest, errors = process.communicate()
-            self.assertEqual((process.returncode, errors), (-signal.SIGKILL, ""))
+            # Not communicate(), which passes over what has been read ahead.
+            rest, errors = process.stdout.read(), process.stderr.read()
+            self.assertEqual((process.wait(), errors), (-signal.SIGKILL, ""))
             # The last line may be cut off.
             complete = ("".join(lines) + rest).rpartition("\n")[0]
             for word, *numbers in map(str.split, complete.splitlines()):
@@ -132,6 +138,10 @@ class ProcessTests(LogTestCase):
                 self.assertEqual(int.from_bytes(batch[:8], "big"), ends)
                 ends += 2
             self.assertEqual(ends, partition.nextOffset)
+            latest = self.log.table("facts").get(b"%d" % partition.index)
+            assert latest is not None
+            # The append may have filled the transaction, and the kill come before the put.
+            self.assertIn(partition.nextOffset - int(latest), (2, 4))
         newest = {(index, producerId): (offset, sequence) for index, offset, producerId, sequence in acknowledged}
         for (index, producerId), (offset, sequence) in newest.items():
             result = self.append(

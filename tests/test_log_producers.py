@@ -2,8 +2,11 @@
 Tests for L{admission.broker.log.producers}.
 """
 
+import struct
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pympler.asizeof import asizeof
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.broker.log.interface import InvalidProducerEpoch, OutOfOrderSequence
@@ -22,8 +25,27 @@ class StateTests(SynchronousTestCase):
         """
         A state is the same after it has been stored.
         """
-        state = ProducerState(5, ((0, 9, 100), (10, 10, 110)), 1234.5)
-        self.assertEqual(decodeState(state.encode()), state)
+        for owner in ("", "alice", "Ålice=\N{SNOWMAN}", "\udc80\ud800"):
+            state = ProducerState(5, ((0, 9, 100), (10, 10, 110)), 1234.5, owner)
+            self.assertEqual(decodeState(state.encode()), state)
+
+    def test_olderForm(self) -> None:
+        """
+        A state stored before states had an owner is still read, and encoded
+        as newer ones are.
+        """
+        for epoch in (0, 5, 2**15 - 1, -1):
+            stored = struct.pack(">hdiiqiiq", epoch, 1234.5, 0, 9, 100, 10, 10, 110)
+            state = ProducerState(epoch, ((0, 9, 100), (10, 10, 110)), 1234.5)
+            self.assertEqual(decodeState(stored), state)
+            self.assertEqual(decodeState(state.encode()), state)
+
+    def test_unreadable(self) -> None:
+        """
+        What is no state is refused.
+        """
+        for stored in (b"", b"\x80", b"\x00\x00"):
+            self.assertRaises(struct.error, decodeState, stored)
 
     def test_lastSequence(self) -> None:
         """
@@ -163,7 +185,7 @@ class ChangesTests(SynchronousTestCase):
         self.states.record((1, 0), 0, (1, 1, 50), 9.0)
         self.states.record((1, 0), 0, (2, 2, 51), 9.5)
         expected = ProducerState(0, ((0, 0, 0), (1, 1, 50), (2, 2, 51)), 9.5)
-        self.assertEqual(list(self.states.changes()), [((1, 0), expected)])
+        self.assertEqual(list(self.states.changes()), [((1, 0), expected.encode())])
 
     def test_settled(self) -> None:
         """
@@ -241,5 +263,134 @@ class ChangesTests(SynchronousTestCase):
         After a restart the order of use is that of the stored times.
         """
         states = ProducerStates(3)
-        states.load({(1, n): ProducerState(0, ((0, 0, n),), float(-n)) for n in range(3)})
+        states.load({(1, n): ProducerState(0, ((0, 0, n),), float(-n)).encode() for n in range(3)})
         self.assertEqual(states.unusedSince(0.0, 10), [(1, 2), (1, 1), (1, 0)])
+        self.assertEqual(states.encodedBytes, self.states.encodedBytes)
+
+    def test_loadOlder(self) -> None:
+        """
+        Among what is taken over there may be states of the older form.
+        """
+        states = ProducerStates(3)
+        newer = ProducerState(0, ((0, 0, 9),), 1.0, "alice")
+        states.load({(1, 1): newer.encode(), (1, 0): struct.pack(">hdiiq", 3, 0.5, 0, 4, 7)})
+        self.assertEqual(states.get((1, 0)), ProducerState(3, ((0, 4, 7),), 0.5))
+        self.assertEqual(states.get((1, 1)), newer)
+        self.assertEqual(states.check((1, 0), 3, 0, 4), 7)
+        self.assertEqual(states.unusedSince(1.0, 10), [(1, 0), (1, 1)])
+
+
+class OwnerTests(SynchronousTestCase):
+    """
+    L{ProducerStates} know who owns a producer.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have nothing known of any producer.
+        """
+        self.states = ProducerStates(10)
+
+    def append(self, partitionNumber: int, producerId: int, owner: str, epoch: int = 0) -> None:
+        """
+        Remember a batch.
+        """
+        self.states.record((partitionNumber, producerId), epoch, (0, 0, 0), 0.0, owner)
+
+    def test_distinct(self) -> None:
+        """
+        Each owner and each of its producers is named once, however many
+        partitions the producer appends to, those longest unused first.
+        """
+        for partitionNumber in range(3):
+            self.append(partitionNumber, 7, "alice")
+            self.append(partitionNumber, 8, "bob")
+        self.append(1, 9, "")
+        self.append(0, 7, "alice")
+        self.append(2, 8, "alice")
+        self.assertEqual(list(self.states.owners()), [("bob", 8), ("alice", 7), ("", 9), ("alice", 8)])
+
+    def test_latest(self) -> None:
+        """
+        A state belongs to whoever appended last.
+        """
+        self.append(1, 7, "alice")
+        self.append(1, 7, "bob", epoch=1)
+        self.assertEqual(list(self.states.owners()), [("bob", 7)])
+
+    def test_changesMeanwhile(self) -> None:
+        """
+        What is appended while somebody goes through the owners does no harm.
+        """
+        self.append(1, 7, "alice")
+        for owner, producerId in self.states.owners():
+            self.append(1, producerId + 1, owner)
+        self.assertEqual(list(self.states.owners()), [("alice", 7), ("alice", 8)])
+
+    def test_reverted(self) -> None:
+        """
+        With a change that is lost its owner goes.
+        """
+        self.append(1, 7, "alice")
+        list(self.states.changes())
+        self.states.settle()
+        self.append(1, 7, "bob")
+        self.append(1, 8, "bob")
+        self.states.revert()
+        self.assertEqual(list(self.states.owners()), [("alice", 7)])
+
+
+class SizeTests(SynchronousTestCase):
+    """
+    L{ProducerStates.sizeBytes} says how much memory producers take.
+    """
+
+    def test_heap(self) -> None:
+        """
+        It is within a quarter of what the heap says, with one batch each or
+        several, with and without owners, few or many.
+        """
+        for count in (300, 2500):
+            for batches in (1, 6):
+                for owner in ("", "CN=a-producer-with-a-rather-long-name,O=example"):
+                    states = ProducerStates(count)
+                    for number in range(count):
+                        for batch in range(batches):
+                            appended = (batch * 1000, batch * 1000 + 999, 5_000_000_000 + number)
+                            states.record((number % 9, 1_000_000 + number), 0, appended, 1e9, owner)
+                    list(states.changes())
+                    states.settle()
+                    measuredBytes = asizeof(states._states)
+                    self.assertLess(abs(states.sizeBytes - measuredBytes), measuredBytes / 4)
+
+    @settings(deadline=None, max_examples=50)
+    @given(
+        st.lists(
+            st.one_of(
+                st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from(["", "bob", "alice"])),
+                st.sampled_from(["settle", "revert", "forget"]),
+            ),
+            max_size=30,
+        )
+    )
+    def test_running(self, steps: list[tuple[int, int, str] | str]) -> None:
+        """
+        Whatever happens, what is counted is what is there.
+        """
+        states = ProducerStates(3)
+
+        def settle() -> None:
+            list(states.changes())
+            states.settle()
+
+        for number, step in enumerate(steps):
+            if isinstance(step, tuple):
+                producerId, epoch, owner = step
+                states.record((producerId % 2, producerId), epoch, (number, number, number), 0.0, owner)
+            elif step == "forget":
+                settle()
+                states.forgetPartitions({1})
+            else:
+                settle() if step == "settle" else states.revert()
+            encoded = sum(len(stored) for stored in states._states.values())
+            self.assertEqual(states.encodedBytes, encoded)

@@ -37,6 +37,7 @@ class GroupCommit:
 
     @ivar transaction: the open transaction, or L{None}; its default table is
         that of the batches.
+    @ivar isClosed: whether nothing more is taken.
     """
 
     _log = Logger()
@@ -65,6 +66,7 @@ class GroupCommit:
         @param maxPendingBytes: see L{MAX_PENDING_BYTES}.
         """
         self.transaction: lmdb.Transaction[bytes] | None = None
+        self.isClosed = False
         self._environment = environment
         self._batches = batches
         self._clock = clock
@@ -80,7 +82,6 @@ class GroupCommit:
         self._lost: LogFailed | None = None
         self._failedSeconds: float | None = None
         self._delivering = False
-        self._closed = False
 
     def open(self) -> lmdb.Transaction[bytes]:
         """
@@ -90,7 +91,7 @@ class GroupCommit:
         @raise LogClosed: after L{close}.
         """
         if self.transaction is None:
-            if self._closed:
+            if self.isClosed:
                 raise LogClosed("the log is closed")
             if self._lost is not None:
                 raise LogFailed(str(self._lost))
@@ -156,7 +157,7 @@ class GroupCommit:
         @raise LogFailed: if it cannot be had or not be committed.
         @raise LogClosed: after L{close}.
         """
-        if self._closed:
+        if self.isClosed:
             raise LogClosed("the log is closed")
         self.flush()
         try:
@@ -179,7 +180,7 @@ class GroupCommit:
         """
         if self.transaction is not None:
             self._waiting.append(callback)
-        elif self._lost is None or self._closed:
+        elif self._lost is None or self.isClosed:
             self._tell(callback, self._lost)
         else:
             self._verdicts.append((callback, self._lost))
@@ -188,7 +189,7 @@ class GroupCommit:
         """
         Have a turn soon, for the sake of C{announce}.
         """
-        if self._turn is None and not self._closed:
+        if self._turn is None and not self.isClosed:
             self._turn = self._clock.callLater(0, self._nextTurn)
 
     def close(self) -> None:
@@ -197,7 +198,7 @@ class GroupCommit:
         more.  If called by a callback, the others are told after it returns.
         """
         self.flush()
-        self._closed = True
+        self.isClosed = True
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
@@ -220,7 +221,7 @@ class GroupCommit:
         self._delivering = True
         # What callbacks bring about is told in the next turn, which is scheduled by then; after closing there is none.
         remaining = len(self._verdicts)
-        while self._verdicts and (remaining > 0 or self._closed):
+        while self._verdicts and (remaining > 0 or self.isClosed):
             remaining -= 1
             self._tell(*self._verdicts.popleft())
         self._announce()

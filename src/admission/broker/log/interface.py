@@ -3,7 +3,7 @@
 What the broker asks of its record log.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 from uuid import UUID
 
@@ -15,6 +15,9 @@ from ...wire.batches import RecordBatch
 
 LEADER_EPOCH: Final = 0
 """The leader epoch written into every batch: there is one broker, and it always leads."""
+
+LONGEST_KEY_BYTES: Final = 511
+"""How long a key of an L{ITable} may be: what LMDB takes."""
 
 
 class LogRefusal(Exception):
@@ -218,6 +221,48 @@ PartitionsListener = Callable[[Sequence[Partition]], object]
 """Called with the partitions that changed, each once."""
 
 
+class ITable(Interface):
+    """
+    Small facts of others, kept with the log: bytes by bytes, in the order of
+    their keys.
+
+    Writing takes part in the open transaction of this turn, as appending does,
+    and shares its fate: L{ILog.whenCommitted} tells when what was written will
+    survive, or that it is lost.  Then the table is as it was, and whoever has
+    its contents in memory has to put that right.  Only what one call writes is
+    committed as one: a turn that writes very much commits in between.
+
+    All methods raise L{LogClosed} after L{ILog.close}, L{LogFailed} if the
+    storage fails, and L{ValueError} for a key that does not have 1 to
+    L{LONGEST_KEY_BYTES} bytes.
+    """
+
+    def get(key: bytes) -> bytes | None:
+        """
+        The value of a key, also one put in this turn; L{None} if there is none.
+        """
+
+    def items() -> Iterator[tuple[bytes, bytes]]:
+        """
+        All keys and values as they are now, in the order of the keys, whatever
+        is written during the iteration.
+        """
+
+    def put(key: bytes, value: bytes) -> None:
+        """
+        Set the value of a key.
+
+        @raise LogFailed: as L{ILog.append} does, with the same consequences.
+        """
+
+    def delete(key: bytes) -> None:
+        """
+        Remove a key; it need not be there.
+
+        @raise LogFailed: as L{ILog.append} does, with the same consequences.
+        """
+
+
 class ILog(Interface):
     """
     Topics, their partitions, the record batches in them, and what must be
@@ -235,6 +280,9 @@ class ILog(Interface):
     topics: Mapping[str, Topic] = Attribute("All topics by name, in no particular order.  A live view.")
     commitCount: int = Attribute("How many commits there were since the log was opened.")
     syncedCount: int = Attribute("How many of them would survive the loss of power.")
+    producerStateBytes: int = Attribute(
+        "How much memory it takes to remember the producers, about, in bytes.  Asking costs nothing."
+    )
 
     def topic(name: str) -> Topic:
         """
@@ -304,7 +352,9 @@ class ILog(Interface):
         @raise LogFailed: if the storage fails.
         """
 
-    def append(partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch) -> AppendResult:
+    def append(
+        partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch, owner: str = ""
+    ) -> AppendResult:
         """
         Put a batch behind the others.  Nobody can read it before it is
         committed; see L{whenCommitted}.
@@ -313,6 +363,7 @@ class ILog(Interface):
             offset and leader epoch are filled in.  Not kept.
         @param batch: its header, checked by the caller.  If it names a
             producer, the batch must continue that producer's sequence.
+        @param owner: who appends; remembered with the producer's state.
         @raise UnknownTopic: if the topic has been deleted.
         @raise OutOfOrderSequence: if batches are missing before this one.
         @raise InvalidProducerEpoch: if the producer has been replaced.
@@ -394,6 +445,24 @@ class ILog(Interface):
         """
         The first record with the largest timestamp, found as exactly as
         L{offsetForTimestamp} does; L{None} if there is none.
+        """
+
+    def table(name: str) -> ITable:
+        """
+        A table for small facts, always the same one for a name; made if it is
+        not there.  To be asked for once, when the log has been opened: making one
+        commits what is pending.
+
+        @param name: letters from C{a} to C{z}; there is room for two dozen tables.
+        @raise ValueError: if the name will not do.
+        @raise LogFailed: if the storage fails.
+        """
+
+    def producers() -> Iterator[tuple[str, int]]:
+        """
+        Who owns which producers, as far as producers are remembered: each
+        owner (empty if nobody said) and each producer id of theirs once, those
+        longest unused first, as it is now.  Looks at every producer.
         """
 
     def allocateProducerId() -> int:

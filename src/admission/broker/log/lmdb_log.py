@@ -6,7 +6,7 @@ The record log on LMDB.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 from uuid import UUID
@@ -32,11 +32,12 @@ from .interface import (
     Topic,
     UnknownTopic,
 )
-from .producers import ProducerKey, ProducerState, ProducerStates, decodeState, lastSequenceOf
+from .producers import ProducerKey, ProducerStates, lastSequenceOf
 from .reading import BATCH_KEY, copyBatches, findMaxTimestamp, findTimestamp, positionOf
 from .retention import Limits, Sweep
 from .storage import PRODUCER_KEY, DirectoryLock, openStorage
 from .syncing import BackgroundSync, DeferToThread
+from .tables import Table, Tables
 from .topics import Topics
 
 _PRODUCER_IDS: Final = 1000
@@ -130,6 +131,7 @@ class LmdbLog:
             announce=self._announce,
             maxPendingBytes=maxPendingBytes,
         )
+        self._tables = Tables(storage, self._commits)
         self._producers = ProducerStates(maxProducers)
         self._topics = Topics(storage, self._commits, maxPartitions, limits.overriddenBy)
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics.byName)
@@ -204,7 +206,9 @@ class LmdbLog:
         """
         return self._topics.setConfigs(name, configs)
 
-    def append(self, partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch) -> AppendResult:
+    def append(
+        self, partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch, owner: str = ""
+    ) -> AppendResult:
         """
         See L{ILog.append}.
         """
@@ -233,7 +237,7 @@ class LmdbLog:
         self._appended[partition] = None
         if producerId >= 0:
             appended = (firstSequence, lastSequence, baseOffset)
-            self._producers.record(producer, batch.producerEpoch, appended, self._wallSeconds())
+            self._producers.record(producer, batch.producerEpoch, appended, self._wallSeconds(), owner)
         self._commits.appended(sizeBytes)
         return AppendResult(baseOffset, False)
 
@@ -297,6 +301,25 @@ class LmdbLog:
         with self._storage.cursor(self._storage.batches) as cursor:
             return findMaxTimestamp(cursor, partition)
 
+    def table(self, name: str) -> Table:
+        """
+        See L{ILog.table}.
+        """
+        return self._tables.get(name)
+
+    @property
+    def producerStateBytes(self) -> int:
+        """
+        See L{ILog.producerStateBytes}.
+        """
+        return self._producers.sizeBytes
+
+    def producers(self) -> Iterator[tuple[str, int]]:
+        """
+        See L{ILog.producers}.
+        """
+        return self._producers.owners()
+
     def allocateProducerId(self) -> int:
         """
         See L{ILog.allocateProducerId}.
@@ -324,14 +347,14 @@ class LmdbLog:
         return closer
 
     def _load(self) -> None:
-        states: dict[ProducerKey, ProducerState] = {}
+        states: dict[ProducerKey, bytes] = {}
         with self._storage.environment.begin(buffers=True) as transaction:
             self._topics.load(transaction)
             present = {partition.number for _, partition in self._topics.partitions()}
             for key, value in transaction.cursor(self._storage.producers):
                 partitionNumber, producerId = PRODUCER_KEY.unpack(key)
                 if partitionNumber in present:
-                    states[partitionNumber, producerId] = decodeState(bytes(value))
+                    states[partitionNumber, producerId] = bytes(value)
         self._producers.load(states)
 
     def _checkPartition(self, partition: Partition) -> None:
@@ -354,7 +377,7 @@ class LmdbLog:
             if state is None:
                 transaction.delete(PRODUCER_KEY.pack(*key), db=table)
             else:
-                transaction.put(PRODUCER_KEY.pack(*key), state.encode(), db=table)
+                transaction.put(PRODUCER_KEY.pack(*key), state, db=table)
 
     def _settle(self) -> None:
         for partition in self._appended:

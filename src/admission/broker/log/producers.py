@@ -18,8 +18,20 @@ REMEMBERED_BATCHES: Final = 5
 """Clients keep at most this many requests in flight, and so may repeat that many."""
 
 _SEQUENCES: Final = 1 << 31
-_HEAD: Final = struct.Struct(">hd")
+
+# A state is kept as it is stored, because nothing is smaller or quicker to write: version, number of batches, epoch and
+# time of the last use; the batches, newest first; the owner.
+_VERSION: Final = 0x80
+_HEAD: Final = struct.Struct(">BBhd")
 _BATCH: Final = struct.Struct(">iiq")
+_NEWEST: Final = struct.Struct(_HEAD.format + _BATCH.format[1:])
+
+# At first it was stored without a version and an owner, the batches oldest first. It began with the epoch, which is
+# never so negative that it could be taken for a version.
+_OLD_HEAD: Final = struct.Struct(">hd")
+
+_STATE_BYTES: Final = 248
+"""What a state takes in memory beyond its own bytes: its key, and its places in the table and in the order of use."""
 
 
 ProducerKey = tuple[int, int]
@@ -34,28 +46,46 @@ class ProducerState(NamedTuple):
     @ivar epoch: the newest epoch seen.
     @ivar batches: the last batches of that epoch, oldest first; never empty.
     @ivar lastUsedSeconds: when the last one was appended, in seconds since 1970.
+    @ivar owner: who appended it; empty if nobody said.
     """
 
     epoch: int
     batches: tuple[AppendedBatch, ...]
     lastUsedSeconds: float
+    owner: str = ""
 
     def encode(self) -> bytes:
         """
         The state as bytes for L{decodeState}.
         """
-        batches = b"".join([_BATCH.pack(*batch) for batch in self.batches])
-        return _HEAD.pack(self.epoch, self.lastUsedSeconds) + batches
+        head = _HEAD.pack(_VERSION, len(self.batches), self.epoch, self.lastUsedSeconds)
+        return head + b"".join([_BATCH.pack(*batch) for batch in self.batches[::-1]]) + _encodeOwner(self.owner)
 
 
 def decodeState(stored: bytes) -> ProducerState:
     """
-    The reverse of L{ProducerState.encode}.
+    The reverse of L{ProducerState.encode}; knows the older form, too.
 
     @raise struct.error: if these are no such bytes.
     """
-    epoch, lastUsedSeconds = _HEAD.unpack_from(stored)
-    return ProducerState(epoch, tuple(_BATCH.iter_unpack(stored[_HEAD.size :])), lastUsedSeconds)
+    if stored[:1] != bytes([_VERSION]):
+        epoch, lastUsedSeconds = _OLD_HEAD.unpack_from(stored)
+        return ProducerState(epoch, tuple(_BATCH.iter_unpack(stored[_OLD_HEAD.size :])), lastUsedSeconds)
+    _, count, epoch, lastUsedSeconds = _HEAD.unpack_from(stored)
+    return ProducerState(epoch, tuple(_batchesOf(stored, count))[::-1], lastUsedSeconds, _ownerOf(stored))
+
+
+def _batchesOf(stored: bytes, count: int) -> Iterator[AppendedBatch]:
+    return _BATCH.iter_unpack(stored[_HEAD.size : _HEAD.size + count * _BATCH.size])
+
+
+def _encodeOwner(owner: str) -> bytes:
+    # Whatever a name consists of, it must not keep a batch from being appended.
+    return owner.encode("utf-8", "surrogatepass")
+
+
+def _ownerOf(stored: bytes) -> str:
+    return stored[_HEAD.size + stored[1] * _BATCH.size :].decode("utf-8", "surrogatepass")
 
 
 def lastSequenceOf(firstSequence: int, lastOffsetDelta: int) -> int:
@@ -71,6 +101,7 @@ class ProducerStates:
 
     @ivar maxEntries: how many are remembered; the others go with the next
         commit.
+    @ivar encodedBytes: how many bytes all states have together when encoded.
     """
 
     def __init__(self, maxEntries: int) -> None:
@@ -79,25 +110,46 @@ class ProducerStates:
             positive.
         """
         self.maxEntries = maxEntries
-        self._states: OrderedDict[ProducerKey, ProducerState] = OrderedDict()
+        self.encodedBytes = 0
+        self._states: OrderedDict[ProducerKey, bytes] = OrderedDict()
         # What the keys changed since the last settling had before: None for nothing.
-        self._before: dict[ProducerKey, ProducerState | None] = {}
+        self._before: dict[ProducerKey, bytes | None] = {}
         self._evicted: tuple[ProducerKey, ...] = ()
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def load(self, stored: Mapping[ProducerKey, ProducerState]) -> None:
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory the states take.
+        """
+        return self.encodedBytes + len(self._states) * _STATE_BYTES
+
+    def load(self, stored: Mapping[ProducerKey, bytes]) -> None:
         """
         Take over what was remembered before a restart.
+
+        @param stored: states as they were written.
+        @raise struct.error: if a state cannot be read.
         """
-        self._states.update(sorted(stored.items(), key=lambda item: item[1].lastUsedSeconds))
+        states = {key: decodeState(state) for key, state in stored.items()}
+        for key, state in sorted(states.items(), key=lambda item: item[1].lastUsedSeconds):
+            encoded = self._states[key] = state.encode()
+            self.encodedBytes += len(encoded)
 
     def get(self, key: ProducerKey) -> ProducerState | None:
         """
         What is known of a producer, if anything is.
         """
-        return self._states.get(key)
+        stored = self._states.get(key)
+        return None if stored is None else decodeState(stored)
+
+    def owners(self) -> Iterator[tuple[str, int]]:
+        """
+        See L{admission.broker.log.interface.ILog.producers}.
+        """
+        return iter(dict.fromkeys([(_ownerOf(stored), producerId) for (_, producerId), stored in self._states.items()]))
 
     def check(self, key: ProducerKey, epoch: int, firstSequence: int, lastSequence: int) -> int | None:
         """
@@ -110,43 +162,51 @@ class ProducerStates:
         """
         if firstSequence < 0:
             raise OutOfOrderSequence(f"producer {key[1]} sent a batch without a sequence number")
-        state = self._states.get(key)
-        if state is None:
+        stored = self._states.get(key)
+        if stored is None:
             return None
-        if epoch < state.epoch:
-            raise InvalidProducerEpoch(f"producer {key[1]} of epoch {epoch} was replaced by one of {state.epoch}")
-        expected = (state.batches[-1][1] + 1) % _SEQUENCES if epoch == state.epoch else 0
+        _, count, newestEpoch, _, _, newestSequence, _ = _NEWEST.unpack_from(stored)
+        if epoch < newestEpoch:
+            raise InvalidProducerEpoch(f"producer {key[1]} of epoch {epoch} was replaced by one of {newestEpoch}")
+        expected = (newestSequence + 1) % _SEQUENCES if epoch == newestEpoch else 0
         if firstSequence == expected:
             return None
-        if epoch == state.epoch:
-            for first, last, baseOffset in state.batches:
+        if epoch == newestEpoch:
+            for first, last, baseOffset in _batchesOf(stored, count):
                 if first == firstSequence and last == lastSequence:
                     return baseOffset
         raise OutOfOrderSequence(
             f"producer {key[1]} of epoch {epoch} goes on with sequence {firstSequence}, not with {expected}"
         )
 
-    def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float) -> None:
+    def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float, owner: str = "") -> None:
         """
         Remember a batch that L{check} let pass.
 
         @param nowSeconds: the time in seconds since 1970.
+        @param owner: who appended it.
         """
-        state = self._states.get(key)
-        self._before.setdefault(key, state)
-        if state is None or epoch > state.epoch:
-            batches: tuple[AppendedBatch, ...] = (batch,)
-        else:
-            batches = (*state.batches[1 - REMEMBERED_BATCHES :], batch)
-        self._states[key] = ProducerState(epoch, batches, nowSeconds)
-        if state is not None:
-            self._states.move_to_end(key)
+        states = self._states
+        stored = states.get(key)
+        self._before.setdefault(key, stored)
+        count = 1
+        older = b""
+        if stored is not None:
+            _, count, newestEpoch, _ = _HEAD.unpack_from(stored)
+            count = min(count + 1, REMEMBERED_BATCHES) if epoch == newestEpoch else 1
+            older = stored[_HEAD.size : _HEAD.size + (count - 1) * _BATCH.size]
+            self.encodedBytes -= len(stored)
+            states.move_to_end(key)
+        first, last, baseOffset = batch
+        head = _NEWEST.pack(_VERSION, count, epoch, nowSeconds, first, last, baseOffset)
+        states[key] = encoded = head + older + _encodeOwner(owner)
+        self.encodedBytes += len(encoded)
 
-    def changes(self) -> Iterator[tuple[ProducerKey, ProducerState | None]]:
+    def changes(self) -> Iterator[tuple[ProducerKey, bytes | None]]:
         """
         What to write, in this order, so that the stored states become those
-        in memory: each key once with its state, then each one that is too
-        much with L{None}.  To be followed by L{settle} or L{revert}.
+        in memory: each key once with its state, encoded, then each one that is
+        too much with L{None}.  To be followed by L{settle} or L{revert}.
         """
         for key in self._before:
             yield key, self._states[key]
@@ -166,11 +226,13 @@ class ProducerStates:
         """
         The changes are lost: everything is as it was when last settled.
         """
-        for key, state in self._before.items():
-            if state is None:
+        for key, stored in self._before.items():
+            self.encodedBytes -= len(self._states[key])
+            if stored is None:
                 del self._states[key]
             else:
-                self._states[key] = state
+                self._states[key] = stored
+                self.encodedBytes += len(stored)
         self._before.clear()
         self._evicted = ()
 
@@ -181,8 +243,8 @@ class ProducerStates:
         @param maxCount: how many to return at most.
         """
         unused: list[ProducerKey] = []
-        for key, state in islice(self._states.items(), maxCount):
-            if state.lastUsedSeconds > timeSeconds:
+        for key, stored in islice(self._states.items(), maxCount):
+            if _HEAD.unpack_from(stored)[3] > timeSeconds:
                 break
             unused.append(key)
         return unused
@@ -193,7 +255,7 @@ class ProducerStates:
         are neither settled nor reverted.
         """
         for key in keys:
-            del self._states[key]
+            self.encodedBytes -= len(self._states.pop(key))
 
     def forgetPartitions(self, partitionNumbers: Collection[int]) -> None:
         """

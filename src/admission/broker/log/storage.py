@@ -28,6 +28,9 @@ NUMBER: Final = struct.Struct(">I")
 PRODUCER_KEY: Final = struct.Struct(">Iq")
 """The key of a producer's state: a partition's number and the producer's id."""
 
+_MOST_TABLES: Final = 32
+"""Those of L{Storage}, and those of L{admission.broker.log.tables}."""
+
 _COUNTER: Final = struct.Struct(">q")
 _LOCK_FILE: Final = "broker.lock"
 
@@ -158,7 +161,13 @@ def openStorage(path: str, mapSizeBytes: int) -> Storage:
     """
     try:
         environment = lmdb.open(
-            path, map_size=mapSizeBytes, max_dbs=16, max_spare_txns=4, sync=False, metasync=False, writemap=False
+            path,
+            map_size=mapSizeBytes,
+            max_dbs=_MOST_TABLES,
+            max_spare_txns=4,
+            sync=False,
+            metasync=False,
+            writemap=False,
         )
     except lmdb.Error as error:
         raise LogFailed(f"cannot open the log in {path}: {explain(error)}") from error
