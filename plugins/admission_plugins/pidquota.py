@@ -1,0 +1,325 @@
+# -*- test-case-name: tests.test_pidquota -*-
+"""
+How many new producer ids each user may bring along: KIP-936.
+
+A server remembers something for every producer id, so a client that takes a new
+one for each record fills its memory.  Ids that are seen again are free; those
+that were not seen within the window take a token each from their user's bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from math import inf
+from secrets import randbits
+
+from zope.interface import implementer
+
+from admission.interfaces import (
+    ADMITTED,
+    DEFAULT,
+    Decision,
+    IQuotaPolicy,
+    IRestorable,
+    PolicyContext,
+    QuotaEntity,
+    QuotaStatus,
+    Request,
+    Usage,
+)
+from admission.metrics.bucket import TokenBucket
+from admission.metrics.meters import MOST_METERS
+from admission.metrics.rate import SampledTotal
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.limits import EntityKind, Limit, LimitTable
+from admission.units import formatBytes, formatSeconds, parseBytes
+
+from .bloom import KEY_BITS, LayeredBloom
+from .filtermemory import FilterMemory
+from .pidmeter import PRODUCER_IDS_RATE, UNLIMITED, ProducerIdMeter, ProducerIdMeters, capacityFor
+from .quotaarguments import parseCount, parseDuration, parseMeters, parseYes
+
+PRODUCE = "Produce"
+"""The kind of request that is limited."""
+
+MAX_BYTES = 64 << 20
+"""How much memory filters take, all users together, unless told otherwise."""
+
+LEAST_MAX_BYTES = 64 << 10
+"""With less, filters could not do what they are for."""
+
+
+@implementer(IQuotaPolicy, IRestorable)
+class ProducerIds:
+    """
+    Tokens and known ids for each user who has a limit.
+
+    A user's bucket holds as many tokens as the limit allows ids, and fills once
+    in a window.  A request is refused unless there is a token for each of its
+    ids that is not known; then nothing of it is remembered, and it is as new
+    when it is sent again.  Known ids pass, whatever the bucket holds.
+
+    If it is not C{isRefusing}, it lets every id in and holds back who brings new
+    ones and owes tokens.  The same becomes of requests whose protocol has no
+    way to say no.
+
+    On trial it remembers and counts what it would have let in.
+
+    @ivar limitNames: see L{IQuotaPolicy}, like all that has no word here.
+    @ivar horizonSeconds: none: an id that keeps coming stays known.
+    @ivar isRefusing: whether it refuses, or holds back only.
+    @ivar memory: what the filters of all users share.
+    """
+
+    limitNames: Sequence[str] = (PRODUCER_IDS_RATE,)
+    horizonSeconds: float | None = None
+
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        windowSeconds: float = 3600.0,
+        *,
+        windows: int = 11,
+        layers: int = 4,
+        falsePositives: float = 0.01,
+        maxBytes: int = MAX_BYTES,
+        isRefusing: bool = True,
+        isShadow: bool = False,
+        cleanupSeconds: float = 10.0,
+        mostMeters: int = MOST_METERS,
+        key: int | None = None,
+    ) -> None:
+        """
+        @param seconds: a monotonic clock.
+        @param windowSeconds: what the limit is for, and how long an id stays known.
+        @param windows: in how many steps the sensor of the rate forgets; no
+            decision depends on it.
+        @param layers: see L{LayeredBloom}, like C{falsePositives}.
+        @param maxBytes: how much memory the filters of all users take at most.
+        @param cleanupSeconds: how often, at most, L{sweep} does anything.
+        @param mostMeters: how many users are told apart, besides those with
+            limits of their own; those beyond share tokens and filter.
+        @param key: what filters mix ids with, see L{LayeredBloom}; random unless given.
+        @raise ValueError: if an argument is out of range.
+        """
+        if maxBytes < LEAST_MAX_BYTES:
+            raise ValueError(f"filters need {formatBytes(LEAST_MAX_BYTES)}, so maxBytes={maxBytes} is too little")
+        # One built in vain finds out whether the arguments make sense.
+        LayeredBloom(1, windowSeconds, layers, falsePositives)
+        self._key = randbits(KEY_BITS) if key is None else key
+        self.windowSeconds = windowSeconds
+        self._window = formatSeconds(windowSeconds)
+        self.isRefusing = isRefusing
+        self.isShadow = isShadow
+        self.isLimiting = False
+        self.memory = FilterMemory(maxBytes)
+        self._seconds = seconds
+        self._windows = windows
+        self._layers = layers
+        self._falsePositives = falsePositives
+        self._cleanupSeconds = cleanupSeconds
+        self._nextCleanupSeconds = -inf
+        self._limits = LimitTable(self.limitNames, [EntityKind.USER])
+        self.limits: Mapping[QuotaEntity, Mapping[str, float]] = self._limits.limits
+        self._meters = ProducerIdMeters(self._limits, self._build, seconds, mostMeters)
+
+    def decide(self, request: Request) -> Decision:
+        """
+        Refuse a request with more new ids than there are tokens.
+        """
+        identities = request.identities
+        if not identities or not self.isRefusing or request.kind != PRODUCE:
+            return ADMITTED
+        meter = self._meters.find(request.principal)
+        if meter is None:
+            return ADMITTED
+        nowSeconds = self._seconds()
+        new = meter.countNew(identities, nowSeconds)
+        delaySeconds = meter.waitSeconds(new, nowSeconds) if new else 0.0
+        if not delaySeconds:
+            return ADMITTED
+        # A sensor; nothing is decided by it.
+        meter.delays.record(delaySeconds, nowSeconds)
+        bucket = meter.bucket
+        ids = "1 new producer id" if new == 1 else f"{new} new producer ids"
+        allowed = f"{meter.limit.value:g} in {self._window}"
+        if new > bucket.burst:
+            reason = f"{ids} in one request can never be let in, the limit being {allowed}"
+        else:
+            reason = f"{ids}, with {max(int(bucket.tokens(nowSeconds)), 0)} left of {allowed}"
+        return Decision(False, delaySeconds, reason)
+
+    def budgetBytes(self, request: Request) -> int | None:
+        """
+        A read may return anything.
+        """
+        return None
+
+    def record(self, request: Request, usage: Usage) -> float:
+        """
+        Know the ids from now on, and take a token for each that is new.
+
+        @return: for how long the user owes tokens; zero if no id is new.  With
+            an empty usage, for how long in any case.
+        """
+        identities = request.identities
+        if not identities or request.kind != PRODUCE:
+            return 0.0
+        nowSeconds = self._seconds()
+        if not (usage.requestBytes or usage.responseBytes or usage.serviceSeconds or usage.connections):
+            asked = self._meters.find(request.principal)
+            return 0.0 if asked is None else asked.bucket.delaySeconds(nowSeconds)
+        meter = self._meters.obtain(request.principal)
+        if meter is None:
+            return 0.0
+        if self.isShadow and self.isRefusing and meter.waitSeconds(meter.countNew(identities, nowSeconds), nowSeconds):
+            return 0.0
+        new = meter.remember(identities, nowSeconds)
+        if not new:
+            return 0.0
+        meter.arrivals.record(new, nowSeconds)
+        delaySeconds = meter.bucket.spend(new, nowSeconds)
+        if delaySeconds:
+            meter.delays.record(delaySeconds, nowSeconds)
+        return delaySeconds
+
+    def restore(self, principal: str, identities: Sequence[int]) -> None:
+        """
+        C{identities} are known and have cost nothing.  Configure limits first:
+        for who has none nothing is remembered.
+        """
+        meter = self._meters.obtain(principal)
+        if meter is not None:
+            meter.remember(identities, self._seconds())
+
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+        """
+        Set or (with L{None}) remove the limit of a user, or of all who have none
+        of their own.  L{UNLIMITED} or more is none.  What is known and spent
+        stays so, and is forgotten where no limit is left.
+
+        @raise ValueError: see L{LimitTable.configure}.
+        """
+        self._limits.configure(entity, limits)
+        self._meters.refresh()
+        self.isLimiting = any(limit.value < UNLIMITED for limit in self._limits.of(PRODUCER_IDS_RATE))
+
+    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+        """
+        How the user stands: how much of the bucket is used, and for how long
+        another new id would be refused or held back.
+        """
+        meter = self._meters.find(request.principal)
+        if meter is None:
+            return []
+        limit, bucket, nowSeconds = meter.limit, meter.bucket, self._seconds()
+        used = (1.0 - bucket.tokens(nowSeconds) / bucket.burst) * limit.value
+        delaySeconds = meter.waitSeconds(1, nowSeconds) if self.isRefusing else bucket.delaySeconds(nowSeconds)
+        return [QuotaStatus(PRODUCER_IDS_RATE, limit.value, limit.entity, used, delaySeconds)]
+
+    def sweep(self) -> None:
+        """
+        Forget users of whom no id is known any more and whose bucket is full.
+        """
+        nowSeconds = self._seconds()
+        if nowSeconds >= self._nextCleanupSeconds:
+            self._nextCleanupSeconds = nowSeconds + self._cleanupSeconds
+            self._meters.sweep()
+
+    def replayKey(self, request: Request) -> Hashable:
+        """
+        The user.
+        """
+        return request.principal
+
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        """
+        Publish for each user C{NAME.rate} (new ids in a window), C{NAME.tokens},
+        C{NAME.throttle-time} (the mean of the last minute's delays, in
+        milliseconds), C{NAME.filter-bytes}, C{NAME.filter-layers} and
+        C{NAME.false-positives} (estimated); and for all together C{NAME.meters},
+        C{NAME.overflows} (as L{admission.quotas.metered.MeteredLimit} does),
+        C{NAME.memory-bytes} and C{NAME.dropped-layers} (see L{FilterMemory}).
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        reads: dict[str, Callable[[ProducerIdMeter, float], float]] = {
+            "rate": lambda meter, now: meter.arrivals.rate(now) * self.windowSeconds,
+            "tokens": lambda meter, now: meter.bucket.tokens(now),
+            "throttle-time": lambda meter, now: meter.delays.mean(now) * 1000,
+            "filter-bytes": lambda meter, now: meter.known.sizeBytes,
+            "filter-layers": lambda meter, now: len(meter.known.layersAt(now)),
+            "false-positives": lambda meter, now: meter.known.estimateFalsePositives(now),
+        }
+        for metric, read in reads.items():
+            registry.addFamily(f"{name}.{metric}", ("user",), partial(self._samples, read))
+        meters, memory = self._meters, self.memory
+        registry.addGauge(f"{name}.meters", lambda: len(meters))
+        registry.addGauge(f"{name}.memory-bytes", lambda: memory.usedBytes)
+        registry.addCounter(f"{name}.overflows", lambda: meters.overflows)
+        registry.addCounter(f"{name}.dropped-layers", lambda: memory.droppedLayers)
+
+    def _samples(self, read: Callable[[ProducerIdMeter, float], float]) -> Iterator[tuple[Sequence[str], float]]:
+        nowSeconds = self._seconds()
+        for label, meter in self._meters.labelled():
+            yield (label,), read(meter, nowSeconds)
+
+    def _build(self, limit: Limit) -> ProducerIdMeter:
+        windowSeconds, windows = self.windowSeconds, self._windows
+        return ProducerIdMeter(
+            limit,
+            TokenBucket(limit.value / windowSeconds, windowSeconds, self._seconds()),
+            LayeredBloom(
+                capacityFor(limit),
+                windowSeconds,
+                self._layers,
+                self._falsePositives,
+                memory=self.memory,
+                key=self._key,
+            ),
+            SampledTotal(windows, windowSeconds / windows),
+        )
+
+
+def _parseNumber(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name}={text}: write a number") from None
+
+
+def buildProducerIds(
+    context: PolicyContext,
+    rate: str | None = None,
+    window: str = "1h",
+    windows: str | None = None,
+    layers: str = "4",
+    falsePositives: str = "0.01",
+    maxBytes: str = formatBytes(MAX_BYTES),
+    mode: str = "refuse",
+    shadow: str = "no",
+    cleanup: str = "10s",
+    meters: str | None = None,
+) -> ProducerIds:
+    """
+    C{producer-ids[:rate=NUMBER][:window=1h][:mode=refuse|throttle][:shadow=yes|no]}
+    and, to tune it, C{[:layers=4][:falsePositives=0.01][:maxBytes=64MiB][:windows=11][:cleanup=10s][:meters=10000]}.
+    """
+    if mode not in ("refuse", "throttle"):
+        raise ValueError(f"mode={mode}: say refuse or throttle")
+    policy = ProducerIds(
+        context.clock.seconds,
+        parseDuration("window", window),
+        windows=context.quotaWindows if windows is None else parseCount("windows", windows),
+        layers=parseCount("layers", layers),
+        falsePositives=_parseNumber("falsePositives", falsePositives),
+        maxBytes=parseBytes(maxBytes),
+        isRefusing=mode == "refuse",
+        isShadow=parseYes("shadow", shadow),
+        cleanupSeconds=parseDuration("cleanup", cleanup),
+        mostMeters=parseMeters(meters),
+    )
+    if rate is not None:
+        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: _parseNumber("rate", rate)})
+    return policy
