@@ -9,15 +9,16 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module
+from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
+from admission.wire.fetch import FetchedPartition, FetchedTopic, decodeFetchResponse, encodeFetchResponse
+from admission.wire.primitives import MalformedRequest
 from admission.wire.versions import BY_KEY, FETCH
 
-from .test_wire_kio import encode, fewExamples
+from .test_wire_kio import encode, entities, fewExamples
 
 _VERSIONS = range(BY_KEY[FETCH].minVersion, BY_KEY[FETCH].maxVersion + 1)
 
@@ -123,3 +124,87 @@ def _partitionOfKio(kio: Any, version: int, partition: FetchedPartition) -> Any:
         records=b"".join(partition.records),
         **fields,
     )
+
+
+class DecodeFetchResponseTests(SynchronousTestCase):
+    """
+    L{decodeFetchResponse} reads what L{encodeFetchResponse} and kio write.
+    """
+
+    def test_everyVersion(self) -> None:
+        """
+        What was encoded comes back, as far as a version carries it, and the records are views.
+        """
+        for version in _VERSIONS:
+            self._checkReads(version)
+
+    def _checkReads(self, version: int) -> None:
+        @fewExamples
+        @given(st.integers(0, 2**31 - 1), st.integers(0, 100), st.lists(_TOPICS, max_size=3))
+        def check(throttleTimeMs: int, sessionId: int, topics: list[FetchedTopic]) -> None:
+            body = b"".join(encodeFetchResponse(version, throttleTimeMs, 7, sessionId, topics))
+            response = decodeFetchResponse(version, body, 1000)
+            self.assertEqual(response.throttleTimeMs, throttleTimeMs)
+            if version >= 7:
+                self.assertEqual((response.errorCode, response.sessionId), (7, sessionId))
+            expected = [
+                (
+                    topic.topicName if version < 13 else "",
+                    topic.topicId if version >= 13 else UUID(int=0),
+                    partition.partitionIndex,
+                    partition.errorCode,
+                    partition.highWatermark,
+                    partition.logStartOffset if version >= 5 else -1,
+                    b"".join(partition.records),
+                )
+                for topic in topics
+                for partition in topic.partitions
+            ]
+            self.assertEqual([(*each[:6], bytes(each.records)) for each in response.partitions], expected)
+            self.assertTrue(all(each.records.obj is body for each in response.partitions))
+
+        check()
+
+    def test_everythingOfKafkas(self) -> None:
+        """
+        Aborted transactions, replicas to read from and tagged fields are stepped over; null is nothing.
+        """
+        for version in _VERSIONS:
+            self._checkStepsOver(version)
+
+    def _checkStepsOver(self, version: int) -> None:
+        entityType: Any = load_response_schema(FETCH, version)
+
+        @fewExamples
+        @given(entities(entityType))
+        def check(entity: Any) -> None:
+            response = decodeFetchResponse(version, encode(entity), 1000)
+            expected = [
+                (each.partition_index, each.error_code.value, each.records or b"")
+                for topic in entity.responses
+                for each in topic.partitions
+            ]
+            self.assertEqual(
+                [(each.partitionIndex, each.errorCode, bytes(each.records)) for each in response.partitions], expected
+            )
+
+        check()
+
+    def test_lies(self) -> None:
+        """
+        Counts and lengths that cannot be are refused, and so is what is cut off or goes on.
+        """
+        partition = FetchedPartition(0, records=[b"records"])
+        body = b"".join(encodeFetchResponse(12, 0, 0, 0, [FetchedTopic("topic", UUID(int=1), [partition])]))
+        self.assertEqual(len(decodeFetchResponse(12, body, 2).partitions), 1)
+        self.assertRaises(MalformedRequest, decodeFetchResponse, 12, body, 1)
+        self.assertRaises(MalformedRequest, decodeFetchResponse, 12, body + b"x", 1000)
+        for end in range(len(body)):
+            self.assertRaises(MalformedRequest, decodeFetchResponse, 12, body[:end], 1000)
+        for at in range(10, len(body)):
+            for value in (0x00, 0x7F, 0xFF):
+                lie = body[:at] + bytes([value]) + body[at + 1 :]
+                try:
+                    decodeFetchResponse(12, lie, 1000)
+                except MalformedRequest:
+                    pass

@@ -25,7 +25,10 @@ _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 
+_PRODUCER_ID: Final = struct.Struct(">q")
+
 _LEADER_EPOCH_AT: Final = 12
+_PRODUCER_ID_AT: Final = 43
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 # The length field does not count itself, nor what comes before it.
@@ -130,6 +133,26 @@ class RecordBatch:
         return self.baseOffset + self.lastOffsetDelta
 
 
+def producerIdOf(buffer: Buffer) -> int:
+    """
+    The producer id in what is meant to be a batch, which is not checked.
+
+    @return: -1 if there is none.
+    """
+    if len(buffer) < HEADER_BYTES:
+        return -1
+    producerId: int = _PRODUCER_ID.unpack_from(buffer, _PRODUCER_ID_AT)[0]
+    return producerId
+
+
+def readHeader(view: Buffer) -> RecordBatch:
+    """
+    Read the header at the beginning of C{view}, which must have
+    L{HEADER_BYTES} or more; nothing is checked.
+    """
+    return RecordBatch(*_HEADER.unpack_from(view))
+
+
 def readBatch(view: Buffer) -> RecordBatch:
     """
     Read and check one batch that fills C{view} exactly.
@@ -153,7 +176,7 @@ def readBatch(view: Buffer) -> RecordBatch:
             ErrorCode.corrupt_message,
             f"{sizeBytes} bytes are too few for a record batch, which has {HEADER_BYTES} or more",
         )
-    batch = RecordBatch(*_HEADER.unpack_from(view))
+    batch = readHeader(view)
     if batch.magic != _MAGIC:
         raise BatchRefused(ErrorCode.corrupt_message, f"format {batch.magic} of record batches does not exist")
     if batch.sizeBytes < HEADER_BYTES or batch.sizeBytes > sizeBytes:
@@ -284,11 +307,22 @@ def decodeRecords(view: Buffer) -> list[Record]:
     batch = readBatch(view)
     if batch.compression:
         raise BatchRefused(ErrorCode.unsupported_compression_type, "the records of this batch are compressed")
+    return recordsOf(batch, memoryview(view)[HEADER_BYTES:])
+
+
+def recordsOf(batch: RecordBatch, payload: Buffer) -> list[Record]:
+    """
+    The records of a batch, copied out of what follows its header.
+
+    @param payload: uncompressed.
+    @raise BatchRefused: C{corrupt_message} if the records are not what the
+        header says.
+    """
     try:
-        offset = HEADER_BYTES
+        offset = 0
         records = []
         for _ in range(batch.count):
-            record, offset = _decodeRecord(view, offset, batch)
+            record, offset = _decodeRecord(payload, offset, batch)
             records.append(record)
     except PAST_THE_END:
         raise BatchRefused(ErrorCode.corrupt_message, "the batch ends before its records do") from None
@@ -296,7 +330,7 @@ def decodeRecords(view: Buffer) -> list[Record]:
         raise BatchRefused(ErrorCode.corrupt_message, str(malformed)) from None
     except UnicodeDecodeError:
         raise BatchRefused(ErrorCode.corrupt_message, "the name of a record's header is not UTF-8") from None
-    if offset != len(view):
+    if offset != len(payload):
         raise BatchRefused(ErrorCode.corrupt_message, "the batch does not end where its records do")
     return records
 

@@ -77,15 +77,29 @@ def encodeResponse(apiKey: int, apiVersion: int, response: Mapping[str, Any]) ->
     """
     if apiKey == API_VERSIONS and served(apiKey, apiVersion) is None:
         apiVersion, response = 0, {**response, "error_code": ErrorCode.unsupported_version}
-    plan, write = _writerFor(apiKey, apiVersion)
+    return encodeEntity(_responseType(apiKey, apiVersion), response)
+
+
+@cache
+def _responseType(apiKey: int, apiVersion: int) -> type[Entity]:
+    return load_response_schema(apiKey, apiVersion)
+
+
+def encodeEntity(entityType: type[Entity], values: Mapping[str, Any]) -> list[bytes]:
+    """
+    Encode any of kio's entities from a dictionary as L{encodeResponse} takes it.
+
+    @return: parts to be written one after another, small ones joined already.
+    @raise struct.error: if a number does not fit its field.
+    """
+    plan, write = _writerFor(entityType)
     parts = _Parts()
-    write(parts, plan.build(response))
+    write(parts, plan.build(values))
     return parts.joined()
 
 
 @cache
-def _writerFor(apiKey: int, apiVersion: int) -> "tuple[_Plan, Callable[[Any, Any], None]]":
-    entityType = load_response_schema(apiKey, apiVersion)
+def _writerFor(entityType: type[Entity]) -> "tuple[_Plan, Callable[[Any, Any], None]]":
     return _planFor(entityType), entity_writer(entityType)
 
 

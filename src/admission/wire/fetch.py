@@ -1,16 +1,16 @@
 """
 The Fetch response by hand, versions 4 to 17: stored record batches go out as
-they are, neither copied nor joined.
+they are, neither copied nor joined, and a client finds them as views.
 """
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from attrs import frozen
 
-from .primitives import CLASSIC, FLEXIBLE, sizeOf
+from .primitives import CLASSIC, FLEXIBLE, PAST_THE_END, Buffer, MalformedRequest, sizeOf
 from .versions import BY_KEY, FETCH
 
 _API: Final = BY_KEY[FETCH]
@@ -25,6 +25,10 @@ _FIRST_VERSION_WITH_PREFERRED_REPLICA: Final = 11
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 13
 
 _NO_PREFERRED_REPLICA: Final = _INT32.pack(-1)
+_NO_TOPIC_ID: Final = UUID(int=0)
+_NULL: Final = -1
+_TOPIC_ID_BYTES: Final = 16
+_ABORTED_TRANSACTION_BYTES: Final = 16
 
 
 @frozen
@@ -106,3 +110,144 @@ def encodeFetchResponse(
     between += dialect.tags
     parts.append(bytes(between))
     return parts
+
+
+class PartitionData(NamedTuple):
+    """
+    What a response says of one partition.
+
+    @ivar topicName: the topic; empty from version 13 on.
+    @ivar topicId: the topic; all zeros before version 13.
+    @ivar partitionIndex: the partition.
+    @ivar errorCode: 0 if the other fields can be relied on.
+    @ivar highWatermark: the offset behind the last record to be read, or -1.
+    @ivar logStartOffset: the first offset that can still be read, or -1.
+    @ivar records: batches, the last of which may be cut off; a view of the response.
+    """
+
+    topicName: str
+    topicId: UUID
+    partitionIndex: int
+    errorCode: int
+    highWatermark: int
+    logStartOffset: int
+    records: memoryview
+
+
+@frozen
+class FetchResponse:
+    """
+    A Fetch response as a client sees it.
+
+    @ivar throttleTimeMs: for how long the client is asked to be quiet.
+    @ivar errorCode: for the request as a whole.
+    @ivar sessionId: the fetch session, 0 if there is none.
+    @ivar partitions: in the order of the response.
+    """
+
+    throttleTimeMs: int
+    errorCode: int
+    sessionId: int
+    partitions: Sequence[PartitionData]
+
+
+def decodeFetchResponse(version: int, body: Buffer, maxElements: int) -> FetchResponse:
+    """
+    Decode the body of a Fetch response without copying its records.
+
+    Aborted transactions, preferred read replicas and tagged fields are
+    stepped over.
+
+    @param version: 4 to 17, that of the request.
+    @param maxElements: how many topics, partitions and aborted transactions
+        to allow in all.
+    @raise MalformedRequest: if a count or a length makes no sense, or the
+        fields end before or behind the body.
+    """
+    view = memoryview(body).toreadonly()
+    try:
+        return _FetchReader(version, view, maxElements).read()
+    except PAST_THE_END:
+        raise MalformedRequest("a Fetch response ends before its fields do") from None
+    except UnicodeDecodeError:
+        raise MalformedRequest("the name of a topic in a Fetch response is not UTF-8") from None
+
+
+class _FetchReader:
+    """
+    Walks one response.
+    """
+
+    def __init__(self, version: int, view: memoryview, maxElements: int) -> None:
+        self._version = version
+        self._view = view
+        self._elementsLeft = maxElements
+        self._dialect = FLEXIBLE if _API.isFlexible(version) else CLASSIC
+        self._offset = 0
+
+    def read(self) -> FetchResponse:
+        (throttleTimeMs,) = self._unpack(_INT32)
+        errorCode = sessionId = 0
+        if self._version >= _FIRST_VERSION_WITH_SESSION:
+            errorCode, sessionId = self._unpack(_ERROR_AND_SESSION)
+        partitions: list[PartitionData] = []
+        for _ in range(self._count("topics")):
+            topicName, topicId = "", _NO_TOPIC_ID
+            if self._version >= _FIRST_VERSION_WITH_TOPIC_ID:
+                topicId = UUID(bytes=bytes(self._take(_TOPIC_ID_BYTES)))
+            else:
+                nameBytes, self._offset = self._dialect.readStringLength(self._view, self._offset)
+                topicName = str(self._take(nameBytes), "utf-8")
+            for _ in range(self._count("partitions")):
+                partitions.append(self._partition(topicName, topicId))
+            self._skipTags()
+        self._skipTags()
+        if self._offset != len(self._view):
+            raise MalformedRequest(f"{len(self._view) - self._offset} bytes are left over behind a Fetch response")
+        return FetchResponse(throttleTimeMs, errorCode, sessionId, partitions)
+
+    def _partition(self, topicName: str, topicId: UUID) -> PartitionData:
+        partitionIndex, errorCode, highWatermark, _ = self._unpack(_PARTITION)
+        logStartOffset = -1
+        if self._version >= _FIRST_VERSION_WITH_LOG_START:
+            (logStartOffset,) = self._unpack(_INT64)
+        for _ in range(self._count("aborted transactions")):
+            self._take(_ABORTED_TRANSACTION_BYTES)
+            self._skipTags()
+        if self._version >= _FIRST_VERSION_WITH_PREFERRED_REPLICA:
+            self._take(_INT32.size)
+        sizeBytes, self._offset = self._dialect.readLength(self._view, self._offset)
+        records = self._take(0 if sizeBytes == _NULL else sizeBytes)
+        self._skipTags()
+        return PartitionData(topicName, topicId, partitionIndex, errorCode, highWatermark, logStartOffset, records)
+
+    def _unpack(self, fields: struct.Struct) -> tuple[int, ...]:
+        values = fields.unpack_from(self._view, self._offset)
+        self._offset += fields.size
+        return values
+
+    def _take(self, sizeBytes: int) -> memoryview:
+        end = self._offset + sizeBytes
+        if sizeBytes < 0 or end > len(self._view):
+            raise MalformedRequest(
+                f"a Fetch response announces {sizeBytes} bytes with {len(self._view) - self._offset} left"
+            )
+        taken = self._view[self._offset : end]
+        self._offset = end
+        return taken
+
+    def _count(self, what: str) -> int:
+        count, self._offset = self._dialect.readLength(self._view, self._offset)
+        if count == _NULL:
+            return 0
+        # Of none of them fits more than one into a byte.
+        if not 0 <= count <= min(self._elementsLeft, len(self._view) - self._offset):
+            raise MalformedRequest(
+                f"a Fetch response announces {count} {what} with {len(self._view) - self._offset} bytes left"
+                f" and {self._elementsLeft} elements allowed"
+            )
+        self._elementsLeft -= count
+        return count
+
+    def _skipTags(self) -> None:
+        self._offset = self._dialect.skipTags(self._view, self._offset)

@@ -101,10 +101,29 @@ def countElements(api: Api, apiVersion: int, body: Buffer, maxElements: int | No
         raise GuardRefusal(f"{api.name} v{apiVersion} ends before its fields do") from None
 
 
+def countElementsOf(entityType: type[Entity], label: str, body: Buffer, maxElements: int) -> int:
+    """
+    Walk anything else that kio is to decode: a response, or what clients
+    exchange inside of messages.
+
+    @param entityType: kio's class.
+    @param label: what to call it in a refusal.
+    @return: as L{countElements}, which also says what is raised.
+    """
+    try:
+        return _walkOf(entityType, label)(body, maxElements)
+    except PAST_THE_END:
+        raise GuardRefusal(f"{label} ends before its fields do") from None
+
+
 @cache
 def _walkFor(apiKey: int, apiName: str, apiVersion: int) -> Walk:
-    label = f"{apiName} v{apiVersion}"
-    source = "\n".join(walkSource(load_request_schema(apiKey, apiVersion)))
+    return _walkOf(load_request_schema(apiKey, apiVersion), f"{apiName} v{apiVersion}")
+
+
+@cache
+def _walkOf(entityType: type[Entity], label: str) -> Walk:
+    source = "\n".join(walkSource(entityType))
     namespace: dict[str, Any] = {
         "int16": struct.Struct(">h").unpack_from,
         "int32": struct.Struct(">i").unpack_from,

@@ -1,0 +1,158 @@
+"""
+Tests for L{admission.consumer.assignors}.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from attrs import frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.consumer.assignors import ASSIGNORS, Subscriber, assignRange, assignRoundRobin
+from admission.consumer.topicpartition import TopicPartition
+
+# kafka-python fails over members that want nothing, and over topics that do not exist.
+_TOPICS = st.frozensets(st.sampled_from("abcd"), min_size=1, max_size=4)
+_MEMBER_IDS = st.text("0123456789", min_size=1, max_size=3)
+_GROUPS = st.dictionaries(_MEMBER_IDS, _TOPICS, min_size=1, max_size=6)
+_COUNTS = st.fixed_dictionaries(dict.fromkeys("abcd", st.integers(1, 9)))
+
+fewExamples = settings(max_examples=30, deadline=None, database=None, derandomize=True)
+
+
+def members(*topics: str, **instanceIds: str) -> list[Subscriber]:
+    """
+    Members 0, 1, 2 and so on, the topics of each as a word of letters.
+    """
+    return [Subscriber(str(index), instanceIds.get(f"m{index}"), frozenset(word)) for index, word in enumerate(topics)]
+
+
+def partitions(*places: str) -> list[TopicPartition]:
+    """
+    C{a0} for partition 0 of topic a.
+    """
+    return [TopicPartition(place[0], int(place[1:])) for place in places]
+
+
+class RangeTests(SynchronousTestCase):
+    """
+    Runs of partitions, topic by topic.
+    """
+
+    def test_evenAndUneven(self) -> None:
+        """
+        The first members get one more if the division leaves a rest, in each topic anew.
+        """
+        self.assertEqual(
+            assignRange(members("ab", "ab"), {"a": 3, "b": 3}),
+            {"0": partitions("a0", "a1", "b0", "b1"), "1": partitions("a2", "b2")},
+        )
+
+    def test_moreMembersThanPartitions(self) -> None:
+        """
+        Members for whom nothing is left get nothing, and are told so.
+        """
+        self.assertEqual(
+            assignRange(members("a", "a", "a"), {"a": 2}), {"0": partitions("a0"), "1": partitions("a1"), "2": []}
+        )
+
+    def test_static(self) -> None:
+        """
+        Static members come first, in the order of their names whatever their member ids, so that a new id changes
+        nothing.
+        """
+        before = assignRange(members("a", "a", "a", m1="y", m2="x"), {"a": 3})
+        self.assertEqual(before, {"2": partitions("a0"), "1": partitions("a1"), "0": partitions("a2")})
+
+    def test_missingTopic(self) -> None:
+        """
+        A topic that does not exist is not handed out.
+        """
+        for assignor in ASSIGNORS.values():
+            self.assertEqual(assignor(members("ab"), {"a": 1}), {"0": partitions("a0")})
+
+
+class RoundRobinTests(SynchronousTestCase):
+    """
+    Partitions like cards.
+    """
+
+    def test_deals(self) -> None:
+        """
+        One after another across topics.
+        """
+        self.assertEqual(
+            assignRoundRobin(members("ab", "ab"), {"a": 3, "b": 3}),
+            {"0": partitions("a0", "a2", "b1"), "1": partitions("a1", "b0", "b2")},
+        )
+
+    def test_differentTopics(self) -> None:
+        """
+        Whoever does not want the topic is passed over.
+        """
+        self.assertEqual(
+            assignRoundRobin(members("ab", "b", ""), {"a": 2, "b": 2, "c": 5}),
+            {"0": partitions("a0", "a1", "b1"), "1": partitions("b0"), "2": []},
+        )
+
+
+@frozen
+class Cluster:
+    """
+    What kafka-python asks for the number of partitions.
+    """
+
+    counts: dict[str, int]
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """
+        The partitions of a topic.
+        """
+        return set(range(self.counts[topic])) if topic in self.counts else None
+
+
+class PeerTests(SynchronousTestCase):
+    """
+    In a mixed group it does not matter who leads.
+    """
+
+    def check(self, name: str, peer: Any, groups: Any) -> None:
+        """
+        Compare an assignor of ours with kafka-python's.
+        """
+
+        @fewExamples
+        @given(groups, _COUNTS)
+        def compare(group: dict[str, frozenset[str]], counts: dict[str, int]) -> None:
+            theirMembers = [
+                SimpleNamespace(member_id=memberId, group_instance_id=None, metadata=peer.metadata(topics))
+                for memberId, topics in group.items()
+            ]
+            theirs = {
+                memberId: sorted(map(tuple, assigned.partitions()))
+                for memberId, assigned in peer.assign(Cluster(counts), theirMembers).items()
+            }
+            subscribers = [Subscriber(memberId, None, topics) for memberId, topics in group.items()]
+            ours = ASSIGNORS[name](subscribers, counts)
+            self.assertEqual({memberId: sorted(map(tuple, assigned)) for memberId, assigned in ours.items()}, theirs)
+
+        compare()
+
+    def test_range(self) -> None:
+        """
+        Ours hands out what kafka-python's does.
+        """
+        self.check("range", RangePartitionAssignor, _GROUPS)
+
+    def test_roundRobin(self) -> None:
+        """
+        Ours hands out what kafka-python's does, which fails unless all want the same.
+        """
+        groups = st.builds(dict.fromkeys, st.sets(_MEMBER_IDS, min_size=1, max_size=6), _TOPICS)
+        self.check("roundrobin", RoundRobinPartitionAssignor, groups)
