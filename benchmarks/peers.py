@@ -14,7 +14,7 @@ from twisted.internet.protocol import Protocol
 from twisted.protocols.basic import Int32StringReceiver
 
 from admission.broker.api import produce
-from admission.broker.broker import Broker
+from admission.broker.broker import ANONYMOUS, Broker
 from admission.clock import MonotonicClock
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
@@ -185,7 +185,7 @@ class BareBroker(Preallocating):
         """
         header = parseRequestHeader(body)
         request = parseProduce(body, header.bodyOffset, header.apiVersion)
-        results = produce.append(self._broker, request)
+        results = produce.append(self._broker, request, ANONYMOUS)
         self._broker.log.whenCommitted(partial(self.produced, header, results))
 
     def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:

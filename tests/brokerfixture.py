@@ -36,6 +36,7 @@ from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.gate import Gate
 from admission.interfaces import FRAMES
+from admission.quotas import Quotas
 from admission.testing.transports import FakeTransport
 from admission.wire.batches import Record, encodeBatch, readBatch
 from admission.wire.versions import APIS
@@ -364,7 +365,11 @@ class BrokerTestCase(SynchronousTestCase):
             retentionSeconds=None,
         )
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
-        self.broker = Broker(settings, self.log, self.gate, self.purgatory, lambda: self.wallSeconds, "test-cluster")
+        self.quotas = Quotas([], self.clock, settings.quotaThrottleMaxSeconds)
+        self.broker = Broker(
+            settings, self.log, self.gate, self.purgatory, self.quotas, lambda: self.wallSeconds, "test-cluster"
+        )
+        self.broker.groups.start()
         self.factory = AdmittedFactory(
             lambda: KafkaConnection(self.broker),
             self.gate,
@@ -390,6 +395,7 @@ class BrokerTestCase(SynchronousTestCase):
         for client in self.clients:
             client.disconnect()
         self.clock.advance(0)
+        self.broker.groups.stop()
         self.successResultOf(self.log.close())
         self.gate.close()
         self.assertPoolWhole()

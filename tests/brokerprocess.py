@@ -31,6 +31,8 @@ ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", ".")),
     "PYTHONUNBUFFERED": "1",
     "COLUMNS": "200",
+    # kio imports hypothesis where that is installed, which would make a directory wherever a command runs.
+    "HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".hypothesis"),
 }
 """For the tree under test, whatever is installed."""
 

@@ -153,6 +153,86 @@ class BenchmarkTests(SynchronousTestCase):
             self.assertLess(abs(row["leftPercent"]), 1.0, row)
         self.assertEqual({row["keys"] for row in results["memory"]}, {"fixed", "fresh"})
 
+    def test_bloom(self) -> None:
+        """
+        Known and new ids are tracked in filters and in sets, single filters are
+        measured beside rbloom alone, and no pattern of ids makes a filter err
+        more often than it may and half as much again.
+        """
+        results = self.results("bloom")
+        seen = {"LayeredBloom", "LayeredBloom, storable", "sets in layers"}
+        self.check(
+            results["track"],
+            {"case", "seen", "nanoseconds", "ratioToSets", "spreadPercent"},
+            case={"known, newest", "known, oldest", "new"},
+            seen=seen,
+        )
+        self.check(results["memory"], {"seen", "ids", "bytesEach"}, seen=seen)
+        self.check(
+            results["requests"],
+            {"case", "nanoseconds", "spreadPercent"},
+            case={"known id", "new id", "refused"},
+        )
+        filters = results["filters"]
+        self.check(filters, {"filter", "case", "nanoseconds", "spreadPercent"}, case={"add", "hit", "miss"})
+        measured = {row["filter"] for row in filters} | {row["module"] for row in results.get("notInstalled", [])}
+        self.assertEqual(
+            measured,
+            {"set", "rbloom", "LayeredBloom of one layer", "fastbloom_rs", "pybloom_live", "bloom_filter2"},
+        )
+        errors = {row["pattern"]: row["layeredBloom"] for row in results["falsePositives"]}
+        self.assertLess({"stride 1", "stride 65536", "blocks", "high bits", "upper half", "random"}, set(errors))
+        self.assertEqual({pattern: rate for pattern, rate in errors.items() if not 0.3 < rate < 1.5}, {})
+
+    def test_quotas(self) -> None:
+        """
+        Our meters are measured beside those of others, with few clients and
+        many; a flood of clients leaves no more meters than agreed; and the
+        policies are measured together.
+        """
+        results = self.results("quotas")
+        missing = {row["limiter"] for row in results.get("notInstalled", [])}
+        ours = {"window", "bucket"}
+        peers = {"htb", "limits, fixed window", "limits, sliding window", "limits, moving window", "pyrate-limiter"}
+        self.check(
+            results["record"],
+            {"clients", "limiter", "nanoseconds", "ratioToBucket", "spreadPercent"},
+            limiter=(ours | peers | {"harness", "ThrottlingFactory"}) - missing,
+            clients={1, 1000},
+        )
+        self.check(results["memory"], {"limiter", "clients", "bytesEach"}, limiter=(ours | peers) - missing)
+        self.check(results["flood"], {"algorithm", "clients", "meters", "nanoseconds"}, algorithm=ours)
+        self.assertLessEqual({row["meters"] for row in results["flood"]}, {10_000, 10_001})
+        self.check(
+            results["requests"],
+            {"kind", "policies", "microseconds", "spreadPercent"},
+            kind={"Produce", "Fetch", "connection"},
+            policies={"no limits", "client-bytes", "all", "all, everybody over"},
+        )
+
+    def test_groups(self) -> None:
+        """
+        Heartbeats are measured beside bare Twisted, sessions beside timers, and
+        rebalances of several sizes.
+        """
+        results = self.results("groups")
+        self.check(
+            results["heartbeats"],
+            COSTS | {"inFlight", "server", "perSecondOfOneCore", "ratioToFloor"},
+            server={"admission", "floor"},
+            inFlight={1, 16},
+        )
+        self.check(
+            results["sessions"],
+            {"way", "members", "cpuMicroseconds", "ratioToTimers", "spreadPercent"},
+            way={"Groups", "timer each"},
+        )
+        self.check(
+            results["rebalances"],
+            {"members", "cpuMilliseconds", "cpuMicrosecondsEach", "spreadPercent"},
+            members={10, 100},
+        )
+
     def test_timers(self) -> None:
         """
         The wheel and its peers set, cancel and expire the same timers, with

@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.broker.session import MOST_UNANSWERED, UNANSWERED
+from admission.broker.producing import MOST_UNANSWERED, UNANSWERED
 from admission.connection.mute import REQUEST
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
 

@@ -245,12 +245,14 @@ class HelpTests(CommandLineCases):
         """
         status, output = self.admission("--help")
         self.assertEqual(status, 0, output)
-        for option in ("listen", "advertise", "data", "config", "set", "pool", "help-pool", "help-pool-type"):
+        for option in ("listen", "advertise", "data", "config", "set", "auth", "status", "pool", "purgatory", "quota"):
             self.assertRegex(output, rf"--{option}[= ]")
         examples = [line.strip() for line in output.splitlines() if line.strip().startswith("twistd -n admission ")]
-        self.assertEqual(len(examples), 3)
-        # The other two name files that are not there.
-        Options().parseOptions(examples[0].split()[3:])
+        self.assertEqual(len(examples), 5)
+        for example in examples:
+            # The others name files that are not there.
+            if not any(word in example for word in ("ssl:", "--config")):
+                Options().parseOptions(example.split()[3:])
 
     def test_helpPool(self) -> None:
         """

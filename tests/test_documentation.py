@@ -30,6 +30,10 @@ from attrs import frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 ROOT = Path(__file__).parent.parent
+_FOLLOWED_ELSEWHERE = {
+    "command.md": "tests.test_admission_command, beside a broker with limits",
+    "security.md": "tests.test_security_clients, with certificates and a broker of its own",
+}
 _FENCE = re.compile(r"^```(\w+)(?: +(\S+))? *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -122,7 +126,13 @@ class DocumentTestCase(SynchronousTestCase):
         """
         roots = [self.directory, *(ROOT / root for root in ("src", "plugins", "."))]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        return {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(map(str, roots)), "COLUMNS": "120"}
+        return {
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join(map(str, roots)),
+            "COLUMNS": "120",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".hypothesis"),
+        }
 
     @contextmanager
     def broker(self) -> Iterator[str]:
@@ -167,6 +177,16 @@ class DocumentsTests(DocumentTestCase):
         What the README marks as runnable runs, and it marks something.
         """
         self.assertGreater(self.follow(ROOT.joinpath("README.md").read_text(encoding="utf-8")), 0)
+
+    def test_manual(self) -> None:
+        """
+        Likewise the manual, as far as it needs nothing that is not in it.
+        """
+        ran = 0
+        for document in sorted(ROOT.glob("docs/*.md")):
+            if document.name not in _FOLLOWED_ELSEWHERE:
+                ran += self.follow(document.read_text(encoding="utf-8"))
+        self.assertGreater(ran, 0)
 
     def test_links(self) -> None:
         """

@@ -118,6 +118,20 @@ class MemoryTests(GateTestCase):
         lease.release()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_accounts(self) -> None:
+        """
+        The ledger shows what others hold beside the pool, as it is now; nobody
+        waits for it.
+        """
+        held = [7]
+        self.gate.account("producers", lambda: held[0])
+        self.assertEqual(self.gate.ledger["producers"], 7)
+        held[0] = 8
+        registry = SensorRegistry()
+        self.gate.addSensors(registry)
+        self.assertIn((("producers",), 8), list(registry.families["LedgerBytes"].read()))
+        self.assertEqual(self.gate.pool.availableBytes, 1000)
+
     def test_laterInATurnOfItsOwn(self) -> None:
         """
         Memory that comes back is granted in a later turn, never from within

@@ -159,7 +159,7 @@ class SettingsTests(OptionsTestCase):
         """
         lines = self.parse().getUsage().splitlines()
         examples = [line.strip() for line in lines if line.strip().startswith("twistd -n admission ")]
-        self.assertEqual(len(examples), 3)
+        self.assertEqual(len(examples), 5)
         for example in examples[:1]:
             self.parse(*example.split()[3:])
 

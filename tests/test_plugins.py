@@ -29,9 +29,7 @@ from zope.interface.verify import verifyObject
 from admission import plugins
 from admission.interfaces import (
     IMemoryPoolFactory,
-    IMetricsExporterFactory,
     IPolicyFactory,
-    IQuotaPolicyFactory,
     ITransportMutability,
     PolicyContext,
 )
@@ -51,6 +49,18 @@ from admission.plugins import (
 CONTEXT = PolicyContext(Clock(), lambda: 0.0)
 
 
+class ILoudSpeakerFactory(IPolicyFactory):
+    """
+    A kind of policy that nobody but these tests has.
+    """
+
+
+class IEarPlugFactory(IPolicyFactory):
+    """
+    Another one.
+    """
+
+
 def buildEcho(context: PolicyContext, amount: str, unit: str = "B", flavour: str | None = None) -> tuple[Any, ...]:
     """
     An implementation that shows what it was built with.
@@ -60,7 +70,7 @@ def buildEcho(context: PolicyContext, amount: str, unit: str = "B", flavour: str
     return context, amount, unit, flavour
 
 
-def echoFactory(name: str = "echo", kind: type[IPolicyFactory] = IMetricsExporterFactory) -> PolicyFactory:
+def echoFactory(name: str = "echo", kind: type[IPolicyFactory] = ILoudSpeakerFactory) -> PolicyFactory:
     """
     A factory for L{buildEcho}.
     """
@@ -130,8 +140,8 @@ class PolicyFactoryTests(SynchronousTestCase):
         """
         It provides the interface of its kind, and L{IPlugin}.
         """
-        factory = echoFactory(kind=IQuotaPolicyFactory)
-        verifyObject(IQuotaPolicyFactory, factory)
+        factory = echoFactory(kind=IEarPlugFactory)
+        verifyObject(IEarPlugFactory, factory)
         self.assertTrue(IPlugin.providedBy(factory))
         self.assertFalse(IMemoryPoolFactory.providedBy(factory))
 
@@ -145,7 +155,7 @@ class PolicyFactoryTests(SynchronousTestCase):
         """
         Making and listing it does not import the implementation.
         """
-        factory = PolicyFactory(IQuotaPolicyFactory, "x", "", "x", "no_such_module.build")
+        factory = PolicyFactory(IEarPlugFactory, "x", "", "x", "no_such_module.build")
         self.assertEqual(factory.name, "x")
         self.assertRaises(ObjectNotFound, factory.resolve)
 
@@ -223,7 +233,7 @@ class ListFactoriesTests(InstalledTestCase):
     L{listFactories} merges drop-ins and entry points.
     """
 
-    def names(self, kind: type[IPolicyFactory] = IMetricsExporterFactory) -> list[tuple[str, str]]:
+    def names(self, kind: type[IPolicyFactory] = ILoudSpeakerFactory) -> list[tuple[str, str]]:
         """
         What is installed, by name and provider.
         """
@@ -243,7 +253,7 @@ class ListFactoriesTests(InstalledTestCase):
         """
         self.echoDropin("acme_dropin")
         self.assertIn(("echo", "twisted.plugins.acme_dropin"), self.names())
-        self.assertNotIn("echo", [name for name, _ in self.names(IQuotaPolicyFactory)])
+        self.assertNotIn("echo", [name for name, _ in self.names(IEarPlugFactory)])
 
     def test_entryPoint(self) -> None:
         """
@@ -251,7 +261,7 @@ class ListFactoriesTests(InstalledTestCase):
         """
         self.entryPoints(FakeEntryPoint("acme", echoFactory()))
         self.assertIn(("echo", "entry point acme (acme.policies:factory)"), self.names())
-        self.assertNotIn("echo", [name for name, _ in self.names(IQuotaPolicyFactory)])
+        self.assertNotIn("echo", [name for name, _ in self.names(IEarPlugFactory)])
 
     def test_distributionIsNamed(self) -> None:
         """
@@ -344,15 +354,13 @@ class BuildPolicyTests(InstalledTestCase):
         """
         The message with which C{description} is refused.
         """
-        return str(self.assertRaises(PolicyError, buildPolicy, IMetricsExporterFactory, description, CONTEXT))
+        return str(self.assertRaises(PolicyError, buildPolicy, ILoudSpeakerFactory, description, CONTEXT))
 
     def test_built(self) -> None:
         """
         Arguments arrive as strings after the context.
         """
-        self.assertEqual(
-            buildPolicy(IMetricsExporterFactory, "echo:5:flavour=a\\:b", CONTEXT), (CONTEXT, "5", "B", "a:b")
-        )
+        self.assertEqual(buildPolicy(ILoudSpeakerFactory, "echo:5:flavour=a\\:b", CONTEXT), (CONTEXT, "5", "B", "a:b"))
 
     def test_badArguments(self) -> None:
         """
@@ -378,7 +386,7 @@ class BuildPolicyTests(InstalledTestCase):
         """
         An unknown name is answered with what is installed.
         """
-        self.assertEqual(self.refusal("ekko:1"), "no metrics exporter is called 'ekko'; installed: echo")
+        self.assertEqual(self.refusal("ekko:1"), "no loud speaker is called 'ekko'; installed: echo")
 
     def test_nothingInstalled(self) -> None:
         """
@@ -402,7 +410,7 @@ class BuildPolicyTests(InstalledTestCase):
         """
         A factory whose implementation cannot be imported is named.
         """
-        factory = PolicyFactory(IMetricsExporterFactory, "lost", "", "lost", "no_such_module.build")
+        factory = PolicyFactory(ILoudSpeakerFactory, "lost", "", "lost", "no_such_module.build")
         self.entryPoints(FakeEntryPoint("acme", factory))
         message = self.refusal("lost")
         self.assertIn("'lost': entry point acme (acme.policies:factory) cannot load its implementation", message)
@@ -423,23 +431,23 @@ class BuildPolicyTests(InstalledTestCase):
                 return size
 
         own = Own()
-        directlyProvides(own, IMetricsExporterFactory)
+        directlyProvides(own, ILoudSpeakerFactory)
         self.entryPoints(FakeEntryPoint("own", own))
-        self.assertEqual(buildPolicy(IMetricsExporterFactory, "own:3", CONTEXT), "3")
+        self.assertEqual(buildPolicy(ILoudSpeakerFactory, "own:3", CONTEXT), "3")
         self.assertEqual(self.refusal("own"), "'own': missing a required argument: 'size'; expected own:SIZE")
 
     def test_checkOnly(self) -> None:
         """
         L{checkPolicy} finds a wrong form and builds nothing.
         """
-        checkPolicy(IMetricsExporterFactory, "echo:much")
-        self.assertRaises(PolicyError, checkPolicy, IMetricsExporterFactory, "echo")
+        checkPolicy(ILoudSpeakerFactory, "echo:much")
+        self.assertRaises(PolicyError, checkPolicy, ILoudSpeakerFactory, "echo")
 
     def test_findFactory(self) -> None:
         """
         L{findFactory} gives the factory with its texts.
         """
-        found = findFactory(IMetricsExporterFactory, "echo")
+        found = findFactory(ILoudSpeakerFactory, "echo")
         self.assertEqual((found.name, found.format), ("echo", "echo:AMOUNT[:UNIT][:flavour=WORD]"))
 
 
@@ -449,8 +457,8 @@ class ExampleOptions(PolicyOptionsMixin, Options):
     """
 
     policyKinds = (
-        PolicyKind("export", IMetricsExporterFactory),
-        PolicyKind("quota", IQuotaPolicyFactory, repeatable=True),
+        PolicyKind("speaker", ILoudSpeakerFactory),
+        PolicyKind("plug", IEarPlugFactory, repeatable=True),
     )
 
 
@@ -461,11 +469,11 @@ class PolicyOptionsTests(InstalledTestCase):
 
     def setUp(self) -> None:
         """
-        Install one exporter and one quota policy, and catch the output.
+        Install one loud speaker and one ear plug, and catch the output.
         """
         super().setUp()
         self.entryPoints(
-            FakeEntryPoint("acme", echoFactory()), FakeEntryPoint("brand", echoFactory("slow", IQuotaPolicyFactory))
+            FakeEntryPoint("acme", echoFactory()), FakeEntryPoint("brand", echoFactory("slow", IEarPlugFactory))
         )
         self.output = StringIO()
         self.patch(sys, "stdout", self.output)
@@ -483,45 +491,45 @@ class PolicyOptionsTests(InstalledTestCase):
         Without the option the value is L{None}, or an empty list that is not shared.
         """
         options = self.parse()
-        self.assertIs(options["export"], None)
-        self.assertEqual(options["quota"], [])
-        self.assertIsNot(options["quota"], self.parse()["quota"])
+        self.assertIs(options["speaker"], None)
+        self.assertEqual(options["plug"], [])
+        self.assertIsNot(options["plug"], self.parse()["plug"])
 
     def test_descriptions(self) -> None:
         """
         Descriptions are kept as written, those of a repeatable option in order.
         """
-        options = self.parse("--export", "echo:1", "--quota=slow:1", "--quota", "slow:2:B")
-        self.assertEqual(options["export"], "echo:1")
-        self.assertEqual(options["quota"], ["slow:1", "slow:2:B"])
+        options = self.parse("--speaker", "echo:1", "--plug=slow:1", "--plug", "slow:2:B")
+        self.assertEqual(options["speaker"], "echo:1")
+        self.assertEqual(options["plug"], ["slow:1", "slow:2:B"])
 
     def test_singleTwice(self) -> None:
         """
         An option that is not repeatable may come twice only with the same value.
         """
-        self.assertEqual(self.parse("--export=echo:1", "--export=echo:1")["export"], "echo:1")
-        error = self.assertRaises(UsageError, self.parse, "--export=echo:1", "--export=echo:2")
-        self.assertEqual(str(error), "--export is given twice: 'echo:1' and 'echo:2'")
+        self.assertEqual(self.parse("--speaker=echo:1", "--speaker=echo:1")["speaker"], "echo:1")
+        error = self.assertRaises(UsageError, self.parse, "--speaker=echo:1", "--speaker=echo:2")
+        self.assertEqual(str(error), "--speaker is given twice: 'echo:1' and 'echo:2'")
 
     def test_checked(self) -> None:
         """
         A description that cannot be right is refused while parsing.
         """
-        error = self.assertRaises(UsageError, self.parse, "--export=ekko")
-        self.assertEqual(str(error), "--export: no metrics exporter is called 'ekko'; installed: echo")
+        error = self.assertRaises(UsageError, self.parse, "--speaker=ekko")
+        self.assertEqual(str(error), "--speaker: no loud speaker is called 'ekko'; installed: echo")
 
     def test_list(self) -> None:
         """
-        C{--help-export} shows name, format and provider of each and exits
+        C{--help-speaker} shows name, format and provider of each and exits
         with success.
         """
-        self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-export").code, 0)
+        self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-speaker").code, 0)
         self.assertEqual(
             self.output.getvalue(),
             textwrap.dedent(
                 """\
-                Usage: --export NAME[:ARGUMENTS]
-                For detailed help: --help-export-type NAME
+                Usage: --speaker NAME[:ARGUMENTS]
+                For detailed help: --help-speaker-type NAME
 
                   Name  Format                             Provided by
                   ====  ======                             ===========
@@ -532,14 +540,14 @@ class PolicyOptionsTests(InstalledTestCase):
 
     def test_explain(self) -> None:
         """
-        C{--help-quota-type} shows the long help of one and exits with success.
+        C{--help-plug-type} shows the long help of one and exits with success.
         """
-        self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-quota-type", "slow").code, 0)
+        self.assertEqual(self.assertRaises(SystemExit, self.parse, "--help-plug-type", "slow").code, 0)
         self.assertEqual(
             self.output.getvalue(),
             textwrap.dedent(
                 """\
-                Usage: --quota slow:AMOUNT[:UNIT][:flavour=WORD]
+                Usage: --plug slow:AMOUNT[:UNIT][:flavour=WORD]
                 Provided by: entry point brand (brand.policies:factory)
 
                   Says what it heard.
@@ -553,18 +561,18 @@ class PolicyOptionsTests(InstalledTestCase):
         """
         Asking for help on what is not installed lists what is.
         """
-        error = self.assertRaises(UsageError, self.parse, "--help-quota-type", "fast")
-        self.assertEqual(str(error), "--help-quota-type: no quota policy is called 'fast'; installed: slow")
+        error = self.assertRaises(UsageError, self.parse, "--help-plug-type", "fast")
+        self.assertEqual(str(error), "--help-plug-type: no ear plug is called 'fast'; installed: slow")
 
     def test_usage(self) -> None:
         """
         C{--help} explains all three options.
         """
         usage = " ".join(str(ExampleOptions()).split())
-        self.assertIn("--export= The metrics exporter to use, as NAME[:ARGUMENTS]; see --help-export.", usage)
-        self.assertIn("see --help-quota. May be given several times.", usage)
-        self.assertIn("--help-quota List every installed quota policy and exit.", usage)
-        self.assertIn("--help-quota-type= Explain one quota policy and exit.", usage)
+        self.assertIn("--speaker= The loud speaker to use, as NAME[:ARGUMENTS]; see --help-speaker.", usage)
+        self.assertIn("see --help-plug. May be given several times.", usage)
+        self.assertIn("--help-plug List every installed ear plug and exit.", usage)
+        self.assertIn("--help-plug-type= Explain one ear plug and exit.", usage)
 
 
 class TransportAdaptersTests(SynchronousTestCase):

@@ -8,7 +8,15 @@ from functools import partial
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.property import Property, parseBoolean, parseInteger, parseSizeOrOff, parseUnlimited
+from admission.broker.property import (
+    Property,
+    parseBoolean,
+    parseInteger,
+    parseOverrides,
+    parseQuota,
+    parseSizeOrOff,
+    parseUnlimited,
+)
 from admission.units import parseBytes, parseSeconds
 
 RETENTION = Property(
@@ -69,6 +77,11 @@ class PropertyTests(SynchronousTestCase):
         self.assertEqual(SIZE.textOf(4096), "4096")
         self.assertEqual(timeout.textOf(30.0), "30s")
         self.assertEqual(switch.textOf(True), "true")
+        window = Property("window.size.seconds", parseSeconds, "1s", "seconds", "How long.")
+        quotas = Property("quota.override", parseOverrides, "", "", "How much.")
+        self.assertEqual(window.textOf(1.0), "1")
+        self.assertEqual(window.textOf(0.5), "0.5")
+        self.assertEqual(quotas.textOf({"a": 4e6, "b": 1e7}), "a:4000000,b:10000000")
 
 
 class ParserTests(SynchronousTestCase):
@@ -87,6 +100,15 @@ class ParserTests(SynchronousTestCase):
         self.assertEqual(parseSizeOrOff("-7"), 0)
         self.assertIs(parseUnlimited(parseBytes, "-1"), None)
         self.assertEqual(parseUnlimited(parseBytes, "1k"), 1000)
+        self.assertEqual(parseQuota("2M"), 2e6)
+        self.assertEqual(parseOverrides("clientA:4M, b:c:10M,"), {"clientA": 4e6, "b:c": 1e7})
+        self.assertEqual(parseOverrides(""), {})
+
+    def test_overrideTwice(self) -> None:
+        """
+        A client has one quota.
+        """
+        self.assertIn("'a' is given twice", str(self.assertRaises(ValueError, parseOverrides, "a:1k,a:2k")))
 
     def test_refused(self) -> None:
         """
@@ -97,5 +119,8 @@ class ParserTests(SynchronousTestCase):
             (parseBoolean, "yes"),
             (parseSizeOrOff, "-4k"),
             (parseSizeOrOff, "x"),
+            (parseQuota, "0"),
+            (parseOverrides, "clientA"),
+            (parseOverrides, ":4M"),
         ]:
             self.assertIn(repr(text), str(self.assertRaises(ValueError, parse, text)))

@@ -258,7 +258,7 @@ class TableTests(SynchronousTestCase):
         in which the broker counts at the end.
         """
         for attribute, listed in PROPERTIES.items():
-            words = listed.name.removesuffix(".ms").split(".")
+            words = listed.name.removesuffix(".ms").removesuffix(".seconds").split(".")
             unit = "Seconds" if listed.unit == "seconds" else ""
             self.assertEqual(attribute, words[0] + "".join(map(str.capitalize, words[1:])) + unit)
 

@@ -174,6 +174,7 @@ class Gate:
         self._turnWaiters: Lottery[Waiter] = Lottery(random)
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
+        self._accounts: dict[str, Callable[[], int]] = {}
         self._pressureListeners: list[Callable[[bool], None]] = []
         self._isUnderPressure = False
         self._serving: IDelayedCall | None = None
@@ -183,9 +184,20 @@ class Gate:
     @property
     def ledger(self) -> Mapping[str, int]:
         """
-        Where the memory is: bytes by purpose.
+        Where the memory is: bytes by purpose, what was told to L{account} last.
         """
-        return self.pool.usedBytesByPurpose
+        accounts = {purpose: sizeBytes() for purpose, sizeBytes in self._accounts.items()}
+        return {**self.pool.usedBytesByPurpose, **accounts}
+
+    def account(self, purpose: str, sizeBytes: Callable[[], int]) -> None:
+        """
+        Show memory in the ledger that is not the pool's: something else bounds
+        it, and requests do not wait for it.
+
+        @param purpose: what it is for; a word that nothing is charged for.
+        @param sizeBytes: how much it is now, in bytes.
+        """
+        self._accounts[purpose] = sizeBytes
 
     @property
     def isUnderPressure(self) -> bool:
@@ -210,6 +222,9 @@ class Gate:
         registry.addGauge("MemoryPoolUsed", lambda: self.pool.sizeBytes - self.pool.availableBytes)
         registry.addGauge("ConnectionsWaitingForMemory", lambda: self.waitingForMemory)
         registry.addGauge("RunningRequests", lambda: self.runningRequests)
+        registry.addFamily(
+            "LedgerBytes", ("purpose",), lambda: (((purpose,), held) for purpose, held in self.ledger.items())
+        )
         depleted = getattr(self.pool, "depleted", None)
         if depleted is not None:
             registry.addGauge("MemoryPoolAvgDepletedPercent", lambda: float(depleted.share(self._clock.seconds())))

@@ -9,11 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attrs import define, field, frozen
+from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 
 from ..gate import Gate
-from ..interfaces import IPurgatory
+from ..interfaces import IPurgatory, Request
+from ..quotas import Quotas
+from .groups.coordinator import Groups
+from .groups.limits import GroupLimits
+from .limits import QuotaLimits
 from .log.interface import ILog, Partition
+from .security.login import Logins
 from .settings import Settings
 
 
@@ -41,6 +47,10 @@ class Call:
     @ivar principal: who asks: the name it has logged in with, or L{ANONYMOUS}.
     @ivar clientId: what the client calls itself; may be empty.
     @ivar host: its address, without the port.
+    @ivar asked: what the quota policies are asked about; L{None} while none of
+        them limits anybody.
+    @ivar connection: what it came by; one and the same object for all requests
+        of a connection.
     """
 
     apiVersion: int
@@ -49,12 +59,31 @@ class Call:
     principal: str
     clientId: str
     host: str
+    asked: Request | None = None
+    connection: Any = None
 
 
-Answer = Mapping[str, Any] | Sequence[bytes]
-"""The fields of a response, or its body encoded already."""
+@frozen
+class Body:
+    """
+    A response that encodes itself.
 
-Serve = Callable[["Broker", Call], "Answer | Deferred[Answer]"]
+    @ivar encode: given the C{throttle_time_ms} of the response, makes its
+        body; may be called twice.
+    @ivar isCounted: whether it counts as something the client got.
+    """
+
+    encode: Callable[[int], list[bytes]]
+    isCounted: bool = True
+
+
+Answer = Mapping[str, Any] | Body
+"""The fields of a response, without C{throttle_time_ms}, or what encodes it."""
+
+Work = Callable[[], Answer]
+"""What is left to do once a request has waited: the time it takes counts as the client's."""
+
+Serve = Callable[["Broker", Call], "Answer | Deferred[Answer | Work]"]
 """
 What serves an API.  A L{Deferred} means that the request is parked; it is
 cancelled when the client leaves.
@@ -71,22 +100,43 @@ class Broker:
     The one broker of a cluster of one.
 
     @ivar purgatory: where requests wait.
+    @ivar quotas: how fast each client may go.
+    @ivar limits: the limits of these, and how they are changed.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar clusterId: as clients see it.
+    @ivar portal: who knows its clients; L{None} if nobody needs to log in.
     @ivar largestResponseBytes: what a Fetch may return at most, a first batch excepted.
+    @ivar logins: how its clients log in.
+    @ivar groups: the groups of consumers; to be started and stopped with the
+        broker.
     """
 
     settings: Settings
     log: ILog
     gate: Gate
     purgatory: IPurgatory
+    quotas: Quotas
     wallSeconds: Callable[[], float]
     clusterId: str
+    portal: Portal | None = None
     largestResponseBytes: int = field(init=False)
+    limits: QuotaLimits = field(init=False)
+    logins: Logins = field(init=False)
+    groups: Groups = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
+        self.limits = QuotaLimits(self.log, self.quotas, self.quotas.limits)
+        self.logins = Logins(
+            self.portal,
+            self.purgatory.clock,
+            self.settings.connectionFailedAuthenticationDelaySeconds,
+            self.settings.saslServerMaxReceiveSize,
+        )
+        self.gate.account("producers", lambda: self.log.producerStateBytes)
+        self.gate.account("groups", lambda: self.groups.sizeBytes)
+        self.groups = Groups(self.log, self.purgatory, self.wallSeconds, _groupLimits(self.settings))
         self.log.subscribe(self._recordsChanged)
         self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
 
@@ -100,3 +150,24 @@ class Broker:
     def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             self.purgatory.checkAndComplete(partition)
+
+    def heldBack(self, connection: Any, delaySeconds: float) -> None:
+        """
+        C{connection} is not read for a while, because its client is over a quota.
+        """
+        self.groups.heldBack(connection, delaySeconds)
+
+
+def _groupLimits(settings: Settings) -> GroupLimits:
+    return GroupLimits(
+        minSessionSeconds=settings.groupMinSessionTimeoutSeconds,
+        maxSessionSeconds=settings.groupMaxSessionTimeoutSeconds,
+        initialDelaySeconds=settings.groupInitialRebalanceDelaySeconds,
+        maxMembers=settings.groupMaxSize,
+        maxPending=settings.maxPendingMembers,
+        maxGroups=settings.maxGroups,
+        maxGroupBytes=settings.groupMaxBytes,
+        maxBytes=settings.maxGroupsBytes,
+        retentionSeconds=settings.offsetsRetentionSeconds,
+        checkSeconds=settings.offsetsRetentionCheckIntervalSeconds,
+    )

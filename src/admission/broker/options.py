@@ -6,7 +6,7 @@ The options of C{twistd admission}.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -16,14 +16,29 @@ from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
 from ..clock import wallSeconds
-from ..interfaces import IMemoryPool, IMemoryPoolFactory, IPurgatory, IPurgatoryFactory, PolicyContext
-from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy
-from ..units import formatBytes
+from ..interfaces import (
+    DEFAULT,
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IPurgatory,
+    IPurgatoryFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    PolicyContext,
+    QuotaEntity,
+)
+from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
+from ..quotas import Quotas
+from ..units import formatBytes, formatSeconds
 from .broker import Address
+from .security.authoptions import AuthOptions
 from .settings import Settings, loadSettings
 
 _QUEUED = "queued.max.request.bytes"
 _LARGEST = "socket.request.max.bytes"
+
+_PRODUCER_IDS = "producer-ids"
+_QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 
@@ -31,6 +46,8 @@ _EXAMPLES = """
 Examples:
   twistd -n admission --listen tcp:9092:interface=127.0.0.1 --data ./data
   twistd -n admission --listen tcp:9092 --listen ssl:9093:privateKey=key.pem:certKey=cert.pem
+  twistd -n admission --listen ssl:9093:privateKey=key.pem:certKey=cert.pem --auth scram:users
+  twistd -n admission --quota client-bytes:produce=4M:fetch=8M --status tcp:9090:interface=127.0.0.1
   twistd -n admission --config broker.properties --set queued.max.request.bytes=256MiB
 """
 
@@ -49,14 +66,19 @@ class Listener:
     advertised: Address | None
 
 
-class Options(PolicyOptionsMixin):
+class Options(AuthOptions, PolicyOptionsMixin):
     """
     What the broker is told when it is started.
 
-    After parsing, C{settings} and C{listeners} are keys as well.
+    After parsing, C{settings}, C{listeners} and C{statusListener} are keys as
+    well.
     """
 
-    policyKinds = (PolicyKind("pool", IMemoryPoolFactory), PolicyKind("purgatory", IPurgatoryFactory))
+    policyKinds = (
+        PolicyKind("pool", IMemoryPoolFactory),
+        PolicyKind("purgatory", IPurgatoryFactory),
+        PolicyKind("quota", IQuotaPolicyFactory, repeatable=True),
+    )
 
     synopsis = "[options]"
     longdesc = (
@@ -67,6 +89,7 @@ class Options(PolicyOptionsMixin):
     optParameters = [
         ["data", "d", "data", "The directory of the log; made if it is not there."],
         ["config", "c", None, "A file of properties, by Kafka's names."],
+        ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
     ]
 
     def __init__(self) -> None:
@@ -109,13 +132,16 @@ class Options(PolicyOptionsMixin):
                 "give one --advertise for each --listen, in the same order, or none"
             )
         self["listeners"] = [
-            Listener(description, _endpoint(description), address)
+            Listener(description, _endpoint("listen", description), address)
             for description, address in zip(descriptions, advertised, strict=True)
         ]
+        status: str | None = self["status"]
+        self["statusListener"] = None if status is None else Listener(status, _endpoint("status", status), None)
         # Built again when the broker starts, which may be in another process.
         clock = Clock()
         buildPool(self["settings"], self["pool"], clock)
         buildPurgatory(self["purgatory"], clock)
+        buildQuotas(self["settings"], self["quota"], clock)
 
 
 def parseAddress(text: str) -> Address:
@@ -176,6 +202,75 @@ def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
     return purgatory
 
 
+def buildQuotas(settings: Settings, descriptions: Sequence[str], clock: Any) -> Quotas:
+    """
+    The quota policies that the options ask for, with the limits that the
+    properties set.
+
+    @param descriptions: what C{--quota} says; if that is nothing, the policies
+        that come with us are there and limit nobody, until they are told to.
+    @raise UsageError: if one cannot be built, or it and the properties
+        contradict each other.
+    """
+    context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
+    policies: list[tuple[str, IQuotaPolicy]] = []
+    for description in descriptions or _QUOTAS:
+        try:
+            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, _completed(settings, description), context)
+        except PolicyError as error:
+            raise UsageError(f"--quota: {error}") from error
+        policies.append((_nameFor(description, policies), policy))
+    quotas = Quotas(policies, clock, settings.quotaThrottleMaxSeconds)
+    for name, entity, limitName, value in _propertyLimits(settings):
+        described = quotas.limits.get(entity, {}).get(limitName)
+        if described not in (None, value):
+            raise UsageError(
+                f"--quota sets {limitName} to {described:g} and {name} to {value:g} ({settings.places[name]}); "
+                "keep one of them"
+            )
+        try:
+            quotas.configure(entity, {limitName: value})
+        except ValueError as error:
+            raise UsageError(f"{name} ({settings.places[name]}): {error}") from error
+    return quotas
+
+
+def _completed(settings: Settings, description: str) -> str:
+    """
+    C{description} with the properties that Kafka's proposal has for this one
+    policy (KIP-936), where it does not say otherwise.
+    """
+    name, _, given = parseDescription(description)
+    if name != _PRODUCER_IDS:
+        return description
+    properties = {
+        "window": formatSeconds(settings.producerIdQuotaWindowSizeSeconds),
+        "windows": str(settings.producerIdQuotaWindowNum),
+        "cleanup": formatSeconds(settings.producerIdQuotaCacheCleanupSchedulerIntervalSeconds),
+    }
+    return description + "".join(f":{each}={value}" for each, value in properties.items() if each not in given)
+
+
+def _nameFor(description: str, policies: Sequence[tuple[str, IQuotaPolicy]]) -> str:
+    """
+    What to call a policy: its own name, numbered if there are several of it.
+    """
+    name = parseDescription(description)[0]
+    others = sum(each.partition("-#")[0] == name for each, _ in policies)
+    return f"{name}-#{others + 1}" if others else name
+
+
+def _propertyLimits(settings: Settings) -> Iterator[tuple[str, QuotaEntity, str, float]]:
+    for kind, limitName, default, overrides in (
+        ("producer", "producer_byte_rate", settings.quotaProducerDefault, settings.quotaProducerOverride),
+        ("consumer", "consumer_byte_rate", settings.quotaConsumerDefault, settings.quotaConsumerOverride),
+    ):
+        if default is not None:
+            yield f"quota.{kind}.default", QuotaEntity(clientId=DEFAULT), limitName, default
+        for clientId, value in overrides.items():
+            yield f"quota.{kind}.override", QuotaEntity(clientId=clientId), limitName, value
+
+
 def _build(description: str, context: PolicyContext) -> IMemoryPool:
     try:
         pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, description, context)
@@ -184,7 +279,7 @@ def _build(description: str, context: PolicyContext) -> IMemoryPool:
     return pool
 
 
-def _endpoint(description: str) -> IStreamServerEndpoint:
+def _endpoint(option: str, description: str) -> IStreamServerEndpoint:
     from twisted.internet import reactor
 
     try:
@@ -192,7 +287,7 @@ def _endpoint(description: str) -> IStreamServerEndpoint:
     except Exception as error:
         # Each kind of endpoint has its own way to refuse its arguments.
         raise UsageError(
-            f"--listen {description}: {error}; write an endpoint such as tcp:9092:interface=127.0.0.1 or "
+            f"--{option} {description}: {error}; write an endpoint such as tcp:9092:interface=127.0.0.1 or "
             "ssl:9093:privateKey=key.pem:certKey=cert.pem"
         ) from error
     return endpoint

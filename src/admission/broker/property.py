@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ..units import formatBytes, formatSeconds, parseBytes
+from ..units import formatBytes, formatSeconds, parseBytes, parseRate
 
 
 @frozen
@@ -62,8 +62,12 @@ class Property:
         if isinstance(value, bool):
             return str(value).lower()
         if self.unit == "seconds":
+            if self.name.endswith(".seconds"):
+                return f"{value:g}"
             return str(round(value * 1000)) if self.name.endswith(".ms") else formatSeconds(value)
-        return str(value)
+        if isinstance(value, Mapping):
+            return ",".join(f"{client}:{quota:.0f}" for client, quota in value.items())
+        return f"{value:.0f}" if isinstance(value, float) else str(value)
 
     def _inUnit(self, value: Any) -> str:
         return formatSeconds(value) if self.unit == "seconds" else formatBytes(value) if self.unit else str(value)
@@ -107,3 +111,34 @@ def parseSizeOrOff(text: str) -> int:
     @raise ValueError: in words.
     """
     return 0 if text.startswith("-") and parseInteger(text) < 0 else parseBytes(text)
+
+
+def parseQuota(text: str) -> float:
+    """
+    Read a number of bytes a second; not zero.
+
+    @raise ValueError: in words.
+    """
+    bytesPerSecond = parseRate(text)
+    if bytesPerSecond <= 0:
+        raise ValueError(f"{text!r} would let nothing pass: write a positive rate, or -1 for no limit")
+    return bytesPerSecond
+
+
+def parseOverrides(text: str) -> Mapping[str, float]:
+    """
+    Read quotas of single clients: C{"clientA:4M,clientB:10M"}.  A client id may
+    contain colons, but no commas.
+
+    @return: bytes a second by client id.
+    @raise ValueError: in words.
+    """
+    overrides: dict[str, float] = {}
+    for each in filter(None, map(str.strip, text.split(","))):
+        clientId, colon, quota = each.rpartition(":")
+        if not colon or not clientId:
+            raise ValueError(f"{each!r} is not of the form CLIENT:RATE, as in clientA:4M,clientB:10M")
+        if clientId in overrides:
+            raise ValueError(f"{clientId!r} is given twice")
+        overrides[clientId] = parseQuota(quota)
+    return overrides

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random, SystemRandom
+from socket import gethostname
 from typing import Any
 
 from twisted.application.service import Service
@@ -32,9 +33,12 @@ from ..units import formatBytes
 from .broker import Address, Broker
 from .log.interface import LogRefusal
 from .log.lmdb_log import LmdbLog
-from .options import Listener, Options, buildPool, buildPurgatory
+from .options import Listener, Options, buildPool, buildPurgatory, buildQuotas
+from .security.checkers import makePortal
 from .session import KafkaConnection
 from .settings import Settings
+from .status.pages import statusPages
+from .status.port import StatusPort
 
 RESERVED_DESCRIPTORS = 64
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
@@ -57,7 +61,15 @@ def makeService(options: Options) -> BrokerService:
     from twisted.internet import reactor
 
     return BrokerService(
-        reactor, options["settings"], options["listeners"], options["data"], options["pool"], options["purgatory"]
+        reactor,
+        options["settings"],
+        options["listeners"],
+        options["data"],
+        options["pool"],
+        options["purgatory"],
+        options["quota"],
+        options["statusListener"],
+        options.checkers(),
     )
 
 
@@ -105,11 +117,17 @@ class BrokerService(Service):
         dataPath: str,
         poolDescription: str | None = None,
         purgatoryDescription: str | None = None,
+        quotaDescriptions: Sequence[str] = (),
+        statusListener: Listener | None = None,
+        checkers: Sequence[Any] = (),
     ) -> None:
         """
         @param dataPath: the directory of the log.
         @param poolDescription: what C{--pool} says, if anything.
         @param purgatoryDescription: what C{--purgatory} says, if anything.
+        @param quotaDescriptions: what each C{--quota} says.
+        @param statusListener: where to tell how the broker is, if anywhere.
+        @param checkers: what each C{--auth} has made; with none, nobody needs to log in.
         """
         self._reactor = reactor
         self._settings = settings
@@ -117,6 +135,12 @@ class BrokerService(Service):
         self._dataPath = dataPath
         self._poolDescription = poolDescription
         self._purgatoryDescription = purgatoryDescription
+        self._quotaDescriptions = quotaDescriptions
+        self._portal = makePortal(checkers) if checkers else None
+        self._statusPort: StatusPort | None = None
+        if statusListener is not None:
+            names = [gethostname(), *(each.advertised.host for each in listeners if each.advertised is not None)]
+            self._statusPort = StatusPort(statusListener.description, statusListener.endpoint, reactor, names)
         self._ports: list[IListeningPort] = []
         self._hasListened = False
         self._pressureLoggedSeconds = float("-inf")
@@ -134,7 +158,7 @@ class BrokerService(Service):
             if self.running:
                 self.factory.addPort(port)
 
-        def cannotListen(failure: Failure, listener: Listener) -> None:
+        def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
             reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()}"
             failures.append(reason)
             if self.running:
@@ -144,6 +168,8 @@ class BrokerService(Service):
         for listener in self._listeners:
             listening = listener.endpoint.listen(ListenerFactory(self, listener.advertised))
             listening.addCallbacks(listens, cannotListen, errbackArgs=(listener,))
+        if self._statusPort is not None:
+            self._statusPort.listen().addErrback(cannotListen, self._statusPort)
         if failures:
             self._stopListening()
             raise CannotStart(f"admission: {'; '.join(failures)}")
@@ -159,6 +185,7 @@ class BrokerService(Service):
             self.privilegedStartService()
         clock = MonotonicClock(reactor)
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
+        quotas = buildQuotas(settings, self._quotaDescriptions, purgatory.clock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
         gate = Gate(pool, clock, Random(SystemRandom().getrandbits(64)), settings.queuedMaxRequests)
@@ -167,7 +194,9 @@ class BrokerService(Service):
         gate.onPressure(self._pressed)
         self._clock = clock
         self._hangUpWatch = HangUpWatch(reactor)
-        self.broker = Broker(settings, log, gate, purgatory, wallSeconds, clusterId(self._dataPath))
+        self.broker = Broker(
+            settings, log, gate, purgatory, quotas, wallSeconds, clusterId(self._dataPath), self._portal
+        )
         self.factory = AdmittedFactory(
             lambda: KafkaConnection(self.broker),
             gate,
@@ -186,9 +215,14 @@ class BrokerService(Service):
         )
         self.sensors.addGauge("Connections", lambda: len(self.factory.connections))
         purgatory.addSensors(self.sensors, "Request")
+        quotas.addSensors(self.sensors)
+        quotas.start()
+        self._startGroups()
         for port in self._ports:
             self.factory.addPort(port)
         self.factory.start()
+        if self._statusPort is not None:
+            self._statusPort.serve(statusPages(reactor, quotas, self.sensors, wallSeconds))
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
             "serving {listeners} from {path}, with {pool!r} and requests of up to {largest}",
@@ -209,7 +243,9 @@ class BrokerService(Service):
         yield maybeDeferred(super().stopService)
         yield self._stopListening()
         self.factory.stop()
+        self.broker.quotas.stop()
         yield self.factory.closeAll()
+        self.broker.groups.stop()
         yield self.broker.log.close()
         self.broker.purgatory.shutdown()
         self.broker.gate.close()
@@ -218,7 +254,10 @@ class BrokerService(Service):
     def _stopListening(self) -> Deferred[Any]:
         ports, self._ports = self._ports, []
         self._hasListened = False
-        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
+        stopping = [maybeDeferred(port.stopListening) for port in ports]
+        if self._statusPort is not None:
+            stopping.append(self._statusPort.stop())
+        return DeferredList(stopping)
 
     def _openLog(self, clock: MonotonicClock) -> LmdbLog:
         settings = self._settings
@@ -244,6 +283,13 @@ class BrokerService(Service):
         except (LogRefusal, OSError) as error:
             self._stopListening()
             raise CannotStart(f"admission: the log cannot be opened: {error}; --data chooses its directory") from error
+
+    def _startGroups(self) -> None:
+        try:
+            self.broker.groups.start()
+        except LogRefusal as error:
+            self._stopListening()
+            raise CannotStart(f"admission: the groups cannot be read: {error}") from error
 
     def _descriptorLimit(self, wanted: int) -> int:
         """

@@ -5,71 +5,65 @@ One client connection: frames in, responses out in order.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..connection.protocol import AdmittedProtocol
-from ..interfaces import PARKED, ILease
-from ..operations import waitFor
+from ..interfaces import CONNECTION, NOTHING, PARKED, Decision, ILease, Request, Usage
 from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import RequestHeader, frame, parseRequestHeader
 from ..wire.primitives import MalformedRequest
-from ..wire.produce import PartitionResult, encodeProduceResponse, parseProduce
+from ..wire.produce import PartitionResult, ProduceRequest, parseProduce
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
-from .api import configs, fetch, metadata, produce, topics
-from .broker import ANONYMOUS, SYNCED, Address, Answer, Broker, Call, Serve
-
-CLOSING = "closing"
-"""A reason to be mute: the connection closes after the next response."""
+from .api import configs, fetch, groupadmin, groups, metadata, offsets, produce, quotas, security, topics
+from .broker import ANONYMOUS, Address, Answer, Body, Broker, Call, Serve, Work
+from .gaps import Gap
+from .producing import ALL, CLOSING, Producing, throttleTimeMs
+from .security.login import Authenticator
 
 DECODED_ELEMENT_BYTES = 256
 """What one element of a decoded request is charged for."""
 
-UNANSWERED = "unanswered"
-"""So many of its Produce requests wait for the disk that no more are read."""
-
-MOST_UNANSWERED = 128
-UNANSWERED_BYTES = 512
-"""What one of them is charged for while it waits."""
-
-ALL = -1
-"""What C{acks} says when records are to survive more than the broker's death."""
-
-
-class Unanswered(NamedTuple):
-    """
-    A Produce request whose records are committed.
-
-    @ivar commit: the commit that must be on the disk before it is answered, or 0.
-    @ivar timeoutSeconds: for how long it may wait for that.
-    """
-
-    header: RequestHeader
-    results: list[PartitionResult]
-    commit: int
-    timeoutSeconds: float
-
-
 _SERVED_BY: Mapping[str, Serve] = {
+    "AlterClientQuotas": quotas.alterClientQuotas,
     "ApiVersions": metadata.apiVersions,
     "CreatePartitions": topics.createPartitions,
     "CreateTopics": topics.createTopics,
+    "DeleteGroups": groupadmin.deleteGroups,
     "DeleteTopics": topics.deleteTopics,
+    "DescribeClientQuotas": quotas.describeClientQuotas,
     "DescribeCluster": metadata.describeCluster,
     "DescribeConfigs": configs.describeConfigs,
+    "DescribeGroups": groupadmin.describeGroups,
     "Fetch": fetch.fetch,
     "FindCoordinator": metadata.findCoordinator,
+    "Heartbeat": groups.heartbeat,
     "IncrementalAlterConfigs": configs.incrementalAlterConfigs,
     "InitProducerId": produce.initProducerId,
+    "JoinGroup": groups.joinGroup,
+    "LeaveGroup": groups.leaveGroup,
+    "ListGroups": groupadmin.listGroups,
     "ListOffsets": fetch.listOffsets,
     "Metadata": metadata.metadata,
+    "OffsetCommit": offsets.offsetCommit,
+    "OffsetDelete": offsets.offsetDelete,
+    "OffsetFetch": offsets.offsetFetch,
+    "SyncGroup": groups.syncGroup,
 }
+
+_REFUSED_BY: Mapping[str, Callable[[Call], Answer]] = {
+    "Fetch": fetch.refused,
+    "InitProducerId": produce.refusedProducerId,
+}
+"""How to say, beside Produce, that a quota policy has refused; no other API is put to them."""
+
+BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
+"""What becomes of an idempotent producer's batches that leave a gap."""
 
 _TLS_HANDSHAKE = b"\x16\x03"
 _OTHER_PROTOCOLS = {
@@ -95,6 +89,13 @@ def describeLength(sizeBytes: int) -> str:
     return "" if other is None else f"; it looks like {other}"
 
 
+def _encoded(header: RequestHeader, answer: Answer, throttleMs: int) -> list[bytes]:
+    if isinstance(answer, Body):
+        return answer.encode(throttleMs)
+    fields = {**answer, "throttle_time_ms": throttleMs} if throttleMs else answer
+    return encodeResponse(header.apiKey, header.apiVersion, fields)
+
+
 class KafkaConnection(AdmittedProtocol):
     """
     Speaks the Kafka protocol with one client.
@@ -102,6 +103,7 @@ class KafkaConnection(AdmittedProtocol):
     @ivar advertised: where the client is told to find the broker; L{None} for
         the address that it has reached.
     @ivar principal: who is at the other end.
+    @ivar authenticator: finds that out.
     """
 
     headBytes = 2
@@ -110,13 +112,12 @@ class KafkaConnection(AdmittedProtocol):
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
         self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
         self._parked: Deferred[Any] | None = None
-        # Produce requests that wait for their commit; those that wait for the disk or for others before them; and
-        # whether a request of another kind waits for all of these.
-        self._uncommitted = 0
-        self._unanswered: deque[Unanswered] = deque()
-        self._syncing: Deferred[None] | None = None
+        self._producing = Producing(self)
+        self._gap: Gap | None = None
+        # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
@@ -129,6 +130,10 @@ class KafkaConnection(AdmittedProtocol):
                 f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
                 f"(socket.request.max.bytes){describeLength(sizeBytes)}"
             )
+        if not self.authenticator.isSettled:
+            reason = self.authenticator.refuseFrame(sizeBytes, head)
+            if reason is not None:
+                return reason
         if len(head) == self.headBytes:
             apiKey = int.from_bytes(head, "big", signed=True)
             api = BY_KEY.get(apiKey)
@@ -149,13 +154,15 @@ class KafkaConnection(AdmittedProtocol):
         try:
             header = parseRequestHeader(buffer)
             api = served(header.apiKey, header.apiVersion)
-            if self._isAnswering() and header.apiKey != PRODUCE:
+            if self._producing.isOutstanding and header.apiKey != PRODUCE:
                 # Responses leave in the order of the requests.
                 self._isPutOff = True
             elif api is None:
                 self._refuseVersion(header)
             elif api.apiKey == PRODUCE:
                 self._produce(header, buffer)
+            elif api.name in security.SERVED_BY:
+                self._logIn(api, header, buffer)
             else:
                 self._serve(api, header, buffer)
         except MalformedRequest as refusal:
@@ -170,10 +177,41 @@ class KafkaConnection(AdmittedProtocol):
         See L{AdmittedProtocol.closeGracefully}.  A client whose records wait
         for their commit is told of it first.
         """
-        if self._isAnswering():
+        if self._producing.isOutstanding:
             self.muteFor(CLOSING)
+            self._producing.answer()
         else:
             super().closeGracefully()
+
+    def connectionMade(self) -> None:
+        """
+        Connecting may be limited, too.
+        """
+        policies = self.broker.quotas
+        if not policies.isLimiting:
+            return
+        asked = Request(CONNECTION, ANONYMOUS, "", self.host, 0)
+        decision = policies.decide(asked)
+        if not decision.admitted:
+            self.close(decision.reason)
+            return
+        delaySeconds = policies.record(asked, Usage(connections=1)).delaySeconds
+        if delaySeconds > 0:
+            self.throttle(delaySeconds)
+
+    def throttle(self, delaySeconds: float) -> None:
+        """
+        See L{AdmittedProtocol.throttle}.
+        """
+        super().throttle(delaySeconds)
+        self.broker.heldBack(self, delaySeconds)
+
+    def throttleOver(self) -> None:
+        """
+        See L{AdmittedProtocol.throttleOver}.  An answer that was to be late
+        leaves now.
+        """
+        self._producing.answer()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
@@ -181,10 +219,7 @@ class KafkaConnection(AdmittedProtocol):
         """
         super().connectionLost(reason)
         self._cancelParked()
-        syncing, self._syncing = self._syncing, None
-        if syncing is not None:
-            syncing.cancel()
-            self._answerProduced()
+        self._producing.cancel()
 
     def peerGone(self) -> None:
         """
@@ -195,7 +230,7 @@ class KafkaConnection(AdmittedProtocol):
     def _refuseVersion(self, header: RequestHeader) -> None:
         if header.apiKey == API_VERSIONS:
             # The one request that may ask for too much: the answer says what there is (KIP-511).
-            self._answer(header, metadata.apiVersions(self.broker, self._call(header, None)))
+            self._respond(header, metadata.apiVersions(self.broker, self._call(header, None)), 0.0)
             return
         api = BY_KEY.get(header.apiKey)
         name = f"API key {header.apiKey}" if api is None else api.name
@@ -203,33 +238,101 @@ class KafkaConnection(AdmittedProtocol):
         self.close(f"it sent {name} in version {header.apiVersion}, which is not served")
 
     def _serve(self, api: Api, header: RequestHeader, buffer: memoryview) -> None:
+        startedSeconds = self.factory.clock.seconds()
         entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+        asked = self._asked(api.name, header, len(buffer))
         # Nothing of the frame is needed any more.
         self.releaseRequest()
-        answer = _SERVED_BY[api.name](self.broker, self._call(header, entity))
+        call = self._call(header, entity, asked)
+        if asked is not None and api.name in _REFUSED_BY:
+            decision = self.broker.quotas.decide(asked)
+            if not decision.admitted:
+                self._respond(header, _REFUSED_BY[api.name](call), decision.delaySeconds)
+                return
+        answer = _SERVED_BY[api.name](self.broker, call)
         if not isinstance(answer, Deferred):
-            self._answer(header, answer)
+            self._answer(header, asked, startedSeconds, answer)
             return
         # What decoding created outlives this turn only here, so only here is it charged.
         parked = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
         self._parked = answer
         self.park()
+        workedSeconds = self.factory.clock.seconds() - startedSeconds
         answer.addBoth(self._unpark, parked)
-        answer.addCallback(partial(self._answer, header))
+        answer.addCallback(partial(self._answerLate, header, asked, workedSeconds))
         answer.addErrback(self._parkedFailed)
         if self.hasPeerGone:
             self._cancelParked()
 
-    def _call(self, header: RequestHeader, entity: Any) -> Call:
+    def _logIn(self, api: Api, header: RequestHeader, buffer: memoryview) -> None:
+        entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+        parked = self.factory.gate.pool.charge(len(buffer), PARKED)
+        answer = self._parked = security.SERVED_BY[api.name](self.authenticator, entity)
+        self.park()
+        answer.addBoth(self._unpark, parked)
+        answer.addCallback(partial(self._answerLogin, header))
+        answer.addErrback(self._parkedFailed)
+        if self.hasPeerGone:
+            self._cancelParked()
+
+    def _answerLogin(self, header: RequestHeader, answer: Mapping[str, Any]) -> None:
+        response = frame(header, encodeResponse(header.apiKey, header.apiVersion, answer))
+        refusal = self.authenticator.refusal
+        if refusal is None:
+            self.respond(response)
+            return
+        self.send(response)
+        # What else it has sent must not be read.
+        self.close(refusal)
+        self.finish()
+
+    def _loggedIn(self, principal: str) -> None:
+        self.principal = principal
+
+    def _asked(
+        self, kind: str, header: RequestHeader, sizeBytes: int, identities: Sequence[int] = ()
+    ) -> Request | None:
+        """
+        What the quota policies are to be asked about, if any of them limits
+        anybody.
+        """
+        if not self.broker.quotas.isLimiting:
+            return None
+        return Request(kind, self.principal, header.clientId or "", self.host, sizeBytes, identities)
+
+    def _call(self, header: RequestHeader, entity: Any, asked: Request | None = None) -> Call:
         if self.advertised is None:
             assert self.transport is not None
             reached = self.transport.getHost()
             self.advertised = Address(getattr(reached, "host", "localhost"), getattr(reached, "port", -1))
-        return Call(header.apiVersion, entity, self.advertised, self.principal, header.clientId or "", self.host)
+        return Call(
+            header.apiVersion, entity, self.advertised, self.principal, header.clientId or "", self.host, asked, self
+        )
 
-    def _answer(self, header: RequestHeader, answer: Answer) -> None:
-        body = encodeResponse(header.apiKey, header.apiVersion, answer) if isinstance(answer, Mapping) else list(answer)
-        self.respond(frame(header, body))
+    def _answerLate(
+        self, header: RequestHeader, asked: Request | None, workedSeconds: float, answer: Answer | Work
+    ) -> None:
+        startedSeconds = self.factory.clock.seconds() - workedSeconds
+        self._answer(header, asked, startedSeconds, answer() if callable(answer) else answer)
+
+    def _answer(self, header: RequestHeader, asked: Request | None, startedSeconds: float, answer: Answer) -> None:
+        """
+        @param startedSeconds: when the work began, as if there had been no wait.
+        """
+        body = _encoded(header, answer, 0)
+        delaySeconds = 0.0
+        if asked is not None:
+            usage = NOTHING
+            if not isinstance(answer, Body) or answer.isCounted:
+                serviceSeconds = self.factory.clock.seconds() - startedSeconds
+                usage = Usage(asked.sizeBytes, sum(map(len, body)), serviceSeconds)
+            delaySeconds = self.broker.quotas.record(asked, usage).delaySeconds
+            if delaySeconds > 0:
+                body = _encoded(header, answer, throttleTimeMs(delaySeconds))
+        self.respond(frame(header, body), delaySeconds)
+
+    def _respond(self, header: RequestHeader, answer: Answer, delaySeconds: float) -> None:
+        self.respond(frame(header, _encoded(header, answer, throttleTimeMs(delaySeconds))), delaySeconds)
 
     def _unpark(self, result: Any, parked: ILease) -> Any:
         self._parked = None
@@ -248,24 +351,48 @@ class KafkaConnection(AdmittedProtocol):
         self.finish()
 
     def _produce(self, header: RequestHeader, buffer: memoryview) -> None:
+        clock, policies = self.factory.clock, self.broker.quotas
+        startedSeconds = clock.seconds()
         request = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         acks, timeoutSeconds = request.acks, max(request.timeoutMs, 0) / 1000
-        results = produce.append(self.broker, request)
+        delaySeconds = 0.0
+        asked = None
+        results: list[PartitionResult] | None = None
+        if policies.isLimiting:
+            asked = self._asked("Produce", header, len(buffer), produce.identities(request))
+            assert asked is not None
+            decision = self._decideProduce(asked, request)
+            if not decision.admitted:
+                results = produce.refused(request, decision)
+                delaySeconds = decision.delaySeconds
+        if results is None:
+            results = produce.append(self.broker, request, self.principal)
+            if asked is not None:
+                usage = Usage(asked.sizeBytes, 0, clock.seconds() - startedSeconds)
+                delaySeconds = policies.record(asked, usage).delaySeconds
         # A slice that lives on would keep the buffer from being used again.
         del request
         self.releaseRequest()
         if acks == 0:
-            self._produceUnacknowledged(results)
+            self._produceUnacknowledged(results, delaySeconds)
             return
+        untilSeconds = clock.seconds() + delaySeconds if delaySeconds > 0 else 0.0
         # The next request may be read: what is appended together is committed together.
-        self._uncommitted += 1
-        if self._uncommitted + len(self._unanswered) >= MOST_UNANSWERED:
-            self.mute.add(UNANSWERED)
-        self.broker.log.whenCommitted(partial(self._committed, header, results, acks == ALL, timeoutSeconds))
-        self.finish()
+        self._producing.add(header, results, acks == ALL, timeoutSeconds, untilSeconds)
+        self.finish(delaySeconds)
 
-    def _produceUnacknowledged(self, results: Sequence[PartitionResult]) -> None:
-        self.finish()
+    def _decideProduce(self, asked: Request, request: ProduceRequest) -> Decision:
+        decision = self.broker.quotas.decide(asked)
+        if not decision.admitted:
+            if self._gap is None:
+                self._gap = Gap()
+            self._gap.begin(request)
+        elif self._gap is not None and self._gap.isBefore(request):
+            return BEHIND
+        return decision
+
+    def _produceUnacknowledged(self, results: Sequence[PartitionResult], delaySeconds: float) -> None:
+        self.finish(delaySeconds)
         refused = next((result for result in results if result.errorCode), None)
         if refused is not None:
             # There is no response to say it in; closing makes the client look again.
@@ -274,82 +401,16 @@ class KafkaConnection(AdmittedProtocol):
                 f"and it wants no response: {refused.errorMessage}"
             )
 
-    def _committed(
-        self,
-        header: RequestHeader,
-        results: list[PartitionResult],
-        wantsSync: bool,
-        timeoutSeconds: float,
-        error: Exception | None,
-    ) -> None:
-        self._uncommitted -= 1
-        log = self.broker.log
-        commit = 0
-        if error is not None:
-            results = produce.failed(results, error)
-        elif wantsSync and not all(result.errorCode for result in results):
-            commit = log.commitCount
-        self._unanswered.append(Unanswered(header, results, commit, timeoutSeconds))
-        if not self._uncommitted:
-            self._answerProduced()
-
-    def _isAnswering(self) -> bool:
-        return bool(self._uncommitted or self._unanswered)
-
-    def _answerProduced(self) -> None:
+    def produceAnswered(self) -> None:
         """
-        Answer Produce requests in their order, as far as their records are as
-        safe as they asked for.
+        Every Produce request read so far has been answered, or the client is
+        gone.
         """
-        if self.isLost:
-            self._unanswered.clear()
-            if self._isPutOff:
-                self._isPutOff = False
-                self.finish()
-            return
-        syncedCount = self.broker.log.syncedCount
-        responses: list[bytes] = []
-        while self._unanswered and self._unanswered[0].commit <= syncedCount:
-            header, results, _, _ = self._unanswered.popleft()
-            responses += frame(header, [encodeProduceResponse(header.apiVersion, results)])
-        if responses:
-            self.send(responses)
-        if self._unanswered:
-            self._awaitSync(self._unanswered[0])
-        if UNANSWERED in self.mute.reasons and len(self._unanswered) < MOST_UNANSWERED:
-            self.unmuteFor(UNANSWERED)
-        if self._isAnswering():
-            return
-        if CLOSING in self.mute.reasons:
+        if CLOSING in self.mute.reasons and not self.isLost:
             self.closeGracefully()
         elif self._isPutOff:
             self._isPutOff = False
-            self.workAgain()
-
-    def _awaitSync(self, first: Unanswered) -> None:
-        if self._syncing is not None:
-            return
-        log = self.broker.log
-        log.sync()
-        parked = self.factory.gate.pool.charge(len(self._unanswered) * UNANSWERED_BYTES, PARKED)
-        syncing = self._syncing = waitFor(
-            self.broker.purgatory, (SYNCED,), lambda: log.syncedCount >= first.commit, first.timeoutSeconds
-        )
-        syncing.addBoth(self._syncOver, parked)
-        syncing.addErrback(self._syncFailed)
-
-    def _syncOver(self, result: Any, parked: ILease) -> Any:
-        parked.release()
-        self._syncing = None
-        if not isinstance(result, Failure):
-            self._answerProduced()
-        return result
-
-    def _syncFailed(self, failure: Failure) -> None:
-        if isinstance(failure.value, TimeoutError):
-            first = self._unanswered[0]
-            self._unanswered[0] = first._replace(results=produce.timedOut(first.results), commit=0)
-            self._answerProduced()
-        elif not isinstance(failure.value, CancelledError):
-            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
-            self.closeGracefully()
+            if self.isLost:
+                self.finish()
+            else:
+                self.workAgain()

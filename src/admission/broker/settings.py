@@ -19,7 +19,15 @@ from twisted.python.usage import UsageError
 
 from ..memorylimit import memoryLimitBytes
 from ..units import formatBytes, parseBytes, parseSeconds
-from .property import Property, parseBoolean, parseInteger, parseSizeOrOff, parseUnlimited
+from .property import (
+    Property,
+    parseBoolean,
+    parseInteger,
+    parseOverrides,
+    parseQuota,
+    parseSizeOrOff,
+    parseUnlimited,
+)
 from .propertyfile import parseProperties
 
 _PROPERTY = "property"
@@ -54,6 +62,7 @@ class SettingsError(UsageError):
 
 _INT32_MAX = 2**31 - 1
 _MILLISECOND = 0.001
+_TIMES = (".ms", ".timeout", ".seconds", ".throttle.max")
 
 _milliseconds = partial(parseSeconds, defaultUnit="ms")
 
@@ -70,7 +79,7 @@ def _largestRequest(settings: Settings) -> int:
 def _setting(
     name: str, parse: Callable[[str], Any], default: str, help: str, computed: Any = None, **options: Any
 ) -> Any:
-    unit = "bytes" if name.endswith(".bytes") else "seconds" if name.endswith((".ms", ".timeout")) else ""
+    unit = "bytes" if name.endswith((".bytes", ".receive.size")) else "seconds" if name.endswith(_TIMES) else ""
     listed = Property(name, parse, default, unit, help, **options)
     return field(
         default=listed.valueOf(default, name) if computed is None else computed,
@@ -136,6 +145,21 @@ class Settings:
     closeGraceTimeoutSeconds: float = _setting(
         "close.grace.timeout", parseSeconds, "5s", "How long closing may take before the connection is aborted."
     )
+    connectionFailedAuthenticationDelaySeconds: float = _setting(
+        "connection.failed.authentication.delay.ms",
+        _milliseconds,
+        "100ms",
+        "How late a failed login is answered; clients try again at once.",
+        maximum=60,
+    )
+    saslServerMaxReceiveSize: int = _setting(
+        "sasl.server.max.receive.size",
+        parseBytes,
+        "4KiB",
+        "The largest request before a login.  Kafka has 512KiB for tickets of Kerberos; names and passwords need less.",
+        minimum=512,
+        maximum=512 << 10,
+    )
     autoCreateTopicsEnable: bool = _setting(
         "auto.create.topics.enable", parseBoolean, "true", "Whether using a topic creates it."
     )
@@ -190,6 +214,116 @@ class Settings:
         minimum=_MILLISECOND,
     )
     maxProducerIds: int = _setting("max.producer.ids", parseInteger, "100000", "Producers remembered.", minimum=1)
+    quotaWindowNum: int = _setting(
+        "quota.window.num", parseInteger, "11", "Windows that a client's rate is taken over.", minimum=1, maximum=3600
+    )
+    quotaWindowSizeSeconds: float = _setting(
+        "quota.window.size.seconds", parseSeconds, "1s", "The length of one.", minimum=_MILLISECOND, maximum=86400
+    )
+    quotaThrottleMaxSeconds: float = _setting(
+        "quota.throttle.max",
+        parseSeconds,
+        "20s",
+        "The longest delay that a client over its quota is given at a time; what it owes beyond that it owes still.  "
+        "Clients take a longer silence for a dead broker.",
+        minimum=_MILLISECOND,
+        maximum=3600,
+    )
+    quotaProducerDefault: float | None = _setting(
+        "quota.producer.default",
+        partial(parseUnlimited, parseQuota),
+        "-1",
+        "Bytes a second that each client id may produce, if nothing else is said of it; -1 for any number.",
+    )
+    quotaConsumerDefault: float | None = _setting(
+        "quota.consumer.default",
+        partial(parseUnlimited, parseQuota),
+        "-1",
+        "The same for what it fetches.",
+    )
+    quotaProducerOverride: Mapping[str, float] = _setting(
+        "quota.producer.override",
+        parseOverrides,
+        "",
+        "The same for single client ids, as `clientA:4M,clientB:10M`.",
+    )
+    quotaConsumerOverride: Mapping[str, float] = _setting(
+        "quota.consumer.override", parseOverrides, "", "The same for what they fetch."
+    )
+    producerIdQuotaWindowNum: int = _setting(
+        "producer.id.quota.window.num",
+        parseInteger,
+        "11",
+        "Windows that the rate of new producer ids is shown over.",
+        minimum=1,
+        maximum=3600,
+    )
+    producerIdQuotaWindowSizeSeconds: float = _setting(
+        "producer.id.quota.window.size.seconds",
+        parseSeconds,
+        "1h",
+        "The time that `producer_ids_rate` is for, and for which a producer id is known.",
+        minimum=1,
+        maximum=30 * 86400,
+    )
+    producerIdQuotaCacheCleanupSchedulerIntervalSeconds: float = _setting(
+        "producer.id.quota.cache.cleanup.scheduler.interval.ms",
+        _milliseconds,
+        "30s",
+        "How often users without producers are forgotten.",
+        minimum=1,
+        maximum=3600,
+    )
+    groupMinSessionTimeoutSeconds: float = _setting(
+        "group.min.session.timeout.ms",
+        _milliseconds,
+        "6s",
+        "The shortest session timeout that a member of a group may ask for.",
+        minimum=_MILLISECOND,
+    )
+    groupMaxSessionTimeoutSeconds: float = _setting(
+        "group.max.session.timeout.ms", _milliseconds, "30m", "The longest one.", minimum=_MILLISECOND
+    )
+    groupInitialRebalanceDelaySeconds: float = _setting(
+        "group.initial.rebalance.delay.ms", _milliseconds, "3s", "How long the first members of a group wait for more."
+    )
+    groupMaxSize: int = _setting("group.max.size", parseInteger, "10000", "Members of one group.", minimum=1)
+    groupMaxBytes: int = _setting(
+        "group.max.bytes",
+        parseBytes,
+        "16MiB",
+        "What the members, assignments and offsets of one group may take of memory.",
+        minimum=1 << 16,
+    )
+    maxGroups: int = _setting("max.groups", parseInteger, "10000", "Groups in all.", minimum=1)
+    maxGroupsBytes: int = _setting(
+        "max.groups.bytes", parseBytes, "64MiB", "What all groups may take of memory.", minimum=1 << 16
+    )
+    maxPendingMembers: int = _setting(
+        "max.pending.members",
+        parseInteger,
+        "10000",
+        "Clients that were told their member id and have yet to join with it.",
+        minimum=1,
+    )
+    offsetsRetentionSeconds: float = _setting(
+        "offsets.retention.ms",
+        _milliseconds,
+        "7d",
+        "How long the offsets of a group without members are kept.",
+        coarser={"offsets.retention.minutes": "m"},
+        minimum=_MILLISECOND,
+    )
+    offsetsRetentionCheckIntervalSeconds: float = _setting(
+        "offsets.retention.check.interval.ms",
+        _milliseconds,
+        "10m",
+        "How often they are looked for.",
+        minimum=_MILLISECOND,
+    )
+    offsetMetadataMaxBytes: int = _setting(
+        "offset.metadata.max.bytes", parseBytes, "4KiB", "What a client may remember with an offset."
+    )
     places: Mapping[str, str] = field(factory=dict)
 
     def asProperties(self) -> dict[str, str]:

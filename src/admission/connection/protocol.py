@@ -58,6 +58,8 @@ class AdmittedProtocol(Protocol):
     @ivar host: the peer's address without its port.
     @ivar mute: why it is not read, if it is not.
     @ivar wantedBytes: the memory it waits for, while it does.
+    @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or
+        ended, in seconds of the factory's clock.
     """
 
     factory: AdmittedFactory
@@ -70,6 +72,7 @@ class AdmittedProtocol(Protocol):
     isClosing = False
     isLost = False
     lastActiveSeconds = 0.0
+    throttledUntilSeconds = 0.0
 
     _isRunning = False
     _hasTurn = False
@@ -113,6 +116,11 @@ class AdmittedProtocol(Protocol):
         From now on C{hasPeerGone} is L{True}.
         """
 
+    def throttleOver(self) -> None:
+        """
+        The delay of L{throttle} has passed; reading goes on after this.
+        """
+
     # What a subclass calls
 
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
@@ -140,8 +148,23 @@ class AdmittedProtocol(Protocol):
         if self.isLost or self.isClosing:
             return
         if delaySeconds > 0:
-            self._throttle(delaySeconds)
+            self.throttle(delaySeconds)
         self.unmuteFor(REQUEST)
+
+    def throttle(self, delaySeconds: float) -> None:
+        """
+        Do not read for C{delaySeconds}: the client is over its quota.  Of two
+        delays the one that ends later holds.
+        """
+        clock = self.factory.clock
+        untilSeconds = clock.seconds() + delaySeconds
+        if untilSeconds <= self.throttledUntilSeconds or self.isLost or self.isClosing:
+            return
+        self.throttledUntilSeconds = untilSeconds
+        if self._quotaCall is not None:
+            self._quotaCall.cancel()
+        self._quotaCall = clock.callLater(delaySeconds, self._throttleOver)
+        self.muteFor(QUOTA)
 
     def park(self) -> None:
         """
@@ -337,6 +360,13 @@ class AdmittedProtocol(Protocol):
         since = self.responses.pausedSinceSeconds
         return 0.0 if since is None else self.factory.clock.seconds() - since
 
+    @property
+    def isThrottled(self) -> bool:
+        """
+        Whether a delay of L{throttle} has yet to pass.
+        """
+        return self._quotaCall is not None
+
     # The way of one request
 
     def _run(self) -> None:
@@ -399,14 +429,9 @@ class AdmittedProtocol(Protocol):
             self._hasTurn = False
             self.factory.gate.end()
 
-    def _throttle(self, delaySeconds: float) -> None:
-        if self._quotaCall is not None:
-            self._quotaCall.cancel()
-        self.mute.add(QUOTA)
-        self._quotaCall = self.factory.clock.callLater(delaySeconds, self._throttleOver)
-
     def _throttleOver(self) -> None:
         self._quotaCall = None
+        self.throttleOver()
         self.unmuteFor(QUOTA)
 
     def _hasBuffered(self) -> bool:

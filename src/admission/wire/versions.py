@@ -18,14 +18,28 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
 INIT_PRODUCER_ID: Final = 22
 DESCRIBE_CONFIGS: Final = 32
+SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
+DELETE_GROUPS: Final = 42
 INCREMENTAL_ALTER_CONFIGS: Final = 44
+OFFSET_DELETE: Final = 47
+DESCRIBE_CLIENT_QUOTAS: Final = 48
+ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_CLUSTER: Final = 60
 
 
@@ -82,14 +96,30 @@ APIS: Final[tuple[Api, ...]] = (
     Api(FETCH, "Fetch", 4, 17, 12),
     Api(LIST_OFFSETS, "ListOffsets", 1, 10, 6),
     Api(METADATA, "Metadata", 0, 13, 9),
+    Api(OFFSET_COMMIT, "OffsetCommit", 2, 9, 8),
+    Api(OFFSET_FETCH, "OffsetFetch", 1, 9, 6),
     Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
+    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6),
+    Api(HEARTBEAT, "Heartbeat", 0, 4, 4),
+    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+    Api(SYNC_GROUP, "SyncGroup", 0, 5, 4),
+    Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
+    Api(LIST_GROUPS, "ListGroups", 0, 5, 3),
+    # Version 0 would be followed by messages without Kafka's headers.
+    Api(SASL_HANDSHAKE, "SaslHandshake", 1, 1, 2, largestFrameBytes=4 * _KIB, maxElements=16),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, largestFrameBytes=4 * _KIB, maxElements=16),
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, largestFrameBytes=512 * _KIB, maxElements=16),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+    Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
     Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+    # It never became flexible.
+    Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
+    Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, maxElements=16),
+    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, maxElements=5_000),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
 )
 

@@ -14,15 +14,24 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.python.failure import Failure
 
+from ...interfaces import NOTHING
 from ...operations import waitFor
 from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
-from ..broker import Answer, Broker, Call
+from ..broker import Answer, Body, Broker, Call, Work
 from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
 from .refusals import Refused, repeated
 from .topics import topicById
 
 _NO_SESSION = 0
 _NO_ID = UUID(int=0)
+
+FIRST_VERSION_THAT_BACKS_OFF = 8
+"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+
+_FIRST_VERSION_WITH_ERROR = 7
+
+_OVER_QUOTA = "over quota"
+"""The key of an older client's fetch that waits until its delay has passed."""
 
 _NO_PARTITION = "no partition"
 """The key of a fetch that asks for nothing and waits all the same."""
@@ -62,7 +71,7 @@ class PartitionsFetch:
     """
 
     broker: Broker
-    apiVersion: int
+    call: Call
     minBytes: int
     maxBytes: int
     wanted: Mapping[Partition, Wanted]
@@ -92,13 +101,18 @@ class PartitionsFetch:
             self._countedTo[partition] = partition.highWatermark
         return self._availableBytes >= self.minBytes
 
-    def read(self) -> list[bytes]:
+    def read(self) -> Body:
         """
-        The body of the response: as much as there is and may be sent, and as
-        memory allows.  The first batch is whole however large it is, or a
-        consumer could be stuck before it for ever.
+        The response: as much as there is and may be sent, and as memory and
+        the client's quota allow.  The first batch is whole however large it
+        is, or a consumer could be stuck before it for ever.
         """
+        budgetBytes = budgetOf(self.broker, self.call)
+        if budgetBytes == 0:
+            return nothing(self.call)
         remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _LEAST_READ_BYTES))
+        if budgetBytes is not None:
+            remainingBytes = min(remainingBytes, budgetBytes)
         isFirst = True
         topics = []
         for name, topicId, each in self.topics:
@@ -111,7 +125,7 @@ class PartitionsFetch:
                     remainingBytes -= sizeBytes
                 partitions.append(fetched)
             topics.append(FetchedTopic(name, topicId, partitions))
-        return encodeFetchResponse(self.apiVersion, 0, 0, _NO_SESSION, topics)
+        return _body(self.call, 0, topics)
 
     def _readPartition(self, wanted: Wanted, remainingBytes: int, isFirst: bool) -> FetchedPartition:
         partition = wanted.partition
@@ -133,31 +147,97 @@ class PartitionsFetch:
         )
 
 
-def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer]:
+def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
     """
     Read records; wait for them, up to the client's C{max_wait}, if there are
     fewer than it wants.  Fetch sessions are declined.
+
+    Nothing is read for a client that is over its quota: it gets an empty
+    answer, which tells it to wait; an older client, which would not, waits
+    here first.
     """
+    if budgetOf(broker, call) != 0:
+        return _fetch(broker, call)
+    if call.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
+        return nothing(call)
+    assert call.asked is not None
+    delaySeconds = broker.quotas.record(call.asked, NOTHING).delaySeconds
+    waiting = waitFor(broker.purgatory, (_OVER_QUOTA,), lambda: False, delaySeconds)
+    waiting.addErrback(_timeIsUp)
+    # What there is by then is what the client gets: it has waited long enough.
+    return waiting.addCallback(lambda _: lambda: _partitionsFetch(broker, call).read())
+
+
+def budgetOf(broker: Broker, call: Call) -> int | None:
+    """
+    How much the client may read now, in bytes; L{None} for any amount.
+    """
+    return None if call.asked is None else broker.quotas.budgetBytes(call.asked)
+
+
+def nothing(call: Call) -> Body:
+    """
+    The answer to a client that is over its quota.
+    """
+    return _body(call, 0, (), isCounted=False)
+
+
+def refused(call: Call) -> Body:
+    """
+    The answer to a client that a policy has refused.
+    """
+    if call.apiVersion >= _FIRST_VERSION_WITH_ERROR:
+        return _body(call, ErrorCode.throttling_quota_exceeded.value, (), isCounted=False)
+    topics = [
+        FetchedTopic(
+            topic.topic,
+            _NO_ID,
+            [FetchedPartition(each.partition, ErrorCode.throttling_quota_exceeded.value) for each in topic.partitions],
+        )
+        for topic in call.request.topics
+    ]
+    return _body(call, 0, topics, isCounted=False)
+
+
+def _body(call: Call, errorCode: int, topics: Sequence[FetchedTopic], isCounted: bool = True) -> Body:
+    return Body(
+        lambda throttleTimeMs: encodeFetchResponse(call.apiVersion, throttleTimeMs, errorCode, _NO_SESSION, topics),
+        isCounted,
+    )
+
+
+def _fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
     request = call.request
     if getattr(request, "session_id", _NO_SESSION) != _NO_SESSION:
-        return encodeFetchResponse(call.apiVersion, 0, ErrorCode.fetch_session_id_not_found.value, _NO_SESSION, ())
+        return _body(call, ErrorCode.fetch_session_id_not_found.value, ())
+    partitionsFetch = _partitionsFetch(broker, call)
+    waitSeconds = request.max_wait.total_seconds()
+    if waitSeconds <= 0 or partitionsFetch.isSatisfied():
+        return partitionsFetch.read()
+    waiting = waitFor(
+        broker.purgatory, partitionsFetch.wanted or (_NO_PARTITION,), partitionsFetch.isSatisfied, waitSeconds
+    )
+    waiting.addErrback(_timeIsUp)
+    return waiting.addCallback(lambda _: partitionsFetch.read)
+
+
+def _partitionsFetch(broker: Broker, call: Call) -> PartitionsFetch:
+    request = call.request
     wanted: dict[Partition, Wanted] = {}
     topics = [_lookUp(broker, topic, wanted) for topic in request.topics]
     hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
-    partitionsFetch = PartitionsFetch(
+    mostBytes = broker.largestResponseBytes
+    budgetBytes = budgetOf(broker, call)
+    if budgetBytes is not None:
+        mostBytes = min(mostBytes, budgetBytes)
+    return PartitionsFetch(
         broker,
-        call.apiVersion,
-        0 if hasErrors else min(request.min_bytes, broker.largestResponseBytes),
+        call,
+        0 if hasErrors else min(request.min_bytes, mostBytes),
         min(request.max_bytes, broker.largestResponseBytes),
         wanted,
         topics,
     )
-    waitSeconds = request.max_wait.total_seconds()
-    if waitSeconds <= 0 or partitionsFetch.isSatisfied():
-        return partitionsFetch.read()
-    waiting = waitFor(broker.purgatory, wanted or (_NO_PARTITION,), partitionsFetch.isSatisfied, waitSeconds)
-    waiting.addErrback(_timeIsUp)
-    return waiting.addCallback(lambda _: partitionsFetch.read())
 
 
 def _timeIsUp(failure: Failure) -> Failure | None:

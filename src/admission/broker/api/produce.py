@@ -10,7 +10,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from ...wire.batches import BatchRefused, readBatch
+from ...interfaces import Decision
+from ...wire.batches import BatchRefused, producerIdOf, readBatch
 from ...wire.produce import PartitionResult, ProducedPartition, ProduceRequest
 from ..broker import Broker, Call
 from ..log.interface import LogRefusal
@@ -21,10 +22,10 @@ from .topicconfigs import maxMessageBytes
 _ACKS = (0, 1, -1)
 
 
-def append(broker: Broker, request: ProduceRequest) -> list[PartitionResult]:
+def append(broker: Broker, request: ProduceRequest, principal: str) -> list[PartitionResult]:
     """
-    Append what can be appended.  It is to be acknowledged only when the log
-    has committed it.
+    Append what can be appended, on behalf of C{principal}.  It is to be
+    acknowledged only when the log has committed it.
     """
     if request.acks not in _ACKS:
         return _refuseAll(
@@ -32,7 +33,23 @@ def append(broker: Broker, request: ProduceRequest) -> list[PartitionResult]:
         )
     if request.transactionalId is not None:
         return _refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
-    return [_appendOne(broker, produced) for produced in request.partitions]
+    return [_appendOne(broker, produced, principal) for produced in request.partitions]
+
+
+def identities(request: ProduceRequest) -> list[int]:
+    """
+    The producer ids in a request, as far as its batches are long enough to
+    have one.
+    """
+    found = [producerIdOf(each.records) for each in request.partitions if each.records]
+    return [producerId for producerId in found if producerId >= 0]
+
+
+def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult]:
+    """
+    What a client is told that a policy has refused: nothing was appended.
+    """
+    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.reason)
 
 
 def failed(results: list[PartitionResult], error: Exception) -> list[PartitionResult]:
@@ -80,6 +97,13 @@ def initProducerId(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"producer_id": producerId, "producer_epoch": 0}
 
 
+def refusedProducerId(call: Call) -> Mapping[str, Any]:
+    """
+    The answer to InitProducerId that a policy has refused.
+    """
+    return {"error_code": ErrorCode.throttling_quota_exceeded.value, "producer_id": -1, "producer_epoch": -1}
+
+
 def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> list[PartitionResult]:
     return [
         PartitionResult(each.topicName, each.partitionIndex, errorCode.value, errorMessage=message)
@@ -87,7 +111,7 @@ def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> l
     ]
 
 
-def _appendOne(broker: Broker, produced: ProducedPartition) -> PartitionResult:
+def _appendOne(broker: Broker, produced: ProducedPartition, principal: str) -> PartitionResult:
     topicName, index, records = produced
     try:
         topic = broker.log.topic(topicName)
@@ -109,7 +133,7 @@ def _appendOne(broker: Broker, produced: ProducedPartition) -> PartitionResult:
                 ErrorCode.invalid_timestamp,
                 f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (log.message.timestamp.after.max.ms)",
             )
-        result = broker.log.append(partition, records, batch)
+        result = broker.log.append(partition, records, batch, principal)
     except BatchRefused as refusal:
         return PartitionResult(topicName, index, refusal.errorCode.value, errorMessage=refusal.reason)
     except LogRefusal as refusal:

@@ -1,0 +1,131 @@
+# -*- test-case-name: tests.test_security -*-
+"""
+Who is let in: the checkers of L{twisted.cred}, ours and others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.credentials import IUsernamePassword
+from twisted.cred.error import UnauthorizedLogin
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, DeferredSemaphore, fail, maybeDeferred
+from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from .credentials import IScramCredentials, PrincipalRealm
+from .passwordfile import PasswordFile
+
+SUPPORTED = (IUsernamePassword, IScramCredentials)
+"""The credentials that clients of the broker can present."""
+
+PASSWORDS_AT_ONCE = 2
+"""How many threads may hash passwords, which the log needs threads beside."""
+
+_PLAIN_MECHANISM = "SCRAM-SHA-256"
+
+
+@implementer(ICredentialsChecker)
+class ScramChecker:
+    """
+    Lets in the users of a L{PasswordFile}, by SCRAM or with their passwords.
+    """
+
+    credentialInterfaces = SUPPORTED
+
+    def __init__(self, file: PasswordFile, deferToThread: Callable[..., Deferred[bool]] = deferToThread) -> None:
+        self.file = file
+        self._deferToThread = deferToThread
+        self._turns = DeferredSemaphore(PASSWORDS_AT_ONCE)
+
+    def requestAvatarId(self, credentials: Any) -> Deferred[Any]:
+        """
+        See L{ICredentialsChecker.requestAvatarId}.
+        """
+        username = credentials.username
+        name = username.decode("utf-8")
+        checking: Deferred[bool]
+        if IScramCredentials.providedBy(credentials):
+            checking = credentials.checkSecret(self.file.secretOf(name, credentials.mechanism))
+        else:
+            secret = self.file.secretOf(name, _PLAIN_MECHANISM)
+            # Cancelled here, it never begins.
+            turn = self._turns.acquire()
+            checking = turn.addCallback(lambda _: self._hashed(secret.isPassword, credentials.password))
+        return checking.addCallback(self._verdict, username)
+
+    def _hashed(self, isPassword: Callable[[bytes], bool], password: bytes) -> Deferred[bool]:
+        # A thread cannot be cancelled: its turn is over when it is, whoever still waits for it.
+        wanted: Deferred[bool] = Deferred()
+        self._deferToThread(isPassword, password).addBoth(self._hashingOver, wanted)
+        return wanted
+
+    def _hashingOver(self, result: bool | Failure, wanted: Deferred[bool]) -> None:
+        self._turns.release()
+        wanted.callback(result)
+
+    def _verdict(self, isRight: bool, username: bytes) -> bytes:
+        if not isRight:
+            raise UnauthorizedLogin()
+        return username
+
+
+@implementer(ICredentialsChecker)
+class SeveralCheckers:
+    """
+    Lets in whomever one of several checkers lets in, asking in their order.
+    """
+
+    def __init__(self, checkers: Sequence[Any], credentialInterfaces: Sequence[Any]) -> None:
+        self.credentialInterfaces = credentialInterfaces
+        self._checkers = checkers
+
+    def requestAvatarId(self, credentials: Any) -> Deferred[Any]:
+        """
+        See L{ICredentialsChecker.requestAvatarId}.
+        """
+        asked: Deferred[Any] = fail(UnauthorizedLogin())
+        for checker in self._checkers:
+            asked.addErrback(self._ask, checker, credentials)
+        return asked
+
+    def _ask(self, refusal: Failure, checker: Any, credentials: Any) -> Deferred[Any]:
+        refusal.trap(UnauthorizedLogin)  # type: ignore[no-untyped-call]
+        return maybeDeferred(checker.requestAvatarId, credentials)
+
+
+def makePortal(checkers: Sequence[Any]) -> Portal:
+    """
+    The door of the broker.
+
+    @param checkers: asked in their order where they take the same credentials;
+        at most one may take L{IScramCredentials}.
+    @raise ValueError: if several do: an unknown user and an unwilling checker
+        look the same to the first.
+    """
+    portal = Portal(PrincipalRealm())
+    for interface in SUPPORTED:
+        able = [checker for checker in checkers if interface in checker.credentialInterfaces]
+        if len(able) > 1 and interface is IScramCredentials:
+            raise ValueError("one file of SCRAM secrets can be in use at a time")
+        if able:
+            portal.registerChecker(able[0] if len(able) == 1 else SeveralCheckers(able, [interface]), interface)
+    return portal
+
+
+def withBytes(checker: Any) -> Any:
+    """
+    Repair what Twisted's C{memory:} makes of its description: names and
+    passwords that are text, which no credentials are.
+    """
+    if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
+        checker.users = {_encoded(name): _encoded(password) for name, password in checker.users.items()}
+    return checker
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode("utf-8") if isinstance(text, str) else text

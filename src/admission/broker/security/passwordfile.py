@@ -1,0 +1,251 @@
+# -*- test-case-name: tests.test_passwordfile -*-
+"""
+A file of users and what SCRAM keeps of their passwords.
+
+The first line says what the file is, and has a key from which secrets for
+unknown names are derived.  Then each user has a line for each mechanism::
+
+    NAME:MECHANISM:ITERATIONS:SALT:STORED KEY:SERVER KEY
+
+The key is in hexadecimal, salts and the other keys in base64.  A name may
+contain colons.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+from attrs import define, field
+from twisted.logger import Logger
+
+from .scram import HASHES, LEAST_ITERATIONS, MOST_ITERATIONS, ScramSecret
+
+DEFAULT_ITERATIONS = 16_384
+"""As many as Kafka's own tools allow; a login with a plain password takes 5 ms of a thread."""
+
+SALT_BYTES = 16
+
+_HEADER = re.compile(r"admission users 1 (?P<key>[0-9a-f]{64})")
+
+
+class PasswordFileError(ValueError):
+    """
+    A password file that cannot be used, or a change to one that makes no
+    sense, in words for the operator.
+    """
+
+
+@define(eq=False)
+class Users:
+    """
+    What a password file says.
+
+    @ivar key: from which secrets for unknown names are derived.
+    @ivar secretsByName: for each user the secret of each mechanism.
+    """
+
+    key: bytes = field(repr=False, factory=lambda: secrets.token_bytes(32))
+    secretsByName: dict[str, dict[str, ScramSecret]] = field(factory=dict)
+
+    def setPassword(self, name: str, password: str, iterations: int = DEFAULT_ITERATIONS) -> None:
+        """
+        Give a user, new or not, a password.
+
+        @raise PasswordFileError: if the name or the password cannot be used.
+        """
+        if not name or name != name.strip() or any(unicodedata.category(each).startswith("C") for each in name):
+            raise PasswordFileError(f"{name!r} cannot be a name: it is empty, begins or ends in a space or is not text")
+        if not password or "\0" in password:
+            raise PasswordFileError("a password has at least one character, and none of them is NUL")
+        if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+            raise PasswordFileError(
+                f"clients take from {LEAST_ITERATIONS} to {MOST_ITERATIONS} iterations, and not {iterations}"
+            )
+        self.secretsByName[name] = {
+            mechanism: ScramSecret.ofPassword(
+                mechanism, password.encode("utf-8"), iterations, secrets.token_bytes(SALT_BYTES)
+            )
+            for mechanism in HASHES
+        }
+
+    def remove(self, name: str) -> None:
+        """
+        Have a user no more.
+
+        @raise PasswordFileError: if there is no such user.
+        """
+        if self.secretsByName.pop(name, None) is None:
+            raise PasswordFileError(f"there is no user {name!r}")
+
+
+def parseUsers(text: str) -> Users:
+    """
+    Read what a password file says.
+
+    @raise PasswordFileError: saying in which line.
+    """
+    first, *lines = text.split("\n")
+    header = _HEADER.fullmatch(first)
+    if header is None:
+        raise PasswordFileError("it is not a password file; make one with admission users set")
+    users = Users(bytes.fromhex(header["key"]))
+    for number, line in enumerate(lines, 2):
+        if line.strip():
+            try:
+                name, secret = _parseSecret(line)
+            except ValueError:
+                # What is wrong stays unsaid: the line is a secret.
+                raise PasswordFileError(f"line {number} is not NAME:MECHANISM:ITERATIONS:SALT:KEY:KEY") from None
+            users.secretsByName.setdefault(name, {})[secret.mechanism] = secret
+    return users
+
+
+def formatUsers(users: Users) -> str:
+    """
+    Write what L{parseUsers} reads.
+    """
+    lines = [f"admission users 1 {users.key.hex()}"]
+    for name, byMechanism in sorted(users.secretsByName.items()):
+        for secret in byMechanism.values():
+            encoded = [
+                base64.b64encode(each).decode("ascii") for each in (secret.salt, secret.storedKey, secret.serverKey)
+            ]
+            lines.append(":".join([name, secret.mechanism, str(secret.iterations), *encoded]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def readUsers(path: str | os.PathLike[str]) -> Users:
+    """
+    Read a password file.
+
+    @raise PasswordFileError: if it cannot be read.
+    """
+    try:
+        return parseUsers(Path(path).read_text(encoding="utf-8"))
+    except (PasswordFileError, UnicodeDecodeError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise PasswordFileError(f"{path} cannot be used: {reason}") from error
+    except OSError as error:
+        raise PasswordFileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def changeUsers(path: str | os.PathLike[str], change: Callable[[Users], None], mayCreate: bool = False) -> None:
+    """
+    Change a password file, atomically: whoever reads it sees it before or
+    after.  Its owner stays, and nobody else may read it.
+
+    @param mayCreate: whether to begin with no users if there is no file.
+    @raise PasswordFileError: if the file cannot be read or written, somebody else is
+        changing it, or C{change} raises it.
+    """
+    target = Path(path).resolve()
+    unfinished = target.with_name(f"{target.name}.new")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise PasswordFileError(f"somebody else is changing {path}; if not, remove {unfinished}") from error
+    except OSError as error:
+        raise PasswordFileError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            users = Users() if mayCreate and not target.exists() else readUsers(target)
+            change(users)
+            if target.exists():
+                before = target.stat()
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+            stream.write(formatUsers(users))
+            stream.flush()
+            os.fsync(descriptor)
+        unfinished.replace(target)
+    except OSError as error:
+        unfinished.unlink()
+        raise PasswordFileError(f"{path} cannot be written: {error.strerror}") from error
+    except BaseException:
+        unfinished.unlink()
+        raise
+
+
+class PasswordFile:
+    """
+    A password file that is read again when it changes.
+
+    A change that cannot be read is reported, and leaves the users as they
+    were.
+
+    @ivar path: where it is.
+    """
+
+    log = Logger()
+
+    def __init__(self, path: str, stat: Callable[[str], os.stat_result] = os.stat) -> None:
+        """
+        @param stat: tells whether the file has changed.
+        @raise PasswordFileError: if it cannot be read now.
+        """
+        self.path = path
+        self._stat = stat
+        self._version = self._lookedAt()
+        self._take(readUsers(path))
+
+    def secretOf(self, name: str, mechanism: str) -> ScramSecret:
+        """
+        The secret of a user; for an unknown one, a secret that looks like
+        those of the others, is the same each time and fits no password.
+        """
+        version = self._lookedAt()
+        if version != self._version:
+            self._version = version
+            try:
+                self._take(readUsers(self.path))
+            except PasswordFileError as error:
+                self.log.error("{error}; the users stay as they were", error=error)
+        # Derived in either case, so that both take the same time.
+        decoy = self._decoy(name, mechanism)
+        return self._users.secretsByName.get(name, {}).get(mechanism, decoy)
+
+    def _lookedAt(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._stat(self.path)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _take(self, users: Users) -> None:
+        self._users = users
+        self._iterations = {
+            mechanism: sorted(
+                {each[mechanism].iterations for each in users.secretsByName.values() if mechanism in each}
+                or {DEFAULT_ITERATIONS}
+            )
+            for mechanism in HASHES
+        }
+
+    def _decoy(self, name: str, mechanism: str) -> ScramSecret:
+        def derived(purpose: str) -> bytes:
+            return hmac.digest(self._users.key, f"{purpose}:{mechanism}:{name}".encode(), HASHES[mechanism])
+
+        choices = self._iterations[mechanism]
+        iterations = choices[int.from_bytes(derived("iterations"), "big") % len(choices)]
+        return ScramSecret(
+            mechanism, iterations, derived("salt")[:SALT_BYTES], derived("stored key"), derived("server key")
+        )
+
+
+def _parseSecret(line: str) -> tuple[str, ScramSecret]:
+    name, mechanism, iterations, *encoded = line.rsplit(":", 5)
+    salt, storedKey, serverKey = (base64.b64decode(each, validate=True) for each in encoded)
+    keyBytes = hashlib.new(HASHES.get(mechanism, "")).digest_size
+    secret = ScramSecret(mechanism, int(iterations), salt, storedKey, serverKey)
+    if not name or not salt or not LEAST_ITERATIONS <= secret.iterations <= MOST_ITERATIONS:
+        raise ValueError(line)
+    if (len(storedKey), len(serverKey)) != (keyBytes, keyBytes):
+        raise ValueError(line)
+    return name, secret

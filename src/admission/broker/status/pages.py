@@ -1,0 +1,221 @@
+# -*- test-case-name: tests.test_status -*-
+"""
+The pages of the status port.
+
+Their keys are in camel case with units; what has no value, or none that JSON
+could say, is C{null}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from itertools import islice
+from typing import Any
+
+from attrs import asdict
+from twisted.internet.interfaces import IReactorTime
+
+from ...interfaces import QuotaStatus, Request
+from ...metrics.histogram import Histogram
+from ...metrics.registry import SensorRegistry
+from ...quotas import Quotas
+from ..broker import ANONYMOUS
+from .page import BadQuestion, Page
+
+ROWS_PER_PIECE = 200
+"""How much of a long list is written in one turn."""
+
+
+def statusPages(
+    clock: IReactorTime, quotas: Quotas, sensors: SensorRegistry, wallSeconds: Callable[[], float]
+) -> IndexPage:
+    """
+    Everything that the status port shows.
+
+    @param clock: for the turns in which long pages are written.
+    @param wallSeconds: seconds since the epoch.
+    """
+    return IndexPage(
+        clock,
+        {
+            "explain": ExplainPage(clock, quotas, wallSeconds),
+            "quotas": QuotasPage(clock, quotas),
+            "sensors": SensorsPage(clock, sensors),
+        },
+    )
+
+
+class IndexPage(Page):
+    """
+    C{/}: what there is.
+    """
+
+    title = "This list."
+    contentType = b"text/plain; charset=utf-8"
+
+    def __init__(self, clock: IReactorTime, pages: Mapping[str, Page]) -> None:
+        """
+        @param pages: by their names.
+        """
+        super().__init__(clock)
+        self._pages = {"": self, **pages}
+        for name, page in self._pages.items():
+            self.putChild(name.encode("ascii"), page)
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        A line for each page, and one for what it shows.
+        """
+        for name, page in self._pages.items():
+            query = "&".join(f"{parameter}=" for parameter in page.parameters)
+            yield f"/{name}{query and '?'}{query}\n    {page.title}\n"
+
+
+class ExplainPage(Page):
+    """
+    C{/explain}: how one client stands with all limits that hold for it.
+    """
+
+    title = "Which limits hold for a client, whom they were set for, and how much of each is used."
+    parameters = ("clientId", "user", "ip")
+
+    def __init__(self, clock: IReactorTime, quotas: Quotas, wallSeconds: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self._quotas = quotas
+        self._wallSeconds = wallSeconds
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        One object, whose C{limits} is a list.
+        """
+        if not question:
+            raise BadQuestion("say which client: /explain?clientId=C&user=U&ip=A, or some of the three")
+        ip = question.get("ip", "")
+        if "ip" in question:
+            try:
+                ip = str(ip_address(ip))
+            except ValueError:
+                raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
+        user, clientId = question.get("user", ANONYMOUS), question.get("clientId", "")
+        nowSeconds = self._wallSeconds()
+        yield _encoded(
+            {
+                "user": user,
+                "clientId": clientId,
+                "ip": ip or None,
+                "limits": [
+                    {"policy": policy, "isShadow": isShadow, **statusFields(status, nowSeconds)}
+                    for policy, isShadow, status in self._quotas.explain(Request("", user, clientId, ip, 0))
+                    if ip or status.entity.ip is None
+                ],
+            }
+        )
+
+
+class QuotasPage(Page):
+    """
+    C{/quotas}: the limits that are set.
+    """
+
+    title = "The limits that are set, by whom they are for."
+
+    def __init__(self, clock: IReactorTime, quotas: Quotas) -> None:
+        super().__init__(clock)
+        self._quotas = quotas
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        One object, whose C{quotas} is a list.
+        """
+        limited = list(self._quotas.limits.items())
+        yield '{"quotas": ['
+        yield from _rows({**asdict(entity), "limits": dict(limits)} for entity, limits in limited)
+        yield "]}\n"
+
+
+class SensorsPage(Page):
+    """
+    C{/sensors}: everything that is measured.
+    """
+
+    title = "Everything that is measured, as it is now."
+
+    def __init__(self, clock: IReactorTime, sensors: SensorRegistry) -> None:
+        super().__init__(clock)
+        self._sensors = sensors
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        One object of C{values}, C{histograms} and C{families}.  A family has
+        the names of its C{labels} and a list of C{values}, each of them a list
+        of what the labels are, and the value.
+        """
+        values = {name: finite(value) for name, value in self._sensors}
+        histograms = {name: histogramFields(each) for name, each in self._sensors.histograms.items()}
+        yield f'{{"values": {json.dumps(values)},\n"histograms": {json.dumps(histograms)},\n"families": {{'
+        separator = "\n"
+        for name, family in list(self._sensors.families.items()):
+            labels = json.dumps(family.labelNames)
+            yield f'{separator}{json.dumps(name)}: {{"isCounter": {json.dumps(family.isCounter)}, "labels": {labels}, '
+            yield '"values": ['
+            yield from _rows([*labelValues, finite(value)] for labelValues, value in family.read())
+            yield "]}"
+            separator = ",\n"
+        yield "}}\n"
+
+
+def statusFields(status: QuotaStatus, nowSeconds: float) -> dict[str, Any]:
+    """
+    How a client stands with one limit, as JSON.
+
+    @param nowSeconds: seconds since the epoch, from which delays count.
+    """
+    return {
+        "limitName": status.limitName,
+        "limit": finite(status.limit),
+        "entity": asdict(status.entity),
+        "used": finite(status.used),
+        "usedFraction": finite(status.utilization),
+        "delaySeconds": finite(status.delaySeconds),
+        "delayEndsAtSeconds": finite(nowSeconds + status.delaySeconds) if status.delaySeconds > 0 else None,
+    }
+
+
+def histogramFields(histogram: Histogram) -> dict[str, Any]:
+    """
+    A histogram as JSON.  A bound of L{None} is for what exceeds all others.
+    """
+    bounds: Sequence[float | None] = (*histogram.bounds, None)
+    return {
+        "count": histogram.count,
+        "total": finite(histogram.total),
+        "median": finite(histogram.quantile(0.5)),
+        "percentile99": finite(histogram.quantile(0.99)),
+        "ranges": [
+            {"upTo": bound, "count": count} for bound, count in zip(bounds, histogram.counts, strict=True) if count
+        ],
+    }
+
+
+def finite(value: float) -> float | None:
+    """
+    C{value}, unless JSON could not say it.
+    """
+    return value if math.isfinite(value) else None
+
+
+def _encoded(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, allow_nan=False) + "\n"
+
+
+def _rows(rows: Iterator[Any]) -> Iterator[str]:
+    """
+    The elements of an array, some at a time; so are C{rows} read.
+    """
+    separator = "\n"
+    while some := list(islice(rows, ROWS_PER_PIECE)):
+        yield separator + ",\n".join(json.dumps(row, allow_nan=False) for row in some)
+        separator = ",\n"

@@ -1,0 +1,160 @@
+# -*- test-case-name: tests.test_cli -*-
+"""
+The command C{admission}, for operators of a broker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import frozen
+from twisted.python.reflect import namedAny
+from twisted.python.usage import Options, UsageError
+
+from . import __version__
+from .commands.talk import CommandFailed, CommandGroup
+
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 130
+
+_EXAMPLES = """
+Examples:
+  admission quotas describe
+  admission quotas set --client-id-default producer_byte_rate=4M
+  admission explain --client-id reports --user alice
+  admission users set passwords.txt alice
+
+Each command has its own --help.
+"""
+
+
+@frozen
+class Command:
+    """
+    A command that is a few strings until it is used, so that none has to wait
+    for what another one imports.
+
+    @ivar name: the word by which it is called.
+    @ivar help: what it is for.
+    @ivar options: the full name of its L{Options}.
+    @ivar run: the full name of what runs it: a function of the parsed options,
+        a stream to read from and one to write to.  It raises L{CommandFailed}
+        or L{UsageError}.
+    """
+
+    name: str
+    help: str
+    options: str
+    run: str
+
+    def makeOptions(self) -> Options:
+        """
+        Options to parse what follows the name.
+        """
+        options: Options = namedAny(self.options)()  # type: ignore[no-untyped-call]
+        return options
+
+    def resolve(self) -> Any:
+        """
+        What runs it.
+        """
+        return namedAny(self.run)  # type: ignore[no-untyped-call]
+
+
+COMMANDS = (
+    Command(
+        "quotas",
+        "See and change the limits of clients while a broker runs.",
+        "admission.commands.quotas.QuotasOptions",
+        "admission.commands.quotas.run",
+    ),
+    Command(
+        "explain",
+        "Tell why a client is held back, or how far it is from that.",
+        "admission.commands.explain.ExplainOptions",
+        "admission.commands.explain.run",
+    ),
+    Command(
+        "users",
+        "Keep the password file of a broker.",
+        "admission.broker.security.userscommand.UsersOptions",
+        "admission.broker.security.userscommand.run",
+    ),
+)
+
+
+class AdmissionOptions(CommandGroup):
+    """
+    What C{admission} is told.
+    """
+
+    longdesc = "Operate a broker that runs: see who may use how much of it, and change that."
+    subCommands = [[each.name, None, each.makeOptions, each.help] for each in COMMANDS]
+
+    def opt_version(self) -> None:
+        """
+        Tell the version and exit.
+        """
+        sys.stdout.write(f"admission {__version__}\n")
+        raise SystemExit(0)
+
+    def getUsage(self, width: int | None = None) -> str:
+        """
+        The usage text, with examples that keep their lines.
+        """
+        usage: str = super().getUsage(width)
+        return usage + _EXAMPLES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run a command.
+
+    @param arguments: those of the process unless given.
+    @return: the exit status: 0, L{FAILED}, L{MISUSED} or L{INTERRUPTED}.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has seen enough; Python would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _run(arguments: list[str]) -> int:
+    options = AdmissionOptions()  # type: ignore[no-untyped-call]
+    try:
+        options.parseOptions(arguments)  # type: ignore[no-untyped-call]
+    except UsageError as error:
+        return _complain(f"{error}; see {' '.join(_path(options))} --help", MISUSED)
+    (command,) = (each for each in COMMANDS if each.name == options.subCommand)
+    try:
+        command.resolve()(options.subOptions, sys.stdin, sys.stdout)
+    except (CommandFailed, UsageError) as error:
+        return _complain(str(error), FAILED)
+    return 0
+
+
+def _path(options: Options) -> list[str]:
+    """
+    The words that led to the options that were parsed last.
+    """
+    words = ["admission"]
+    while options.subCommand is not None:
+        words.append(options.subCommand)
+        options = options.subOptions
+    return words
+
+
+def _complain(sentence: str, status: int) -> int:
+    sys.stderr.write(f"admission: {sentence}\n")
+    return status

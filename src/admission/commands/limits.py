@@ -1,0 +1,68 @@
+# -*- test-case-name: tests.test_cli -*-
+"""
+Limits, and whom they are for, as people write them.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from ..interfaces import DEFAULT, QuotaEntity
+from ..units import formatBytes, parseRate
+
+ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
+"""For each type of entity, as the protocol and our options call it, the attribute of L{QuotaEntity}."""
+
+_NOT_BY_TIME = ("producer_ids_rate",)
+"""Limits that are called rates and count in windows, so that a unit of time would mislead."""
+
+
+def parseAmount(name: str, text: str) -> float:
+    """
+    Read the value of the limit C{name}.
+
+    @raise ValueError: if it makes no sense, in words.
+    """
+    if _isRate(name):
+        amount = parseRate(text)
+    else:
+        try:
+            amount = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+    if not (math.isfinite(amount) and amount > 0):
+        raise ValueError(f"a limit is a number greater than zero, not {text!r}")
+    return amount
+
+
+def formatAmount(name: str, amount: float) -> str:
+    """
+    Write the value of the limit C{name} as L{parseAmount} reads it.
+    """
+    if _isRate(name) and amount.is_integer():
+        return formatBytes(int(amount))
+    return f"{amount:.15g}"
+
+
+def asArguments(entity: QuotaEntity) -> str:
+    """
+    The options that mean C{entity}, as a shell takes them.
+    """
+    return " ".join(
+        f"--{kind}-default" if name == DEFAULT else f"--{kind} {shlex.quote(name)}"
+        for kind, name in componentsOf(entity).items()
+    )
+
+
+def componentsOf(entity: QuotaEntity) -> dict[str, str]:
+    """
+    What an entity is about: names, or L{DEFAULT}, by the keys of
+    L{ATTRIBUTES}.
+    """
+    names = {kind: getattr(entity, attribute) for kind, attribute in ATTRIBUTES.items()}
+    return {kind: name for kind, name in names.items() if name is not None}
+
+
+def _isRate(name: str) -> bool:
+    return name.endswith("_rate") and name not in _NOT_BY_TIME

@@ -1,0 +1,8 @@
+"""
+C{--auth scram:PASSWORDFILE} and the endpoint C{mtls:}.
+"""
+
+from admission.broker.security.dropins import MutualTLSParser, ScramCheckerFactory
+
+scram = ScramCheckerFactory()
+mtls = MutualTLSParser()
