@@ -6,7 +6,7 @@ answer what a test has them answer.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from random import Random
 from typing import Any
@@ -23,7 +23,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.consumer.consumer import Consumer
-from admission.consumer.protocol import encodeAssignment
 from admission.consumer.settings import ConsumerSettings
 from admission.consumer.topicpartition import TopicPartition
 from admission.testing.transports import FakeTransport
@@ -550,22 +549,3 @@ class ClientTestCase(SynchronousTestCase):
         polling = consumer.poll(withinSeconds)
         self.runFor(withinSeconds)
         return [record.value for record in self.successResultOf(polling)]
-
-    def join(self, *topics: str, **changes: Any) -> Consumer:
-        """
-        A consumer that has joined the group and polls.
-        """
-        consumer = self.consumer(**changes)
-        consumer.subscribe(topics)
-        polling = consumer.poll()
-        self.addCleanup(polling.addErrback, lambda failure: None)
-        self.runFor(0)
-        self.polling = polling
-        return consumer
-
-
-def assignmentOf(*places: Iterable[Any]) -> bytes:
-    """
-    What a leader gives a member.
-    """
-    return encodeAssignment([TopicPartition(*place) for place in places])
