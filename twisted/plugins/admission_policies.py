@@ -2,7 +2,7 @@
 The default policies, by name.
 """
 
-from admission.interfaces import IMemoryPoolFactory, IPurgatoryFactory
+from admission.interfaces import IMemoryPoolFactory, IMetricsExporterFactory, IPurgatoryFactory, IQuotaPolicyFactory
 from admission.plugins import PolicyFactory, TransportAdapters
 
 bounded = PolicyFactory(
@@ -56,6 +56,114 @@ calllater = PolicyFactory(
         compare with.
     """,
     implementation="admission_plugins.purgatory.buildCallLater",
+)
+
+clientBytes = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="client-bytes",
+    format=(
+        "client-bytes[:produce=RATE][:fetch=RATE][:algorithm=window|bucket][:burst=1s][:windows=11][:window=1s]"
+        "[:meters=10000][:shadow=yes|no]"
+    ),
+    help="""
+        How many bytes a second each client may send in Produce requests and
+        receive in answer to Fetch requests: the limits producer_byte_rate and
+        consumer_byte_rate of users, client ids and client ids of a user.
+
+        produce and fetch are the limits of client ids that have no other (2M).
+
+        algorithm=window is Kafka's: the mean over so many windows of such a
+        length, quota.window.num and quota.window.size.seconds if it is not
+        said here.  A client may send what these windows hold at once, and large
+        requests may come to almost twice the limit.  algorithm=bucket is exact
+        once its burst is spent, which is the limit times a duration.
+
+        meters is how many clients are told apart, besides those with limits
+        of their own; those beyond share.  With shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.clientquota.buildClientBytes",
+)
+
+requestTime = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="request-time",
+    format="request-time[:percent=NUMBER][:meters=10000][:shadow=yes|no]",
+    help="""
+        How much of the server's time each client may take with requests of any
+        kind: the limit request_percentage of users, client ids and client ids of
+        a user.  100 is all of one thread, and this server has one.
+
+        percent is the limit of client ids that have no other.  The share is
+        taken over quota.window.num windows, and nobody is held back for more than
+        one of them at a time.
+
+        meters is how many clients are told apart, besides those with limits
+        of their own; those beyond share.  With shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.requesttime.buildRequestTime",
+)
+
+connections = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="connections",
+    format="connections[:perSecond=RATE][:burst=1s][:meters=10000][:shadow=yes|no]",
+    help="""
+        How many connections each address may open: the limit
+        connection_creation_rate of addresses.  Connections beyond it are held
+        back before anything is read from them.
+
+        perSecond is the limit of addresses that have no other (10, or 30/1m).
+        burst is for how long an address may save up.
+
+        meters is how many addresses are told apart, besides those with limits
+        of their own; those beyond share.  With shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.connectionrate.buildConnectionRate",
+)
+
+producerIds = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="producer-ids",
+    format=(
+        "producer-ids[:rate=NUMBER][:window=1h][:mode=refuse|throttle][:shadow=yes|no][:layers=4]"
+        "[:falsePositives=0.01][:maxBytes=64MiB][:windows=11][:cleanup=10s][:meters=10000]"
+    ),
+    help="""
+        How many new producer ids each user may bring along in a window (KIP-936):
+        the limit producer_ids_rate of users.  An id that was seen within the
+        window is not new, and passes always.
+
+        rate is the limit of users that have none of their own.  A user may bring
+        so many ids at once, and then as many again spread over a window.  Requests
+        with more are refused before anything is appended; with mode=throttle they
+        are let in, and the user is held back.  With shadow=yes it only counts.
+
+        Known ids are kept in Bloom filters of so many layers, which take an id for
+        known that is not in falsePositives of all cases, and maxBytes of memory at
+        most, all users together.  windows is in how many steps the sensor of the
+        rate forgets, cleanup how often idle users are looked for, and meters how
+        many users are told apart, besides those with limits of their own; those
+        beyond share.
+    """,
+    implementation="admission_plugins.pidquota.buildProducerIds",
+)
+
+spark = PolicyFactory(
+    IMetricsExporterFactory,
+    name="spark",
+    format="spark:DIRECTORY[:rotate=60s][:cap=2GiB]",
+    help="""
+        Records every request, connection, change of limits and sensor sample for
+        Spark: Parquet files by table, day and hour.  Needs admission[spark].
+
+        Events are written into mapped files at once, so that none is lost when
+        the process is killed, and sealed to Parquet by a process of its own, at
+        the latest when rotate has passed or at the next start.
+
+        The directory never takes more than cap: the oldest Parquet files go
+        first.  Where there is no room for events they are dropped, and counted.
+    """,
+    implementation="admission_plugins.spark.buildSpark",
 )
 
 transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.mutability.register")

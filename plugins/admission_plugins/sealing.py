@@ -1,0 +1,315 @@
+# -*- test-case-name: tests.test_spark_exporter -*-
+"""
+Sealing: segments become Parquet files, and the oldest of those go when there
+are too many.
+
+    python -m admission_plugins.sealing DIRECTORY CAP_BYTES
+
+L{admission_plugins.spark} runs that in a process of its own: beside a reactor in
+the same process it would hold the interpreter for tens of milliseconds, and
+Arrow's memory would be the server's.  Only this module imports pyarrow.
+
+A segment is removed once all its files are on the disk under their names, which
+follow from its own name.  So whoever is interrupted leaves a segment that is
+sealed again into the same files: nothing is lost, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import frozen
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
+from admission.metrics.records import NO_TEXT_CODE, Layout
+from admission.metrics.schema import LIMITS, OVERFLOW, TABLES, Column, ColumnType, Table
+from admission.metrics.segmentheader import DamagedSegment
+from admission.metrics.segments import UNFINISHED_SUFFIX, Segment, lockAbandoned, segmentPaths
+
+from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
+
+DAMAGED_SUFFIX = ".damaged"
+"""What a segment is renamed to that cannot be read."""
+
+_HOUR = 3_600_000_000
+_MOST_SECONDS = 9e12
+_NICENESS = 10
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+ARROW_TYPES: dict[ColumnType, pa.DataType] = {
+    ColumnType.INTEGER: pa.int64(),
+    ColumnType.IDENTITY: pa.int64(),
+    ColumnType.SECONDS: pa.int64(),
+    ColumnType.TIMESTAMP: pa.timestamp("us", "UTC"),
+    ColumnType.NUMBER: pa.float64(),
+    ColumnType.FLAG: pa.bool_(),
+    ColumnType.TEXT: _TEXT,
+    ColumnType.FOREIGN_TEXT: _TEXT,
+    ColumnType.TEXTS: pa.list_(pa.string()),
+    ColumnType.INTEGERS: pa.list_(pa.int64()),
+    ColumnType.DURATIONS: pa.list_(pa.int64()),
+}
+"""What columns become in Parquet."""
+
+
+def sealAll(directory: str | Path, capBytes: int) -> SealReport:
+    """
+    Seal every segment that nobody writes, then keep the bound.
+
+    @param directory: what C{--export spark:DIRECTORY} names.
+    @param capBytes: how large everything in it may be.
+    """
+    report = SealReport()
+    problems: list[str] = []
+    root = Path(directory)
+    for path in segmentPaths(root / SEGMENTS):
+        fileno = lockAbandoned(path)
+        if fileno is None:
+            continue
+        try:
+            rows = sealSegment(root, path)
+            report.sealedRows += rows
+            report.sealedSegments += bool(rows)
+        except DamagedSegment as error:
+            os.rename(path, path + DAMAGED_SUFFIX)
+            problems.append(f"{os.path.basename(path)} is set aside: {error}")
+        except Exception as error:
+            problems.append(f"{os.path.basename(path)} cannot be sealed now: {error}")
+        finally:
+            os.close(fileno)
+    report.problems = problems
+    evict(root, capBytes, report)
+    return report
+
+
+def sealSegment(root: Path, path: str) -> int:
+    """
+    Make Parquet files of one segment, and remove it.
+
+    @param root: where the directories of the tables are.
+    @return: how many rows it had.
+    @raise DamagedSegment: if it cannot be read.
+    """
+    rows = 0
+    for table, hour, part in _partsOf(path):
+        rows += part.num_rows
+        _write(root / table.name, hour, Path(path).stem, part)
+    os.unlink(path)
+    return rows
+
+
+def _partsOf(path: str) -> Sequence[tuple[Table, int, pa.Table]]:
+    """
+    What is in a segment: by table and by the hour's beginning, in seconds.
+    """
+    if path.endswith(UNFINISHED_SUFFIX):
+        return []
+    try:
+        segment = Segment.load(path)
+        if segment is None:
+            return []
+        tables = [(table, arrowTable(segment, table)) for table in TABLES]
+        return [
+            (table, hour, part)
+            for table, found in tables
+            if found is not None
+            for hour, part in _byHour(found, segment)
+        ]
+    except (OSError, MemoryError, DamagedSegment):
+        raise
+    except Exception as error:
+        raise DamagedSegment(f"what it says of itself makes no sense: {error}") from error
+
+
+def arrowTable(segment: Segment, table: Table) -> pa.Table | None:
+    """
+    The records of one table in a segment, in their order.
+
+    @return: L{None} if there are none.
+    """
+    layout = next((layout for layout in segment.header.layouts if layout.name == table.name), None)
+    slots = np.frombuffer(segment.slots, np.uint8).reshape(-1, segment.header.slotBytes)
+    chosen = slots[slots[:, -1] == layout.number] if layout is not None else slots[:0]
+    if layout is None or not len(chosen):
+        return None
+    records = chosen.view(_dtype(layout, segment.header.slotBytes)).reshape(-1)
+    columns = _Columns(segment, records, len(chosen))
+    return pa.table([columns.array(column) for column in table.columns], schema=arrowSchema(table))
+
+
+def arrowSchema(table: Table) -> pa.Schema:
+    """
+    The columns of a table as Parquet files have them.
+    """
+    return pa.schema([(column.name, ARROW_TYPES[column.type]) for column in table.columns])
+
+
+@frozen
+class _Columns:
+    """
+    Makes Arrow arrays of records.
+    """
+
+    segment: Segment
+    records: Any
+    count: int
+
+    def array(self, column: Column) -> pa.Array:
+        """
+        One column; nulls if the segment does not have it.
+        """
+        constants = self.segment.header.constants()
+        if column.type is ColumnType.TIMESTAMP:
+            moments = self._microseconds(self.records["mono_us"])
+            return pc.add(moments, self.segment.header.wallOffsetMicroseconds()).cast(pa.timestamp("us", "UTC"))
+        if column.name in self.records.dtype.names:
+            values = self.records[column.name]
+            return self._lists(column, values) if column.type.isList else self._values(column.type, values)
+        if constants.get(column.name) is not None:
+            value = constants[column.name]
+            plain = pa.string() if column.type.isText else ARROW_TYPES[column.type]
+            repeated = pa.repeat(pa.scalar(value, plain), self.count)
+            return repeated.dictionary_encode() if column.type.isText else repeated
+        return pa.nulls(self.count, ARROW_TYPES[column.type])
+
+    def _values(self, type: ColumnType, values: Any) -> pa.Array:
+        if type.isText:
+            return self._texts(values)
+        if type is ColumnType.SECONDS:
+            return self._microseconds(values)
+        if type is ColumnType.NUMBER:
+            return pa.array(values, mask=np.isnan(values))
+        if type is ColumnType.IDENTITY:
+            return pa.array(values.astype(np.int64), mask=values == -1)
+        if type is ColumnType.FLAG:
+            return pa.array(values > 0, mask=values < 0)
+        return pa.array(values.astype(np.int64))
+
+    def _texts(self, codes: Any) -> pa.Array:
+        known = sorted(self.segment.texts)
+        # What is not known goes to the last place, which says so.
+        places = np.full(1 << 16, len(known), np.int32)
+        places[known] = np.arange(len(known), dtype=np.int32)
+        texts = pa.array([*(self.segment.texts[code] for code in known), OVERFLOW], pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(places[codes], mask=codes == NO_TEXT_CODE), texts)
+
+    def _lists(self, column: Column, values: Any) -> pa.Array:
+        counts = np.minimum(self.records[_countName(column.name)], values.shape[1])
+        offsets = np.zeros(self.count + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        flat = values[np.arange(values.shape[1]) < counts[:, None]]
+        items = self._microseconds(flat) if column.type is ColumnType.DURATIONS else pa.array(flat.astype(np.int64))
+        return pa.ListArray.from_arrays(pa.array(offsets), items)
+
+    def _microseconds(self, seconds: Any) -> pa.Array:
+        isKnown = np.abs(seconds) < _MOST_SECONDS
+        return pa.array(np.rint(np.where(isKnown, seconds, 0.0) * 1e6).astype(np.int64), mask=~isKnown)
+
+
+def _countName(name: str) -> str:
+    return f"{name} count"
+
+
+def _dtype(layout: Layout, slotBytes: int) -> np.dtype[Any]:
+    names: list[str] = []
+    formats: list[Any] = []
+    offsets: list[int] = []
+    for each in layout.fields:
+        offset = each.offset
+        if each.type.isList:
+            names.append(_countName(each.name))
+            formats.append("u1")
+            offsets.append(offset)
+            offset += 1
+        names.append(each.name)
+        formats.append(("<" + each.code, (each.capacity,)) if each.type.isList else "<" + each.code)
+        offsets.append(offset)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": slotBytes})
+
+
+def _byHour(found: pa.Table, segment: Segment) -> Iterator[tuple[int, pa.Table]]:
+    """
+    Take a table apart: seconds since the epoch when an hour begins, and its rows.
+    """
+    begun = int(segment.header.wallSeconds * 1e6)
+    moments = pc.fill_null(found["ts"].cast(pa.int64()), begun).to_numpy()
+    hours = moments // _HOUR
+    for hour in np.unique(hours):
+        yield int(hour) * 3600, found.filter(pa.array(hours == hour))
+
+
+def _write(directory: Path, hour: int, name: str, part: pa.Table) -> None:
+    moment = datetime.fromtimestamp(hour, UTC)
+    partition = directory / f"dt={moment:%Y-%m-%d}" / f"hour={moment:%H}"
+    partition.mkdir(parents=True, exist_ok=True)
+    # Spark passes over names that begin with a dot.
+    unfinished = partition / f".{name}.parquet.tmp"
+    try:
+        with open(unfinished, "wb") as file:
+            pq.write_table(part, file, compression="zstd", compression_level=1)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(partition / f"{name}.parquet")
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _sync(partition)
+
+
+def _sync(directory: Path) -> None:
+    fileno = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fileno)
+    finally:
+        os.close(fileno)
+
+
+def evict(root: Path, capBytes: int, report: SealReport) -> None:
+    """
+    Remove the oldest files until Parquet files, and segments with their share,
+    are within the bound.  Limits go last: whatever is replayed needs them.
+
+    @param report: told of what was removed, and of what is left.
+    """
+    files: list[tuple[bool, str, int, Path, int]] = []
+    for path in root.glob("*/dt=*/hour=*/*.parquet"):
+        status = path.stat()
+        table, *partition = path.relative_to(root).parts[:-1]
+        files.append((table == LIMITS.name, "/".join(partition), status.st_mtime_ns, path, status.st_size))
+    for path in (root / SEGMENTS).glob("*" + DAMAGED_SUFFIX):
+        status = path.stat()
+        files.append((False, "", status.st_mtime_ns, path, status.st_size))
+    heldBytes = sum(sizeBytes for *_, sizeBytes in files)
+    for *_, path, sizeBytes in sorted(files):
+        if heldBytes <= capBytes - capBytes // SEGMENTS_SHARE:
+            break
+        path.unlink(missing_ok=True)
+        heldBytes -= sizeBytes
+        report.evictedFiles += 1
+        report.evictedBytes += sizeBytes
+        for emptied in (path.parent, path.parent.parent):
+            if emptied.name != SEGMENTS and not any(emptied.iterdir()):
+                emptied.rmdir()
+    report.sealedBytes = heldBytes
+
+
+def main(arguments: Sequence[str]) -> None:
+    """
+    Seal, at a low priority, and print what came of it as JSON.
+    """
+    directory, capBytes = arguments
+    os.nice(_NICENESS)
+    pa.set_cpu_count(1)
+    sys.stdout.write(sealAll(directory, int(capBytes)).toJson() + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

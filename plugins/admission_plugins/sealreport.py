@@ -1,0 +1,51 @@
+# -*- test-case-name: tests.test_spark_exporter -*-
+"""
+What the process that seals and the one that records agree on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from attrs import asdict, define
+
+SEGMENTS = "_segments"
+"""The directory of segments beside those of the tables; Spark passes over such a name."""
+
+SEGMENTS_SHARE = 4
+"""Segments have a fourth of the bound, Parquet files the rest."""
+
+
+@define
+class SealReport:
+    """
+    One pass over all segments that nobody writes any more.
+
+    @ivar sealedSegments: how many have become Parquet.
+    @ivar sealedRows: how many rows that were.
+    @ivar sealedBytes: how large the Parquet files are, all that there are now.
+    @ivar evictedFiles: how many of the oldest were removed to keep the bound.
+    @ivar evictedBytes: how large they were.
+    @ivar problems: which segments could not be sealed, and why.
+    """
+
+    sealedSegments: int = 0
+    sealedRows: int = 0
+    sealedBytes: int = 0
+    evictedFiles: int = 0
+    evictedBytes: int = 0
+    problems: Sequence[str] = ()
+
+    def toJson(self) -> str:
+        """
+        On one line.
+        """
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def fromJson(cls, line: str) -> SealReport:
+        """
+        Read what L{toJson} returned.
+        """
+        return cls(**json.loads(line))

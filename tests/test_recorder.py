@@ -1,0 +1,357 @@
+"""
+L{admission.metrics.recorder}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isnan
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from admission.interfaces import IMetricsExporter, QuotaEntity
+from admission.metrics.events import (
+    ConnectionEvent,
+    LimitEvent,
+    Origin,
+    RequestEvent,
+    SensorSample,
+)
+from admission.metrics.histogram import Histogram
+from admission.metrics.recorder import MOST_OF_FAMILY, MOST_SAMPLES, EventRecorder
+from admission.metrics.registry import SensorRegistry
+
+ORIGIN = Origin("0", "boot")
+
+
+def deferToThread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+    """
+    Does it at once.
+    """
+    return succeed(function(*args))
+
+
+@implementer(IMetricsExporter)
+@define(eq=False)
+class MemoryExporter:
+    """
+    Keeps what it is given.
+    """
+
+    droppedEvents: int = 0
+    origin: Origin | None = None
+    events: list[Any] = field(factory=list)
+    samples: list[list[SensorSample]] = field(factory=list)
+    stopped: Deferred[None] | None = None
+
+    def start(self, origin: Origin, deferToThread: Callable[..., Any]) -> None:
+        """
+        See L{IMetricsExporter}, like all others.
+        """
+        self.origin = origin
+
+    def exportEvent(self, event: Any) -> None:
+        """
+        Keep it.
+        """
+        self.events.append(event)
+
+    def exportSamples(self, samples: Sequence[SensorSample]) -> None:
+        """
+        Keep them.
+        """
+        self.samples.append(list(samples))
+
+    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+        """
+        One.
+        """
+        registry.addGauge(f"{name}.kept", lambda: len(self.events))
+
+    def stop(self) -> Deferred[None]:
+        """
+        When the test says.
+        """
+        self.stopped = Deferred()
+        return self.stopped
+
+
+class BrokenExporter(MemoryExporter):
+    """
+    Raises, whatever it is given.
+    """
+
+    def exportEvent(self, event: Any) -> None:
+        """
+        Raise.
+        """
+        raise RuntimeError("broken")
+
+    def exportSamples(self, samples: Sequence[SensorSample]) -> None:
+        """
+        Raise.
+        """
+        raise RuntimeError("broken")
+
+
+class UnstartableExporter(MemoryExporter):
+    """
+    Cannot start.
+    """
+
+    def start(self, origin: Origin, deferToThread: Callable[..., Any]) -> None:
+        """
+        Raise.
+        """
+        raise PermissionError("no")
+
+
+class RecorderTests(SynchronousTestCase):
+    """
+    L{EventRecorder}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a recorder with one exporter.
+        """
+        self.clock = Clock()
+        self.clock.advance(50.0)
+        self.registry = SensorRegistry()
+        self.exporter = MemoryExporter()
+        self.recorder = self.start(self.exporter)
+
+    def start(self, *exporters: MemoryExporter) -> EventRecorder:
+        """
+        A recorder that records.
+        """
+        named = [(f"exporter {number}", exporter) for number, exporter in enumerate(exporters)]
+        recorder = EventRecorder(named, self.clock, self.registry, 10.0)
+        recorder.start(ORIGIN, deferToThread)
+        return recorder
+
+    def test_interface(self) -> None:
+        """
+        What the tests export to is an exporter.
+        """
+        verifyObject(IMetricsExporter, self.exporter)
+
+    def test_nobodyListens(self) -> None:
+        """
+        Without exporters nothing is recorded, sampled or published, and the
+        recorder says so.
+        """
+        recorder = self.start()
+        recorder.addSensors(self.registry)
+        self.assertFalse(recorder.isRecording)
+        self.assertEqual(list(self.registry), [])
+        self.assertEqual(list(self.registry.families), [])
+        self.successResultOf(recorder.stop())
+
+    def test_origin(self) -> None:
+        """
+        Exporters learn once whose events they get.
+        """
+        self.assertIs(self.exporter.origin, ORIGIN)
+        self.assertTrue(self.recorder.isRecording)
+
+    def test_requests(self) -> None:
+        """
+        A request's event is passed on at once, as it is; what the recorder
+        knows itself is filled in.
+        """
+        self.clock.advance(2.0)
+        event = RequestEvent(1, 51.0, producerIds=[7, 8, 9])
+        self.recorder.requestAnswered(event)
+        self.assertEqual(self.exporter.events, [event])
+        self.assertEqual((event.producerId, event.producerIdCount, event.sentSeconds), (7, 3, 52.0))
+
+    def test_sentBefore(self) -> None:
+        """
+        When a response was sent is kept, if it is known.
+        """
+        event = RequestEvent(1, 51.0, sentSeconds=51.5)
+        self.recorder.requestAnswered(event)
+        self.assertEqual((event.sentSeconds, event.producerId, event.producerIdCount), (51.5, -1, 0))
+
+    def test_connections(self) -> None:
+        """
+        Each connection gets an id of its own.
+        """
+        first = self.recorder.connectionOpened("tcp", "::1")
+        second = self.recorder.connectionOpened("tls", "::2", "me")
+        self.clock.advance(3.0)
+        self.recorder.connectionClosed(second, "tls", "::2", "me", "idle", 5, 3.0)
+        self.assertNotEqual(first, second)
+        opened, _, closed = self.exporter.events
+        self.assertIsInstance(opened, ConnectionEvent)
+        self.assertEqual(
+            (opened.connectionId, opened.state, opened.listener, opened.peer, opened.principal, opened.atSeconds),
+            (first, "opened", "tcp", "::1", None, 50.0),
+        )
+        self.assertEqual(
+            (closed.connectionId, closed.state, closed.reason, closed.requestCount, closed.openSeconds),
+            (second, "closed", "idle", 5, 3.0),
+        )
+        self.assertEqual(closed.atSeconds, 53.0)
+
+    def test_limits(self) -> None:
+        """
+        Each limit that changed is an event, and one that was removed has no
+        value.
+        """
+        self.recorder.limitsChanged(QuotaEntity(user="me", clientId="a"), {"rate": 5.0, "share": None}, "admin")
+        first, second = self.exporter.events
+        self.assertIsInstance(first, LimitEvent)
+        self.assertEqual(
+            (first.user, first.clientId, first.ip, first.limitName, first.value, first.changedBy, first.atSeconds),
+            ("me", "a", None, "rate", 5.0, "admin", 50.0),
+        )
+        self.assertEqual(second.limitName, "share")
+        self.assertTrue(isnan(second.value))
+
+    def test_seq(self) -> None:
+        """
+        All events and samples of a process are numbered together, so that one
+        that is missing can be noticed.
+        """
+        self.registry.addGauge("Used", lambda: 1.0)
+        self.recorder.connectionOpened("tcp", "::1")
+        self.recorder.sample()
+        self.recorder.requestAnswered(RequestEvent(1, 50.0))
+        [[sample]] = self.exporter.samples
+        self.assertEqual([self.exporter.events[0].seq, sample.seq, self.exporter.events[1].seq], [1, 2, 3])
+
+    def test_samples(self) -> None:
+        """
+        Sensors of all kinds are read at the interval, each as what it is.
+        """
+        self.registry.addGauge("Used", lambda: 7.5)
+        self.registry.addCounter("Served", lambda: 3)
+        histogram = Histogram([1.0])
+        histogram.record(0.5)
+        histogram.record(2.0)
+        self.registry.addHistogram("Waits", histogram)
+        self.registry.addFamily("Rate", ("user", "client"), lambda: [(("me", "a"), 2.0)])
+        self.registry.addFamily("Drops", ("kind",), lambda: [(("b",), 4.0)], isCounter=True)
+        self.clock.advance(9.9)
+        self.assertEqual(self.exporter.samples, [])
+        self.clock.advance(0.1)
+        [samples] = self.exporter.samples
+        self.assertEqual({sample.atSeconds for sample in samples}, {60.0})
+        self.assertEqual(
+            [(sample.sensor, sample.entity, sample.kind, sample.value) for sample in samples],
+            [
+                ("Used", None, "gauge", 7.5),
+                ("Served", None, "counter", 3),
+                ("Waits", "le=1", "counter", 1),
+                ("Waits", "le=inf", "counter", 1),
+                ("Waits", "total", "counter", 2.5),
+                ("Rate", "user=me,client=a", "gauge", 2.0),
+                ("Drops", "kind=b", "counter", 4.0),
+            ],
+        )
+        self.clock.advance(10.0)
+        self.assertEqual(len(self.exporter.samples), 2)
+
+    def test_manySamples(self) -> None:
+        """
+        A family with a member for each client does not take more than its
+        share, all together no more than is taken at a time, and what is left
+        out shows.
+        """
+        self.registry.addGauge("Used", lambda: 1.0)
+        self.registry.addFamily("Rate", ("client",), lambda: (((str(each),), 1.0) for each in range(MOST_OF_FAMILY)))
+        self.recorder.sample()
+        self.assertEqual((len(self.exporter.samples[0]), self.recorder.shortenedSamples), (1 + MOST_OF_FAMILY, 0))
+        self.registry.addFamily("Big", ("client",), lambda: (((str(each),), 1.0) for each in range(10**9)))
+        self.recorder.sample()
+        self.assertEqual((len(self.exporter.samples[1]), self.recorder.shortenedSamples), (1 + 2 * MOST_OF_FAMILY, 1))
+        for number in range(MOST_SAMPLES):
+            self.registry.addGauge(f"Used {number}", lambda: 1.0)
+        self.recorder.sample()
+        self.assertEqual((len(self.exporter.samples[2]), self.recorder.shortenedSamples), (MOST_SAMPLES, 2))
+
+    def test_brokenSensor(self) -> None:
+        """
+        A sensor that raises is logged, and sampled again next time.
+        """
+        isBroken = True
+
+        def read() -> float:
+            if isBroken:
+                raise RuntimeError("broken")
+            return 1.0
+
+        self.registry.addGauge("Used", read)
+        self.clock.advance(10.0)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(self.exporter.samples, [])
+        isBroken = False
+        self.clock.advance(10.0)
+        self.assertEqual(len(self.exporter.samples), 1)
+
+    def test_brokenExporter(self) -> None:
+        """
+        An exporter that raises keeps neither the server nor other exporters
+        from anything, and is logged once a minute.
+        """
+        other = MemoryExporter()
+        recorder = self.start(BrokenExporter(), other)
+        recorder.addSensors(registry := SensorRegistry())
+        for _ in range(5):
+            recorder.connectionOpened("tcp", "::1")
+        recorder.sample()
+        self.assertEqual((len(other.events), len(other.samples)), (5, 1))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertEqual(dict(registry.families["ExportFailures"].read()), {("exporter 0",): 6, ("exporter 1",): 0})
+        self.clock.advance(60.0)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_cannotStart(self) -> None:
+        """
+        When an exporter cannot start, the recorder does not, and those that
+        have are stopped.
+        """
+        first, last = MemoryExporter(), MemoryExporter()
+        recorder = EventRecorder(
+            [("first", first), ("bad", UnstartableExporter()), ("last", last)], self.clock, self.registry
+        )
+        self.assertRaises(PermissionError, recorder.start, ORIGIN, deferToThread)
+        self.assertFalse(recorder.isRecording)
+        self.assertIsNot(first.stopped, None)
+        self.assertIs(last.origin, None)
+
+    def test_stop(self) -> None:
+        """
+        At the end sensors are read once more; nothing is sampled after that,
+        and it is over when the exporters are done.
+        """
+        self.registry.addGauge("Used", lambda: 1.0)
+        stopped = self.recorder.stop()
+        self.assertEqual(len(self.exporter.samples), 1)
+        self.assertFalse(self.recorder.isRecording)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertNoResult(stopped)
+        assert self.exporter.stopped is not None
+        self.exporter.stopped.callback(None)
+        self.successResultOf(stopped)
+        self.recorder.sample()
+        self.assertEqual(len(self.exporter.samples), 1)
+
+    def test_sensors(self) -> None:
+        """
+        What exporters drop and publish can be seen.
+        """
+        self.exporter.droppedEvents = 4
+        self.recorder.addSensors(self.registry)
+        self.recorder.connectionOpened("tcp", "::1")
+        self.assertEqual(dict(self.registry.families["ExportDroppedEvents"].read()), {("exporter 0",): 4})
+        self.assertEqual(self.registry["exporter 0.kept"], 1)
+        self.assertEqual(self.registry["ExportShortenedSamples"], 0)
