@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from struct import Struct
 from typing import Any, TypeVar, cast
 
@@ -124,21 +125,23 @@ def ask(port: int, request: bytes) -> bytes:
 
 class Client:
     """
-    One connection that sends the same request again and again.
+    One connection that sends the same request again and again, or one after another.
 
     @ivar unsent: what the kernel has not taken yet.
     """
 
-    def __init__(self, port: int, request: bytes, responseBytes: int) -> None:
+    def __init__(self, port: int, request: bytes | Iterator[bytes], responseBytes: int) -> None:
         """
+        @param request: the request, or requests as many as will be sent.
         @param responseBytes: how long every response must be, without its length prefix.
         """
-        self._request = memoryview(request)
+        requests = repeat(request) if isinstance(request, bytes) else request
+        self._requests = (memoryview(each) for each in requests)
         self._prefix = _LENGTH.pack(responseBytes)
         self._frameBytes = 4 + responseBytes
         self._received = bytearray()
         self._due = 0
-        self.unsent = self._request[:0]
+        self.unsent = memoryview(b"")
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
@@ -153,7 +156,7 @@ class Client:
         while self.unsent or self._due:
             if not self.unsent:
                 self._due -= 1
-                self.unsent = self._request
+                self.unsent = next(self._requests)
             try:
                 sentBytes = self.socket.send(self.unsent)
             except BlockingIOError:
@@ -186,12 +189,14 @@ class Client:
         return count
 
 
-def exchange(pid: int, port: int, requests: Sequence[bytes], responseBytes: int, depth: int, count: int) -> Cost:
+def exchange(
+    pid: int, port: int, requests: Sequence[bytes | Iterator[bytes]], responseBytes: int, depth: int, count: int
+) -> Cost:
     """
     Send requests, each connection its own, and await all responses.
 
     @param pid: the process whose CPU time counts.
-    @param requests: one for each connection.
+    @param requests: for each connection what L{Client} sends.
     @param responseBytes: how long every response must be, without its length prefix.
     @param depth: how many requests each connection keeps in flight.
     @param count: how many requests to send in all, not counting the first one of each connection.

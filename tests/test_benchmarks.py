@@ -210,6 +210,35 @@ class BenchmarkTests(SynchronousTestCase):
             policies={"no limits", "client-bytes", "all", "all, everybody over"},
         )
 
+    def test_fairness(self) -> None:
+        """
+        A client is measured alone, beside a flood and beside one that has a
+        limit; requests with and without limits.
+        """
+        results = self.results("fairness")
+        self.check(
+            results["fairness"],
+            {
+                "beside",
+                "batchBytes",
+                "requestsPerSecond",
+                "p50Milliseconds",
+                "p99Milliseconds",
+                "throughputToAlone",
+                "p50ToAlone",
+                "p99ToAlone",
+                "spreadPercent",
+            },
+            beside={"alone", "flood", "limited flood"},
+        )
+        self.check(
+            results["costs"],
+            COSTS | {"kind", "batchBytes", "inFlight", "limits", "ratioToNone"},
+            kind={"Produce", "Fetch"},
+            inFlight={1, 16},
+            limits={"none", "not reached"},
+        )
+
     def test_groups(self) -> None:
         """
         Heartbeats are measured beside bare Twisted, sessions beside timers, and
@@ -232,6 +261,29 @@ class BenchmarkTests(SynchronousTestCase):
             {"members", "cpuMilliseconds", "cpuMicrosecondsEach", "spreadPercent"},
             members={10, 100},
         )
+
+    def test_rogue(self) -> None:
+        """
+        Beside each rogue the steady user is never refused, whatever is remembered stays under its cap, and every id
+        that was to be sent was.
+        """
+        results = self.results("rogue")
+        rogues = {"waits", "reconnects", "unlimited"}
+        latency = {"p50Milliseconds", "p99Milliseconds", "p99RatioToAlone"}
+        self.check(
+            results["latency"],
+            latency | {"rogue", "steady", "requests", "refusals"},
+            rogue=rogues,
+            steady={"alone", "beside"},
+        )
+        self.assertEqual({row["refusals"] for row in results["latency"]}, {0})
+        sent = {row["rogue"]: (row["sentIds"], row["admittedIds"], row["refusedIds"]) for row in results["rogue"]}
+        self.assertEqual(set(sent), rogues)
+        self.assertEqual(sent["reconnects"], (5000, 0, 5000))
+        self.assertEqual(sent["unlimited"], (5000, 5000, 0))
+        for row in results["memory"]:
+            self.assertLessEqual(row["peakKibibytes"], row["capKibibytes"], row)
+        self.assertEqual({row["purpose"] for row in results["memory"]}, {"producers", "filters"})
 
     def test_timers(self) -> None:
         """

@@ -497,6 +497,20 @@ class ClosingTests(BrokerTestCase):
         self.clock.advance(0)
         self.assertPoolWhole()
 
+    def test_putOffAndClosed(self) -> None:
+        """
+        So does one that was put off when the broker closes the connection, and its turn is over.
+        """
+        client = self.connect()
+        produced = requestOf("Produce", 9, **produceFields("events", batchOf(b"1")))
+        client.protocol.dataReceived(client.frame(produced) + client.frame(requestOf("ApiVersions", 0)))
+        client.protocol.closeGracefully()
+        self.clock.advance(0)
+        self.assertEqual((client.isClosed, client.waiting()), (True, 1))
+        client.disconnect()
+        self.assertPoolWhole()
+        self.assertEqual(self.gate.runningRequests, 0)
+
     def test_secondCommit(self) -> None:
         """
         A client whose second request waits for its commit hears of that one as well.

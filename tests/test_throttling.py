@@ -11,6 +11,7 @@ from attrs import define, field
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from admission.broker.limits import QuotaLimits
 from admission.broker.producing import throttleTimeMs
 from admission.connection.mute import QUOTA
 from admission.interfaces import (
@@ -463,6 +464,46 @@ class OthersTests(ThrottlingTestCase):
         self.assertIn(QUOTA, protocol.mute.reasons)
         self.clock.advance(0.5)
         self.assertEqual(protocol.mute.reasons, {})
+
+    def test_lessThanItWas(self) -> None:
+        """
+        A delay may be shortened, and ends at once if nothing is left of it.
+        """
+        protocol = self.connect().protocol
+        protocol.throttleLess(1.0)
+        protocol.throttle(5.0)
+        protocol.throttleLess(6.0)
+        protocol.throttleLess(2.0)
+        self.clock.advance(1.9)
+        self.assertIn(QUOTA, protocol.mute.reasons)
+        self.clock.advance(0.2)
+        self.assertEqual(protocol.mute.reasons, {})
+        protocol.throttle(5.0)
+        protocol.throttleLess(0.0)
+        self.clock.advance(0)
+        self.assertEqual(protocol.mute.reasons, {})
+
+    def test_limitsChanged(self) -> None:
+        """
+        When limits change, whoever is held back waits no longer than they now
+        ask for.
+        """
+        self.broker.limits = QuotaLimits(self.log, self.broker.quotas, {})
+        self.broker.limits.onChange = self.broker._limitsChanged
+        self.topic()
+        slow, gone, other = self.connect(), self.connect(), self.connect()
+        self.policy.delays["Produce"] = 10.0
+        for client in (slow, gone):
+            client.produce("events", batchOf(b"a"))
+        gone.disconnect()
+        self.policy.delays["Produce"] = 1.0
+        entity = [{"entity_type": "client-id", "entity_name": "test"}]
+        ops = [{"key": "scripted", "value": 2.0, "remove": False}]
+        answer = other.ask("AlterClientQuotas", 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
+        self.assertEqual(answer.entries[0].error_code.value, 0)
+        self.assertIn(QUOTA, slow.protocol.mute.reasons)
+        self.clock.advance(1.1)
+        self.assertEqual(slow.protocol.mute.reasons, {})
 
     def test_unlimited(self) -> None:
         """

@@ -13,7 +13,7 @@ from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 
 from ..gate import Gate
-from ..interfaces import IPurgatory, Request
+from ..interfaces import NOTHING, IPurgatory, Request
 from ..quotas import Quotas
 from .groups.coordinator import Groups
 from .groups.limits import GroupLimits
@@ -123,11 +123,13 @@ class Broker:
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
     groups: Groups = field(init=False)
+    _heldBack: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
         self.limits = QuotaLimits(self.log, self.quotas, self.quotas.limits)
+        self.limits.onChange = self._limitsChanged
         self.logins = Logins(
             self.portal,
             self.purgatory.clock,
@@ -155,7 +157,21 @@ class Broker:
         """
         C{connection} is not read for a while, because its client is over a quota.
         """
+        self._heldBack.add(connection)
         self.groups.heldBack(connection, delaySeconds)
+
+    def heldBackNoMore(self, connection: Any) -> None:
+        """
+        C{connection} is read again, or gone.
+        """
+        self._heldBack.discard(connection)
+
+    def _limitsChanged(self) -> None:
+        """
+        Whoever is held back waits no longer than the limits now ask for.
+        """
+        for connection in list(self._heldBack):
+            connection.throttleLess(self.quotas.record(connection.askedLast, NOTHING).delaySeconds)
 
 
 def _groupLimits(settings: Settings) -> GroupLimits:

@@ -15,7 +15,7 @@ MOST_BEHIND: Final = REMEMBERED_BATCHES - 1
 """How many requests a client can have under way behind one that is refused."""
 
 MOST_BATCHES: Final = 64
-"""How many refused batches are remembered of one connection; clients with as many partitions in flight are rare."""
+"""How many batches are remembered of one connection, and looked at in one request; few clients get there."""
 
 
 class Gap:
@@ -72,7 +72,7 @@ class Gap:
 
 def _batchesIn(request: ProduceRequest) -> list[tuple[int, int]]:
     found = []
-    for topicName, index, records in request.partitions:
+    for topicName, index, records in request.partitions[:MOST_BATCHES]:
         if records is not None and len(records) >= HEADER_BYTES:
             header = readHeader(records)
             if header.producerId >= 0:

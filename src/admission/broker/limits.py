@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, inet_ntop
@@ -31,6 +31,9 @@ _VERSION: Final = 1
 
 _TOLERANCE: Final = 1e-6
 """How far from a whole number a limit may be that has to be one."""
+
+_LARGEST: Final = 2**63 - 1
+"""The largest limit: what Kafka can hold of a byte rate, and far from where floats become infinite."""
 
 Limits = Mapping[str, float]
 """Limits by their names; every one of some entity."""
@@ -62,6 +65,8 @@ class QuotaLimits:
     Two layers of limits: those that the broker was started with, and over
     them those that are set while it runs, which survive restarts.  What is
     removed from the upper layer lets the lower one be seen again.
+
+    @ivar onChange: called when limits have been changed and are in force.
     """
 
     _log = Logger()
@@ -79,6 +84,7 @@ class QuotaLimits:
         @param maxEntities: how many entities may have limits of the upper layer.
         @raise LogRefusal: if the stored limits cannot be read.
         """
+        self.onChange: Callable[[], object] = lambda: None
         self._whenCommitted = log.whenCommitted
         self._producers = log.producers
         self._table = log.table("quotas")
@@ -221,16 +227,17 @@ class QuotaLimits:
         by: str,
         error: Exception | None,
     ) -> None:
+        enforced: set[str] = set()
         for index, (entity, limits) in accepted.items():
             self._joining.discard(entity)
             try:
                 if error is None:
-                    self._enforce(entity, limits, by)
+                    enforced |= self._enforce(entity, limits, by)
                 else:
                     assert isinstance(error, LogRefusal)
                     verdicts[index] = error
                     # Almost always what it was; but a turn that writes very much commits in between.
-                    self._enforce(entity, self._stored(entity), by)
+                    enforced |= self._enforce(entity, self._stored(entity), by)
             except LogRefusal as refusal:
                 verdicts[index] = refusal
             except Exception as refusal:
@@ -238,10 +245,15 @@ class QuotaLimits:
                     self._log.failure("limits of {entity} cannot be put in force", entity=inWords(entity))
                 verdicts[index] = LimitRefused(str(refusal))
                 self._takeBack(entity)
+        # Once for all of them: there may be many producers.
+        self._quotas.restore(enforced, self._producers())
+        if enforced:
+            self.onChange()
         done.callback(verdicts)
 
-    def _enforce(self, entity: QuotaEntity, limits: Limits, by: str) -> None:
+    def _enforce(self, entity: QuotaEntity, limits: Limits, by: str) -> set[str]:
         """
+        @return: the limits that the policies have been told.
         @raise ValueError: if a policy does not want it; nothing is changed then.
         """
         static = self._static.get(entity, {})
@@ -251,7 +263,6 @@ class QuotaLimits:
         known = {name: after.get(name) for name in changed if name in self._quotas.limitNames}
         if known:
             self._quotas.configure(entity, known)
-            self._quotas.restore(known, self._producers())
         if limits:
             self._dynamic[entity] = limits
         else:
@@ -265,6 +276,7 @@ class QuotaLimits:
                 before=_number(before.get(name)),
                 after=_number(after.get(name)),
             )
+        return set(known)
 
     def _takeBack(self, entity: QuotaEntity) -> None:
         try:
@@ -327,6 +339,8 @@ def _checkLimit(name: str, limit: float) -> float:
     """
     if not (math.isfinite(limit) and limit > 0):
         raise LimitRefused(f"{name} must be a positive number, not {_number(limit)}")
+    if limit > _LARGEST:
+        raise LimitRefused(f"{name} is {_number(limit)}, and may be {_LARGEST}; remove it for no limit")
     if name.endswith("_byte_rate") or name == "connection_creation_rate":
         whole = round(limit)
         if whole < 1 or abs(limit - whole) > _TOLERANCE:

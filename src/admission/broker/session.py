@@ -104,9 +104,11 @@ class KafkaConnection(AdmittedProtocol):
         the address that it has reached.
     @ivar principal: who is at the other end.
     @ivar authenticator: finds that out.
+    @ivar askedLast: what the quota policies were last asked about.
     """
 
     headBytes = 2
+    askedLast: Request | None = None
     advertised: Address | None = None
     principal = ANONYMOUS
 
@@ -190,7 +192,7 @@ class KafkaConnection(AdmittedProtocol):
         policies = self.broker.quotas
         if not policies.isLimiting:
             return
-        asked = Request(CONNECTION, ANONYMOUS, "", self.host, 0)
+        asked = self.askedLast = Request(CONNECTION, ANONYMOUS, "", self.host, 0)
         decision = policies.decide(asked)
         if not decision.admitted:
             self.close(decision.reason)
@@ -204,13 +206,15 @@ class KafkaConnection(AdmittedProtocol):
         See L{AdmittedProtocol.throttle}.
         """
         super().throttle(delaySeconds)
-        self.broker.heldBack(self, delaySeconds)
+        if self.isThrottled:
+            self.broker.heldBack(self, delaySeconds)
 
     def throttleOver(self) -> None:
         """
         See L{AdmittedProtocol.throttleOver}.  An answer that was to be late
         leaves now.
         """
+        self.broker.heldBackNoMore(self)
         self._producing.answer()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -218,6 +222,7 @@ class KafkaConnection(AdmittedProtocol):
         What waits on behalf of the client waits no longer.
         """
         super().connectionLost(reason)
+        self.broker.heldBackNoMore(self)
         self._cancelParked()
         self._producing.cancel()
 
@@ -298,7 +303,8 @@ class KafkaConnection(AdmittedProtocol):
         """
         if not self.broker.quotas.isLimiting:
             return None
-        return Request(kind, self.principal, header.clientId or "", self.host, sizeBytes, identities)
+        self.askedLast = Request(kind, self.principal, header.clientId or "", self.host, sizeBytes, identities)
+        return self.askedLast
 
     def _call(self, header: RequestHeader, entity: Any, asked: Request | None = None) -> Call:
         if self.advertised is None:
@@ -408,9 +414,9 @@ class KafkaConnection(AdmittedProtocol):
         """
         if CLOSING in self.mute.reasons and not self.isLost:
             self.closeGracefully()
-        elif self._isPutOff:
+        if self._isPutOff:
             self._isPutOff = False
-            if self.isLost:
+            if self.isLost or self.isClosing:
                 self.finish()
             else:
                 self.workAgain()

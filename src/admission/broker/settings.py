@@ -18,7 +18,7 @@ from attrs import Factory, field, fields, frozen
 from twisted.python.usage import UsageError
 
 from ..memorylimit import memoryLimitBytes
-from ..units import formatBytes, parseBytes, parseSeconds
+from ..units import formatBytes, formatSeconds, parseBytes, parseSeconds
 from .property import (
     Property,
     parseBoolean,
@@ -396,6 +396,11 @@ def loadSettings(
     if settings.numPartitions > settings.maxPartitions:
         raise SettingsError(
             f"num.partitions ({settings.numPartitions}) must not exceed max.partitions ({settings.maxPartitions})"
+        )
+    if settings.groupMinSessionTimeoutSeconds > settings.groupMaxSessionTimeoutSeconds:
+        raise SettingsError(
+            f"group.min.session.timeout.ms ({formatSeconds(settings.groupMinSessionTimeoutSeconds)}) must not exceed "
+            f"group.max.session.timeout.ms ({formatSeconds(settings.groupMaxSessionTimeoutSeconds)})"
         )
     return settings
 

@@ -116,6 +116,16 @@ class AdmittedProtocol(Protocol):
         From now on C{hasPeerGone} is L{True}.
         """
 
+    def throttleLess(self, delaySeconds: float) -> None:
+        """
+        Of the delay of L{throttle} that has yet to pass, leave C{delaySeconds}
+        at most.
+        """
+        untilSeconds = self.factory.clock.seconds() + max(delaySeconds, 0.0)
+        if self._quotaCall is not None and untilSeconds < self.throttledUntilSeconds:
+            self.throttledUntilSeconds = untilSeconds
+            self._quotaCall.reset(max(delaySeconds, 0.0))
+
     def throttleOver(self) -> None:
         """
         The delay of L{throttle} has passed; reading goes on after this.

@@ -101,15 +101,22 @@ class PartitionsFetch:
             self._countedTo[partition] = partition.highWatermark
         return self._availableBytes >= self.minBytes
 
-    def read(self) -> Body:
+    def readLate(self) -> Body:
+        """
+        The response after a wait, during which the client may have used its
+        quota up elsewhere.
+        """
+        budgetBytes = budgetOf(self.broker, self.call)
+        return nothing(self.call) if budgetBytes == 0 else self.read(budgetBytes)
+
+    def read(self, budgetBytes: int | None) -> Body:
         """
         The response: as much as there is and may be sent, and as memory and
         the client's quota allow.  The first batch is whole however large it
         is, or a consumer could be stuck before it for ever.
+
+        @param budgetBytes: what L{budgetOf} has said just now; not zero.
         """
-        budgetBytes = budgetOf(self.broker, self.call)
-        if budgetBytes == 0:
-            return nothing(self.call)
         remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _LEAST_READ_BYTES))
         if budgetBytes is not None:
             remainingBytes = min(remainingBytes, budgetBytes)
@@ -156,8 +163,9 @@ def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
     answer, which tells it to wait; an older client, which would not, waits
     here first.
     """
-    if budgetOf(broker, call) != 0:
-        return _fetch(broker, call)
+    budgetBytes = budgetOf(broker, call)
+    if budgetBytes != 0:
+        return _fetch(broker, call, budgetBytes)
     if call.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
         return nothing(call)
     assert call.asked is not None
@@ -165,7 +173,7 @@ def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
     waiting = waitFor(broker.purgatory, (_OVER_QUOTA,), lambda: False, delaySeconds)
     waiting.addErrback(_timeIsUp)
     # What there is by then is what the client gets: it has waited long enough.
-    return waiting.addCallback(lambda _: lambda: _partitionsFetch(broker, call).read())
+    return waiting.addCallback(lambda _: _partitionsFetch(broker, call, None).readLate)
 
 
 def budgetOf(broker: Broker, call: Call) -> int | None:
@@ -206,28 +214,27 @@ def _body(call: Call, errorCode: int, topics: Sequence[FetchedTopic], isCounted:
     )
 
 
-def _fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
+def _fetch(broker: Broker, call: Call, budgetBytes: int | None) -> Answer | Deferred[Answer | Work]:
     request = call.request
     if getattr(request, "session_id", _NO_SESSION) != _NO_SESSION:
         return _body(call, ErrorCode.fetch_session_id_not_found.value, ())
-    partitionsFetch = _partitionsFetch(broker, call)
+    partitionsFetch = _partitionsFetch(broker, call, budgetBytes)
     waitSeconds = request.max_wait.total_seconds()
     if waitSeconds <= 0 or partitionsFetch.isSatisfied():
-        return partitionsFetch.read()
+        return partitionsFetch.read(budgetBytes)
     waiting = waitFor(
         broker.purgatory, partitionsFetch.wanted or (_NO_PARTITION,), partitionsFetch.isSatisfied, waitSeconds
     )
     waiting.addErrback(_timeIsUp)
-    return waiting.addCallback(lambda _: partitionsFetch.read)
+    return waiting.addCallback(lambda _: partitionsFetch.readLate)
 
 
-def _partitionsFetch(broker: Broker, call: Call) -> PartitionsFetch:
+def _partitionsFetch(broker: Broker, call: Call, budgetBytes: int | None) -> PartitionsFetch:
     request = call.request
     wanted: dict[Partition, Wanted] = {}
     topics = [_lookUp(broker, topic, wanted) for topic in request.topics]
     hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
     mostBytes = broker.largestResponseBytes
-    budgetBytes = budgetOf(broker, call)
     if budgetBytes is not None:
         mostBytes = min(mostBytes, budgetBytes)
     return PartitionsFetch(

@@ -324,7 +324,7 @@ class Groups:
         if not group.isStored:
             then(None)
             return
-        self._log.info("group {group} is removed: {reason}", group=group.groupId, reason=reason)
+        self._log.info("group {group!r:.300} is removed: {reason}", group=group.groupId, reason=reason)
         self._store.deleteGroup(group, then)
 
     def _check(self) -> None:

@@ -216,7 +216,7 @@ class Admittance:
         self._connections.heard(member, request.connection)
         member.session.start(NEW_MEMBER_SECONDS if member.isNew else member.sessionSeconds)
         if group.state is not State.STABLE or group.protocolName != group.selectProtocol():
-            return self._rejoin(group, member, f"has taken the place of {formerId}")
+            return self._rejoin(group, member, f"has taken the place of {formerId!r:.300}")
         # Nothing to be assigned anew, so nobody else is disturbed.
         joined = group.joinedBy(member)
         if joined.members and request.maySkipAssignment:
@@ -236,5 +236,5 @@ class Admittance:
     def _rejoin(self, group: Group, member: Member, reason: str) -> Deferred[Joined]:
         waiting = self._rebalancing.park(group, member)
         group.joined.add(member.memberId)
-        self._rebalancing.prepare(group, f"{member.memberId} {reason}")
+        self._rebalancing.prepare(group, f"{member.memberId!r:.300} {reason}")
         return waiting

@@ -137,7 +137,7 @@ class Rebalancing:
         if group.state is State.PREPARING:
             self.checkPhase(group)
         else:
-            self.prepare(group, f"{member.memberId} {reason}")
+            self.prepare(group, f"{member.memberId!r:.300} {reason}")
 
     def checkPhase(self, group: Group) -> None:
         """
@@ -160,7 +160,7 @@ class Rebalancing:
         if group.state is State.COMPLETING:
             self._interrupt(group, ErrorCode.rebalance_in_progress)
         self._log.info(
-            "group {group} rebalances after generation {generation}: {reason}",
+            "group {group!r:.300} rebalances after generation {generation}: {reason}",
             group=group.groupId,
             generation=group.generation,
             reason=reason,
@@ -211,7 +211,7 @@ class Rebalancing:
 
     def _emptied(self, group: Group) -> None:
         group.wallSeconds = self._wallSeconds()
-        self._log.info("group {group} is empty", group=group.groupId)
+        self._log.info("group {group!r:.300} is empty", group=group.groupId)
         # If it fails, the group is restored with members that nobody hears of.
         self._store.save(group, lambda error: None)
 
@@ -260,7 +260,7 @@ class Rebalancing:
                 group.assign(assignments)
                 group.transitionTo(State.STABLE)
                 self._log.info(
-                    "group {group} is stable: {count} in generation {generation}, led by {leader}",
+                    "group {group!r:.300} is stable: {count} in generation {generation}, led by {leader!r:.300}",
                     group=group.groupId,
                     count=len(group.members),
                     generation=generation,

@@ -16,7 +16,7 @@ from twisted.cred.strcred import (
 )
 from twisted.python.usage import Options, UsageError
 
-from .checkers import SUPPORTED, makePortal, withBytes
+from .checkers import SUPPORTED, makePortal, repaired
 
 
 class AuthOptions(AuthOptionMixin, Options):
@@ -40,7 +40,7 @@ class AuthOptions(AuthOptionMixin, Options):
         """Who may log in, as TYPE[:ARGUMENTS]; see --help-auth.  May be given several times.  [default: everybody]"""
         authType = description.partition(":")[0]
         try:
-            self.addChecker(withBytes(makeChecker(description)))  # type: ignore[no-untyped-call]
+            self.addChecker(repaired(makeChecker(description)))  # type: ignore[no-untyped-call]
             makePortal(self["credCheckers"])
         except InvalidAuthType as error:
             installed = sorted({each.authType for each in self._checkerFactoriesForOptHelpAuth()})  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.checkers import FilePasswordDB, ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import Portal
@@ -117,13 +117,23 @@ def makePortal(checkers: Sequence[Any]) -> Portal:
     return portal
 
 
-def withBytes(checker: Any) -> Any:
+def repaired(checker: Any) -> Any:
     """
     Repair what Twisted's C{memory:} makes of its description: names and
     passwords that are text, which no credentials are.
+
+    @raise ValueError: if it is one of Twisted's that would let nobody in, and
+        Twisted has not said so.
     """
     if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):
+        if not checker.users:
+            raise ValueError("name a user and a password, as in memory:alice:secret")
         checker.users = {_encoded(name): _encoded(password) for name, password in checker.users.items()}
+    elif isinstance(checker, FilePasswordDB):
+        try:
+            open(checker.filename, "rb").close()
+        except OSError as error:
+            raise ValueError(f"{checker.filename} cannot be read: {error.strerror}") from error
     return checker
 
 

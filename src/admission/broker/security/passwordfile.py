@@ -65,14 +65,16 @@ class Users:
             raise PasswordFileError(f"{name!r} cannot be a name: it is empty, begins or ends in a space or is not text")
         if not password or "\0" in password:
             raise PasswordFileError("a password has at least one character, and none of them is NUL")
+        try:
+            encoded = password.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PasswordFileError("a password is text, in UTF-8") from error
         if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
             raise PasswordFileError(
                 f"clients take from {LEAST_ITERATIONS} to {MOST_ITERATIONS} iterations, and not {iterations}"
             )
         self.secretsByName[name] = {
-            mechanism: ScramSecret.ofPassword(
-                mechanism, password.encode("utf-8"), iterations, secrets.token_bytes(SALT_BYTES)
-            )
+            mechanism: ScramSecret.ofPassword(mechanism, encoded, iterations, secrets.token_bytes(SALT_BYTES))
             for mechanism in HASHES
         }
 
