@@ -171,6 +171,23 @@ class SyncTests(BrokerTestCase):
         self.finish()
         self.assertEqual((self.result(self.client), self.client.isClosed), ((0, 0), True))
 
+    def test_closingInVain(self) -> None:
+        """
+        Closing does not wait longer than its grace period for a disk that
+        hangs.
+        """
+        fields = {**produceFields("events", batchOf(b"1"), acks=ALL), "timeout": 60_000}
+        self.send(self.client, self.client.frame(requestOf("Produce", 9, **fields)))
+        self.client.protocol.closeGracefully()
+        graceSeconds = self.factory.limits.closeGraceSeconds
+        self.clock.advance(graceSeconds * 0.9)
+        self.client.protocol.closeGracefully()
+        self.assertFalse(self.client.isClosed)
+        self.clock.advance(graceSeconds * 0.2)
+        self.clock.advance(0)
+        self.assertTrue(self.client.isClosed)
+        self.assertEqual(self.purgatory.watched, 0)
+
     def test_mostUnanswered(self) -> None:
         """
         A client that sends on and on while the disk is slow is not read any more, until it is answered.

@@ -212,6 +212,7 @@ class MainTests(CommandTestCase):
             ("quota", "Unknown command: quota; see admission --help"),
             ("quotas", "say what to do: describe, set or remove; see admission quotas --help"),
             ("quotas set --bogus", "option --bogus not recognized; see admission quotas set --help"),
+            ("explain --user \udcff", "'explain --user \\udcff' is not UTF-8; names of users and clients are"),
         ):
             self.stderr.truncate(0)
             self.stderr.seek(0)
@@ -232,6 +233,18 @@ class MainTests(CommandTestCase):
             self.replace(run)
             self.assertEqual(main(["explain", "--client-id", "c"]), FAILED)
             self.assertEqual(self.stderr.getvalue(), "admission: it does not work\n")
+
+    def test_noPassword(self) -> None:
+        """
+        Where nobody can type a password, it says what else would do.
+        """
+
+        def run(options: Options, stdin: Any, stdout: Any) -> None:
+            raise EOFError
+
+        self.replace(run)
+        self.assertEqual(main(["explain", "--client-id", "c"]), FAILED)
+        self.assertIn("--password-stdin or --password-file", self.stderr.getvalue())
 
     def test_succeeded(self) -> None:
         """
@@ -274,6 +287,7 @@ class ConnectionOptionsTests(CommandTestCase):
                 ("quotas describe --broker a:65536", "write HOST:PORT"),
                 ("quotas describe --broker a..b:9092", "--broker a..b:9092: there can be no host of that name"),
                 ("quotas describe --timeout soon", "--timeout: 'soon' is not a duration"),
+                ("quotas describe --timeout 0", "--timeout 0: nothing answers in no time"),
                 ("quotas describe --cert c", "--cert needs --key as well"),
                 ("quotas describe --key c", "--key needs --cert as well"),
                 ("quotas describe --cert c --key k", "--cert needs --tls as well"),
@@ -497,6 +511,7 @@ class QuotasOptionsTests(CommandTestCase):
             self.assertAlmostEqual(parseAmount(name, formatAmount(name, amount)), amount, places=6)
         self.assertEqual(formatAmount("producer_byte_rate", 4e6), "4M")
         self.assertEqual(formatAmount("request_percentage", 200.0), "200")
+        self.assertEqual(formatAmount("connection_creation_rate", 2048.0), "2048")
         for name, text in (
             ("request_percentage", "nan"),
             ("request_percentage", "inf"),
@@ -760,6 +775,9 @@ class ExplainTests(CommandTestCase):
                 ("explain", "say which client: --client-id, --user, --ip"),
                 ("explain -c a --status 127.0.0.1:9090", "write a URL, as in http://127.0.0.1:9090"),
                 ("explain -c a --status file:///etc/passwd", "write a URL"),
+                ("explain -c a --status 'http://[::1'", "write a URL"),
+                ("explain -c a --status http://127.0.0.1:many", "write a URL"),
+                ("explain -c a --status http://:9090", "write a URL"),
                 ("explain -c a --timeout never", "--timeout: 'never'"),
             ]
         )

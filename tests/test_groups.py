@@ -133,6 +133,22 @@ class GenerationTests(GroupsTestCase):
         self.assertEqual((group.state, group.generation, group.protocolType), (State.EMPTY, 2, "consumer"))
         self.assertEqual(first.join(), ErrorCode.unknown_member_id)
 
+    def test_namesInLog(self) -> None:
+        """
+        What a client has chosen stays on one line of the log, and short.
+        """
+        first = self.consumer(groupId="a\nb" + "x" * 30_000, clientId="c\x1b[31m" + "y" * 30_000)
+        with capturedLogs() as logged:
+            self.joined(first)
+            first.sync()
+            self.rig.wait()
+            first.leave()
+        lines = [formatEvent(event) for event in logged if event["log_namespace"].startswith("admission.")]
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertTrue(line.isprintable(), line[:100])
+            self.assertLess(len(line), 1000)
+
     def test_answeredWhenCommitted(self) -> None:
         """
         Neither a generation nor an assignment is told before it would survive.
@@ -163,8 +179,8 @@ class GenerationTests(GroupsTestCase):
             second.join()
             self.rig.wait(61)
         said = [formatEvent(event) for event in captured]
-        self.assertIn(f"group readers rebalances after generation 0: {first.memberId} is new", said)
-        self.assertIn(f"group readers is stable: 1 in generation 1, led by {first.memberId}", said)
+        self.assertIn(f"group 'readers' rebalances after generation 0: {first.memberId!r} is new", said)
+        self.assertIn(f"group 'readers' is stable: 1 in generation 1, led by {first.memberId!r}", said)
 
 
 class InitialDelayTests(GroupsTestCase):

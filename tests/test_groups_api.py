@@ -226,6 +226,21 @@ class MemberTests(GroupsApiTestCase):
         fenced = client.ask("Heartbeat", 3, **self.member(joined, group_instance_id="a"))
         self.assertEqual(fenced.error_code, ErrorCode.fenced_instance_id)
 
+    def test_connectionsNotKept(self) -> None:
+        """
+        Whoever was told its id and hung up is waited for, and its connection is gone all the same.
+        """
+        client = self.connect()
+        self.join(client, 4, session_timeout=1_800_000)
+        self.assertEqual(client.receive().error_code, ErrorCode.member_id_required)
+        group = self.broker.groups.get("readers")
+        assert group is not None
+        (participant,) = group.pending.values()
+        self.assertIs(participant.connection, client.protocol)
+        client.disconnect()
+        self.assertIn(participant, group.pending.values())
+        self.assertIsNone(participant.connection)
+
     def test_hangsUp(self) -> None:
         """
         A client that hangs up while its join waits takes nothing with it; its place is free after its session.

@@ -183,6 +183,20 @@ class ConnectionsTests(SynchronousTestCase):
         self.connections.heldBack("x", 5.0)
         self.assertEqual(self.deadlines(), [15.0, 15.0])
 
+    def test_lost(self) -> None:
+        """
+        A connection that is closed is not kept, and its participants may be heard of by another.
+        """
+        for participant in self.participants:
+            self.connections.heard(participant, "x")
+        self.connections.lost("x")
+        self.connections.lost("y")
+        self.assertEqual([each.connection for each in self.participants], [None, None])
+        self.assertEqual(self.connections._participants, {})
+        self.connections.heard(self.participants[0], "y")
+        self.connections.heldBack("y", 5.0)
+        self.assertEqual(self.deadlines(), [15.0, 10.0])
+
     def test_forgotten(self) -> None:
         """
         Nothing is kept of participants that are gone, nor of their connections.

@@ -262,7 +262,7 @@ class AlterTests(LimitsTestCase):
         An address is taken in any form and meant as clients' addresses are
         written.
         """
-        for given_, meant in (("2001:DB8:0::1", "2001:db8::1"), ("::FFFF:192.0.2.1", "::ffff:192.0.2.1")):
+        for given_, meant in (("2001:DB8:0::1", "2001:db8::1"), ("::FFFF:192.0.2.1", "192.0.2.1")):
             self.set(QuotaEntity(ip=given_), **{CONNECTIONS: 7.0})
             self.assertEqual(self.quotas.limits[QuotaEntity(ip=meant)], {CONNECTIONS: 7.0})
 
@@ -283,8 +283,8 @@ class AlterTests(LimitsTestCase):
 
     def test_refusedLimits(self) -> None:
         """
-        A limit is known, finite and positive, and whole if it counts bytes or
-        connections.
+        A limit is known, positive and no larger than Kafka's largest, and whole if
+        it counts bytes or connections.
         """
         for entity, changes, word in (
             (ALICE, {"bytes": 7.0}, "producer_byte_rate"),
@@ -293,6 +293,8 @@ class AlterTests(LimitsTestCase):
             (ALICE, {RATE: -1.0}, "positive"),
             (ALICE, {RATE: math.inf}, "positive"),
             (ALICE, {PERCENTAGE: math.nan}, "positive"),
+            (ALICE, {RATE: 1e19}, "9223372036854775807"),
+            (ALICE, {PERCENTAGE: 1e308}, "9223372036854775807"),
             (ALICE, {RATE: 7.5}, "whole"),
             (ALICE, {RATE: 7.00001}, "whole"),
             (ALICE, {RATE: 1e-7}, "whole"),
@@ -353,6 +355,15 @@ class AlterTests(LimitsTestCase):
         self.assertEqual((accepted, other), (None, None))
         self.assertNotIn(ALICE, self.quotas.limits)
         self.assertEqual((self.quotas.limits[BOTH], self.quotas.limits[CLIENT]), ({RATE: 8.0}, {RATE: 9.0}))
+
+    def test_restoredOnce(self) -> None:
+        """
+        Policies hear of what was there before them once for all the alterations of a request.
+        """
+        told: list[set[str]] = []
+        self.patch(self.quotas, "restore", lambda limitNames, established: told.append(set(limitNames)))
+        self.alter((ALICE, {RATE: 7.0}), (BOTH, {PERCENTAGE: 8.0}), (CLIENT, {RATE: 100.0}))
+        self.assertEqual(told, [{RATE, PERCENTAGE}])
 
     def test_sameTurn(self) -> None:
         """

@@ -87,6 +87,7 @@ class UsersTests(SynchronousTestCase):
             self.assertRaisesRegex(PasswordFileError, "cannot be a name", users.setPassword, name, "x")
         for password in ("", "a\0b"):
             self.assertRaisesRegex(PasswordFileError, "a password has", users.setPassword, "a", password)
+        self.assertRaisesRegex(PasswordFileError, "is text", users.setPassword, "a", "\udcff")
         for iterations in (0, 4095, 1_000_001):
             self.assertRaisesRegex(PasswordFileError, "4096 to 1000000", users.setPassword, "a", "x", iterations)
         self.assertEqual(users.secretsByName, {})

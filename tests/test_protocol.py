@@ -18,6 +18,7 @@ from admission.connection.protocol import (
     PLAIN_CONNECTION_BYTES,
     TLS_CONNECTION_BYTES,
     AdmittedProtocol,
+    hostOf,
     peerName,
 )
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
@@ -84,6 +85,15 @@ class PeerNameTests(SynchronousTestCase):
         self.assertEqual(peerName(IPv4Address("TCP", "192.0.2.1", 1)), "192.0.2.1:1")
         self.assertEqual(peerName(IPv6Address("TCP", "2001:db8::1", 1)), "[2001:db8::1]:1")
         self.assertIn("/run/it", peerName(UNIXAddress("/run/it")))
+
+    def test_hostOf(self) -> None:
+        """
+        Without its port, and the same for IPv4 at either kind of port.
+        """
+        self.assertEqual(hostOf(IPv4Address("TCP", "192.0.2.1", 1)), "192.0.2.1")
+        self.assertEqual(hostOf(IPv6Address("TCP", "::ffff:192.0.2.1", 1)), "192.0.2.1")
+        self.assertEqual(hostOf(IPv6Address("TCP", "::ffff:0:1", 1)), "::ffff:0:1")
+        self.assertEqual((hostOf(UNIXAddress("/run/it")), hostOf(None)), ("", ""))
 
 
 class RequestTests(ProtocolTestCase):

@@ -780,6 +780,22 @@ class BeforeLoginTests(LoginTestCase):
             self.assertRefused(client, f"it sent {name} before it had logged in")
         self.assertEqual(self.pool.peakFrameBytes, peakBytes)
 
+    def test_timeout(self) -> None:
+        """
+        Whoever says nothing, or does not come to an end, is not waited for;
+        whoever has logged in is.
+        """
+        silent, undecided, known = self.connect(), self.connect(), self.connect()
+        self.begin(undecided, "PLAIN")
+        self.logIn(known)
+        known.receive()
+        self.clock.advance(29.9)
+        self.assertEqual((silent.isClosed, undecided.isClosed), (False, False))
+        self.clock.advance(0.2)
+        for client in (silent, undecided):
+            self.assertRefused(client, "it has not logged in within login.timeout")
+        self.assertServed(known, "alice")
+
     def test_records(self) -> None:
         """
         Nothing of a stranger's is stored.
@@ -1016,7 +1032,9 @@ class AuthOptionTests(SynchronousTestCase):
         self.assertIn("'sasl'; installed: file, memory, scram, unix", self.mistake("--auth", "sasl:x"))
         self.assertIn("--auth anonymous: it checks what clients", self.mistake("--auth", "anonymous"))
         self.assertIn("--auth scram: name a password file", self.mistake("--auth", "scram"))
-        self.assertIn("cannot be read: No such file", self.mistake("--auth", "scram:/no/file"))
+        for authType in ("scram", "file"):
+            self.assertIn("cannot be read: No such file", self.mistake("--auth", f"{authType}:/no/file"))
+        self.assertIn("--auth memory: name a user", self.mistake("--auth", "memory"))
         self.assertIn(
             "--auth scram: one file of SCRAM secrets",
             self.mistake("--auth", f"scram:{path}", "--auth", f"scram:{path}"),

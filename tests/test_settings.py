@@ -156,6 +156,15 @@ class LoadSettingsTests(SynchronousTestCase):
         Path(path).write_bytes(b"a=\xff")
         self.assertEqual(self.refusal(path), f"{path} is not UTF-8 at byte 2")
 
+    def test_sessionTimeouts(self) -> None:
+        """
+        There are session timeouts that members of groups may ask for.
+        """
+        self.assertIn(
+            "group.min.session.timeout.ms (1h) must not exceed group.max.session.timeout.ms (30m)",
+            self.refusal(None, ["group.min.session.timeout.ms=1h"]),
+        )
+
     def test_partitionsOfOneTopic(self) -> None:
         """
         A topic cannot by default have more partitions than there may be.

@@ -149,7 +149,9 @@ class ProduceTests(ThrottlingTestCase):
         self.clock.advance(1.999)
         self.assertEqual(client.waiting(), 0)
         self.clock.advance(0.002)
-        self.assertEqual(client.receive().responses[0].partition_responses[0].error_code.value, 0)
+        answer = client.receive()
+        self.assertEqual(answer.responses[0].partition_responses[0].error_code.value, 0)
+        self.assertEqual(answer.throttle_time.total_seconds(), 2.0)
 
     def test_recorded(self) -> None:
         """
@@ -504,6 +506,21 @@ class OthersTests(ThrottlingTestCase):
         self.assertIn(QUOTA, slow.protocol.mute.reasons)
         self.clock.advance(1.1)
         self.assertEqual(slow.protocol.mute.reasons, {})
+
+    def test_refusedStayAway(self) -> None:
+        """
+        Whoever was refused owes nothing, and a change of limits does not bring
+        them back early.
+        """
+        self.topic()
+        client = self.connect()
+        self.policy.decision = Decision(False, 5.0, "no")
+        client.produce("events", batchOf(b"a"))
+        self.broker._limitsChanged()
+        self.clock.advance(4.9)
+        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.clock.advance(0.2)
+        self.assertEqual(client.protocol.mute.reasons, {})
 
     def test_unlimited(self) -> None:
         """

@@ -133,6 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     options = AdmissionOptions()  # type: ignore[no-untyped-call]
     try:
+        # Python has a form for other bytes that no message of the protocol has.
+        " ".join(arguments).encode("utf-8")
+    except UnicodeEncodeError as error:
+        return _complain(f"{error.object!a} is not UTF-8; names of users and clients are", MISUSED)
+    try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except UsageError as error:
         return _complain(f"{error}; see {' '.join(_path(options))} --help", MISUSED)
@@ -141,6 +146,8 @@ def _run(arguments: list[str]) -> int:
         command.resolve()(options.subOptions, sys.stdin, sys.stdout)
     except (CommandFailed, UsageError) as error:
         return _complain(str(error), FAILED)
+    except EOFError:
+        return _complain("nobody is there to type a password; --password-stdin or --password-file take one", FAILED)
     return 0
 
 

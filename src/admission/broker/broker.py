@@ -171,7 +171,9 @@ class Broker:
         Whoever is held back waits no longer than the limits now ask for.
         """
         for connection in list(self._heldBack):
-            connection.throttleLess(self.quotas.record(connection.askedLast, NOTHING).delaySeconds)
+            # Who was refused owes nothing, and is to stay away all the same.
+            if connection.askedLast is not None:
+                connection.throttleLess(self.quotas.record(connection.askedLast, NOTHING).delaySeconds)
 
 
 def _groupLimits(settings: Settings) -> GroupLimits:

@@ -322,7 +322,8 @@ def _checkEntity(entity: QuotaEntity) -> QuotaEntity:
         kindOf(entity)
         if entity.ip not in (None, DEFAULT):
             address = ip_address(entity.ip)
-            # As the addresses of clients are written: the library has its own way with IPv4 in IPv6.
+            # As the addresses of clients are written: IPv4 in IPv6 is IPv4.
+            address = getattr(address, "ipv4_mapped", None) or address
             entity = QuotaEntity(ip=inet_ntop(AF_INET if address.version == 4 else AF_INET6, address.packed))
     except ValueError as refusal:
         raise LimitRefused(str(refusal)) from refusal

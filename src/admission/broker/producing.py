@@ -47,13 +47,15 @@ class Unanswered(NamedTuple):
 
     @ivar commit: the commit that must be on the disk before it is answered, or 0.
     @ivar timeoutSeconds: for how long it may wait for that.
-    @ivar throttledUntilSeconds: when the delay ends that it is answered with, or 0.
+    @ivar delaySeconds: the delay that it is answered with, or 0.
+    @ivar throttledUntilSeconds: when that ends.
     """
 
     header: RequestHeader
     results: list[PartitionResult]
     commit: int
     timeoutSeconds: float
+    delaySeconds: float
     throttledUntilSeconds: float
 
 
@@ -92,21 +94,22 @@ class Producing:
         results: list[PartitionResult],
         wantsSync: bool,
         timeoutSeconds: float,
-        throttledUntilSeconds: float,
+        delaySeconds: float,
     ) -> None:
         """
         Answer a request whose records have just been appended, once the log
         has committed them.
 
         @param wantsSync: whether they must be on the disk, too.
-        @param timeoutSeconds: see L{Unanswered}, as for C{throttledUntilSeconds}.
+        @param timeoutSeconds: see L{Unanswered}, as for C{delaySeconds}, which begins now.
         """
         connection = self._connection
         self._uncommitted += 1
         if self._uncommitted + len(self._unanswered) >= MOST_UNANSWERED:
             connection.mute.add(UNANSWERED)
+        untilSeconds = connection.factory.clock.seconds() + delaySeconds
         connection.broker.log.whenCommitted(
-            partial(self._committed, header, results, wantsSync, timeoutSeconds, throttledUntilSeconds)
+            partial(self._committed, header, results, wantsSync, timeoutSeconds, delaySeconds, untilSeconds)
         )
 
     def answer(self) -> None:
@@ -124,11 +127,14 @@ class Producing:
         syncedCount = connection.broker.log.syncedCount
         responses: list[bytes] = []
         while self._unanswered and self._unanswered[0].commit <= syncedCount:
-            header, results, _, _, untilSeconds = self._unanswered[0]
-            if untilSeconds and self._mustHold(header):
-                break
+            header, results, _, _, delaySeconds, untilSeconds = self._unanswered[0]
+            if delaySeconds and header.apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
+                # It would not stay away by itself, so the response itself is late; it says how late.
+                if connection.isThrottled and CLOSING not in connection.mute.reasons:
+                    break
+            elif delaySeconds:
+                delaySeconds = untilSeconds - connection.factory.clock.seconds()
             self._unanswered.popleft()
-            delaySeconds = untilSeconds - connection.factory.clock.seconds() if untilSeconds else 0.0
             responses += frame(
                 header, [encodeProduceResponse(header.apiVersion, results, throttleTimeMs(delaySeconds))]
             )
@@ -156,6 +162,7 @@ class Producing:
         results: list[PartitionResult],
         wantsSync: bool,
         timeoutSeconds: float,
+        delaySeconds: float,
         throttledUntilSeconds: float,
         error: Exception | None,
     ) -> None:
@@ -165,20 +172,10 @@ class Producing:
             results = produce.failed(results, error)
         elif wantsSync and not all(result.errorCode for result in results):
             commit = self._connection.broker.log.commitCount
-        self._unanswered.append(Unanswered(header, results, commit, timeoutSeconds, throttledUntilSeconds))
-        self.answer()
-
-    def _mustHold(self, header: RequestHeader) -> bool:
-        """
-        Whether the response itself is to be late, because a client of that
-        version would not stay away by itself.
-        """
-        connection = self._connection
-        return (
-            header.apiVersion < _FIRST_VERSION_THAT_BACKS_OFF
-            and connection.isThrottled
-            and CLOSING not in connection.mute.reasons
+        self._unanswered.append(
+            Unanswered(header, results, commit, timeoutSeconds, delaySeconds, throttledUntilSeconds)
         )
+        self.answer()
 
     def _awaitSync(self, first: Unanswered) -> None:
         if self._syncing is not None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
@@ -104,11 +105,12 @@ class KafkaConnection(AdmittedProtocol):
         the address that it has reached.
     @ivar principal: who is at the other end.
     @ivar authenticator: finds that out.
-    @ivar askedLast: what the quota policies were last asked about.
+    @ivar askedLast: what the quota policies were last asked about and did not refuse.
     """
 
     headBytes = 2
     askedLast: Request | None = None
+    _loginCall: IDelayedCall | None = None
     advertised: Address | None = None
     principal = ANONYMOUS
 
@@ -180,6 +182,7 @@ class KafkaConnection(AdmittedProtocol):
         for their commit is told of it first.
         """
         if self._producing.isOutstanding:
+            self.startGrace()
             self.muteFor(CLOSING)
             self._producing.answer()
         else:
@@ -187,8 +190,10 @@ class KafkaConnection(AdmittedProtocol):
 
     def connectionMade(self) -> None:
         """
-        Connecting may be limited, too.
+        Connecting may be limited, too, and strangers have to say who they are.
         """
+        if self.broker.logins.portal is not None:
+            self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
         policies = self.broker.quotas
         if not policies.isLimiting:
             return
@@ -222,9 +227,11 @@ class KafkaConnection(AdmittedProtocol):
         What waits on behalf of the client waits no longer.
         """
         super().connectionLost(reason)
+        self._stopLoginCall()
         self.broker.heldBackNoMore(self)
         self._cancelParked()
         self._producing.cancel()
+        self.broker.groups.disconnected(self)
 
     def peerGone(self) -> None:
         """
@@ -252,6 +259,7 @@ class KafkaConnection(AdmittedProtocol):
         if asked is not None and api.name in _REFUSED_BY:
             decision = self.broker.quotas.decide(asked)
             if not decision.admitted:
+                self.askedLast = None
                 self._respond(header, _REFUSED_BY[api.name](call), decision.delaySeconds)
                 return
         answer = _SERVED_BY[api.name](self.broker, call)
@@ -292,7 +300,17 @@ class KafkaConnection(AdmittedProtocol):
         self.finish()
 
     def _loggedIn(self, principal: str) -> None:
+        self._stopLoginCall()
         self.principal = principal
+
+    def _loginOverdue(self) -> None:
+        self._loginCall = None
+        self.close("it has not logged in within login.timeout")
+
+    def _stopLoginCall(self) -> None:
+        if self._loginCall is not None:
+            self._loginCall.cancel()
+            self._loginCall = None
 
     def _asked(
         self, kind: str, header: RequestHeader, sizeBytes: int, identities: Sequence[int] = ()
@@ -369,6 +387,7 @@ class KafkaConnection(AdmittedProtocol):
             assert asked is not None
             decision = self._decideProduce(asked, request)
             if not decision.admitted:
+                self.askedLast = None
                 results = produce.refused(request, decision)
                 delaySeconds = decision.delaySeconds
         if results is None:
@@ -382,9 +401,8 @@ class KafkaConnection(AdmittedProtocol):
         if acks == 0:
             self._produceUnacknowledged(results, delaySeconds)
             return
-        untilSeconds = clock.seconds() + delaySeconds if delaySeconds > 0 else 0.0
         # The next request may be read: what is appended together is committed together.
-        self._producing.add(header, results, acks == ALL, timeoutSeconds, untilSeconds)
+        self._producing.add(header, results, acks == ALL, timeoutSeconds, delaySeconds)
         self.finish(delaySeconds)
 
     def _decideProduce(self, asked: Request, request: ProduceRequest) -> Decision:

@@ -160,6 +160,13 @@ class Settings:
         minimum=512,
         maximum=512 << 10,
     )
+    loginTimeoutSeconds: float = _setting(
+        "login.timeout",
+        parseSeconds,
+        "30s",
+        "A client that has to log in (`--auth`) and has not by then is closed.",
+        minimum=_MILLISECOND,
+    )
     autoCreateTopicsEnable: bool = _setting(
         "auto.create.topics.enable", parseBoolean, "true", "Whether using a topic creates it."
     )

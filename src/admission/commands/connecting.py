@@ -27,8 +27,7 @@ from ..consumer.errors import (
     UnsupportedApi,
 )
 from ..consumer.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from ..units import parseSeconds
-from .talk import CommandFailed
+from .talk import CommandFailed, parseTimeout
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -78,10 +77,7 @@ class ConnectionOptions(Options):
             self["host"].encode("idna")
         except UnicodeError as error:
             raise UsageError(f"--broker {self['broker']}: there can be no host of that name") from error
-        try:
-            self["timeoutSeconds"] = parseSeconds(self["timeout"])
-        except ValueError as error:
-            raise UsageError(f"--timeout: {error}") from error
+        self["timeoutSeconds"] = parseTimeout(self["timeout"])
         if self["sasl-mechanism"] not in MECHANISMS:
             raise UsageError(f"--sasl-mechanism {self['sasl-mechanism']}: write one of {', '.join(MECHANISMS)}")
         for option, needed in (("cert", "key"), ("key", "cert"), ("cert", "tls"), ("password-file", "login")):

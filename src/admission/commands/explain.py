@@ -18,9 +18,8 @@ from urllib.request import ProxyHandler, build_opener
 from twisted.python.usage import Options, UsageError
 
 from ..interfaces import QuotaEntity
-from ..units import parseSeconds
 from .limits import asArguments, formatAmount
-from .talk import CommandFailed, printable, table
+from .talk import CommandFailed, parseTimeout, printable, table
 
 MOST_BYTES = 1 << 20
 """The longest answer that is read."""
@@ -73,14 +72,15 @@ class ExplainOptions(Options):
         given = {name: value for name, value in question.items() if value is not None}
         if not given:
             raise UsageError("say which client: --client-id, --user, --ip, or some of the three")
-        parts = urlsplit(self["status"])
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            parts = urlsplit(self["status"])
+            isUsable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            isUsable = False
+        if not isUsable:
             raise UsageError(f"--status {self['status']}: write a URL, as in http://127.0.0.1:9090")
         self["url"] = f"{self['status'].rstrip('/')}/explain?{urlencode(given)}"
-        try:
-            self["timeoutSeconds"] = parseSeconds(self["timeout"])
-        except ValueError as error:
-            raise UsageError(f"--timeout: {error}") from error
+        self["timeoutSeconds"] = parseTimeout(self["timeout"])
 
 
 def fetch(url: str, timeoutSeconds: float) -> bytes:

@@ -40,7 +40,7 @@ def formatAmount(name: str, amount: float) -> str:
     """
     Write the value of the limit C{name} as L{parseAmount} reads it.
     """
-    if _isRate(name) and amount.is_integer():
+    if name.endswith("_byte_rate") and amount.is_integer():
         return formatBytes(int(amount))
     return f"{amount:.15g}"
 

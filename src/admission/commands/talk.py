@@ -10,6 +10,8 @@ from typing import Any
 
 from twisted.python.usage import Options, UsageError
 
+from ..units import parseSeconds
+
 
 class CommandFailed(Exception):
     """
@@ -40,6 +42,21 @@ class CommandGroup(Options):
         if self.subCommand is None:
             names: list[str] = [command[0] for command in self.subCommands]
             raise UsageError(f"say what to do: {', '.join(names[:-1])} or {names[-1]}")
+
+
+def parseTimeout(text: str) -> float:
+    """
+    Read C{--timeout}, in seconds.
+
+    @raise UsageError: if it is no duration, or none in which anything can happen.
+    """
+    try:
+        seconds = parseSeconds(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error
+    if not seconds:
+        raise UsageError(f"--timeout {text}: nothing answers in no time; write 10s or the like")
+    return seconds
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from ..gate import Gate
 from .hangup import HangUpWatch
-from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, peerName
+from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, hostOf, peerName
 
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
@@ -144,7 +144,7 @@ class AdmittedFactory(ServerFactory):
         A protocol for a connection from C{addr}, or one that closes it because
         there are too many.
         """
-        reason = self._refusal(str(getattr(addr, "host", "")))
+        reason = self._refusal(hostOf(addr))
         if reason is not None:
             self.refusedConnections += 1
             self._logRefusal(peerName(addr) if addr is not None else "an unknown peer", reason)

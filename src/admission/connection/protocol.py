@@ -31,6 +31,9 @@ TLS_CONNECTION_BYTES = 48 << 10
 
 _BODY_SHARE = 16
 
+_MAPPED = "::ffff:"
+"""How IPv6 writes addresses of IPv4."""
+
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
 
 
@@ -42,6 +45,16 @@ def peerName(address: IAddress) -> str:
     if host is None:
         return str(address)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def hostOf(address: IAddress | None) -> str:
+    """
+    C{address} without its port: what limits by address go by.  One of IPv4 is
+    the same at a port that listens on IPv6.
+    """
+    host = str(getattr(address, "host", ""))
+    mapped = host.removeprefix(_MAPPED)
+    return host if ":" in mapped else mapped
 
 
 class AdmittedProtocol(Protocol):
@@ -255,11 +268,18 @@ class AdmittedProtocol(Protocol):
         self.framer.discard()
         if not self._hasTurn:
             self.releaseRequest()
-        self._graceCall = self.factory.clock.callLater(self.factory.limits.closeGraceSeconds, self._graceExpired)
+        self.startGrace()
         # A TLS close needs the peer's answer, so reading goes on; what it
         # brings is dropped.
         self.mute.resume()
         self._loseWhenSent()
+
+    def startGrace(self) -> None:
+        """
+        From now on closing takes no longer than the grace period, which begins once.
+        """
+        if self._graceCall is None:
+            self._graceCall = self.factory.clock.callLater(self.factory.limits.closeGraceSeconds, self._graceExpired)
 
     # What Twisted calls
 
@@ -271,7 +291,7 @@ class AdmittedProtocol(Protocol):
         clock = factory.clock
         address = transport.getPeer()
         self.peer = peerName(address)
-        self.host = str(getattr(address, "host", ""))
+        self.host = hostOf(address)
         self.isTLS = ISSLTransport.providedBy(transport)
         self._farewellBytes = _LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0
         self.framer = Framer(self._allocate, self.refuseFrame, self.headBytes)

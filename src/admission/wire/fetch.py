@@ -240,7 +240,7 @@ class _FetchReader:
         count, self._offset = self._dialect.readLength(self._view, self._offset)
         if count == _NULL:
             return 0
-        # Of none of them fits more than one into a byte.
+        # Each of them takes a byte or more.
         if not 0 <= count <= min(self._elementsLeft, len(self._view) - self._offset):
             raise MalformedRequest(
                 f"a Fetch response announces {count} {what} with {len(self._view) - self._offset} bytes left"

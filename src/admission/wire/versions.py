@@ -119,7 +119,7 @@ APIS: Final[tuple[Api, ...]] = (
     # It never became flexible.
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
     Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, maxElements=16),
-    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, maxElements=5_000),
+    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, maxElements=1_000),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
 )
 

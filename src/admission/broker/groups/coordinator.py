@@ -123,6 +123,13 @@ class Groups:
         """
         self._connections.heldBack(connection, delaySeconds)
 
+    def disconnected(self, connection: Any) -> None:
+        """
+        C{connection} is closed.  Its members have their sessions to come back
+        by another.
+        """
+        self._connections.lost(connection)
+
     # What members ask for
 
     def join(self, request: Joining) -> Deferred[Joined]:

@@ -124,6 +124,14 @@ class Connections:
         if not others:
             del self._participants[connection]
 
+    def lost(self, connection: Any) -> None:
+        """
+        C{connection} is closed: its participants may be around for long yet,
+        and it need not be.
+        """
+        for participant in self._participants.pop(connection, ()):
+            participant.connection = None
+
     def heldBack(self, connection: Any, delaySeconds: float) -> None:
         """
         Nothing is read from C{connection} for C{delaySeconds}: nobody who uses
