@@ -189,14 +189,16 @@ def produceSteadily(port: int, seconds: float, sequence: int) -> Steady:
     with ExitStack() as stack:
         connections = [stack.enter_context(Connection(port, STEADY)) for _ in range(PRODUCERS)]
         began = time.monotonic()
-        for number in range(max(int(seconds * REQUESTS_PER_SECOND), 2 * PRODUCERS)):
+        # As many of each, so that all go on with the same sequence number.
+        turns = max(round(seconds * REQUESTS_PER_SECOND / PRODUCERS), 2)
+        for number in range(turns * PRODUCERS):
             due = began + number / REQUESTS_PER_SECOND
             time.sleep(max(due - time.monotonic(), 0.0))
             turn, producerId = divmod(number, PRODUCERS)
             errors, _, delayMs = connections[producerId].produce(template.withIds(producerId, sequence + turn))
             latencies.append(time.monotonic() - due)
             refusals += bool(errors or delayMs)
-    return Steady(latencies, sequence + turn + 1, refusals)
+    return Steady(latencies, sequence + turns, refusals)
 
 
 def reconnect(port: int, firstId: int, count: int) -> Rogue:
