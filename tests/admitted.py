@@ -175,6 +175,16 @@ class Server:
         """
         return runNext(self.clock)
 
+    def close(self) -> None:
+        """
+        Have every peer gone.  For the end of tests: what connections hold is
+        reported as lost when they are only dropped, in the middle of another
+        test.
+        """
+        for connection in list(self.factory.connections):
+            connection.transport.abortConnection()
+        self.settle()
+
     def used(self) -> dict[str, int]:
         """
         The ledger, without what is zero.

@@ -32,13 +32,22 @@ def address(host: str = "192.0.2.1") -> IPv4Address:
     return IPv4Address("TCP", host, 50_000)
 
 
+def serve(case: SynchronousTestCase, *args: Any, **kwargs: Any) -> Server:
+    """
+    A server whose clients are gone when C{case} is over.
+    """
+    server = Server(*args, **kwargs)
+    case.addCleanup(server.close)
+    return server
+
+
 class NumberTests(SynchronousTestCase):
     """
     How many connections there may be.
     """
 
     def setUp(self) -> None:
-        self.server = Server(limits=ConnectionLimits(maxConnections=3, maxConnectionsPerAddress=2))
+        self.server = serve(self, limits=ConnectionLimits(maxConnections=3, maxConnectionsPerAddress=2))
         self.factory = self.server.factory
 
     def assertRefused(self, host: str) -> None:
@@ -137,7 +146,7 @@ class RefusalLogTests(SynchronousTestCase):
         So many refusals are logged in words, the rest are counted until the
         next sweep, and then it begins anew.
         """
-        server = Server(limits=ConnectionLimits(maxConnections=1, idleSeconds=1_000_000))
+        server = serve(self, limits=ConnectionLimits(maxConnections=1, idleSeconds=1_000_000))
         server.factory.start()
         server.connect()
         for expectedMore in (10, 7):
@@ -157,7 +166,7 @@ class RefusalLogTests(SynchronousTestCase):
         """
         Connections that are closed for what they sent count towards the same.
         """
-        server = Server()
+        server = serve(self)
         with capturedLogs() as events:
             for _ in range(LOGGED_REFUSALS + 5):
                 _, transport = server.connect()
@@ -172,7 +181,7 @@ class IdleTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.server = Server(limits=ConnectionLimits(idleSeconds=60.0, receiveSeconds=1e9))
+        self.server = serve(self, limits=ConnectionLimits(idleSeconds=60.0, receiveSeconds=1e9))
         self.clock = self.server.clock
         self.server.factory.start()
         self.addCleanup(self.server.factory.stop)
@@ -247,7 +256,7 @@ class IdleTests(SynchronousTestCase):
         """
         With no limit nothing is ever idle.
         """
-        server = Server(limits=ConnectionLimits(idleSeconds=math.inf))
+        server = serve(self, limits=ConnectionLimits(idleSeconds=math.inf))
         server.factory.start()
         _, transport = server.connect()
         server.clock.pump([3600] * 100)
@@ -288,14 +297,14 @@ class CloseAllTests(SynchronousTestCase):
         """
         Without connections it is done at once.
         """
-        self.assertIs(self.successResultOf(Server().factory.closeAll()), None)
+        self.assertIs(self.successResultOf(serve(self).factory.closeAll()), None)
 
     def test_all(self) -> None:
         """
         It is done when the last connection is gone, and whoever asked again
         hears of it too.
         """
-        server = Server()
+        server = serve(self)
         server.connect()
         _, deaf = server.connect(isTLS=True)
         deaf.answersClose = False
@@ -339,7 +348,7 @@ class PortTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.server = Server(BoundedPool(1 << 20))
+        self.server = serve(self, BoundedPool(1 << 20))
         self.ports: list[Any] = [Port(), Port()]
         for port in self.ports:
             self.server.factory.addPort(port)
