@@ -12,6 +12,7 @@ from typing import Any
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.protocol import AdmittedProtocol
@@ -190,3 +191,12 @@ class Server:
         The ledger, without what is zero.
         """
         return {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.items() if sizeBytes}
+
+
+def serve(case: SynchronousTestCase, *args: Any, **kwargs: Any) -> Server:
+    """
+    A server whose clients are gone when C{case} is over.
+    """
+    server = Server(*args, **kwargs)
+    case.addCleanup(server.close)
+    return server

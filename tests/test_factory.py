@@ -21,7 +21,7 @@ from admission.interfaces import CONNECTIONS, ILease
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, Server, framed
+from .admitted import RecordingProtocol, framed, serve
 from .certificates import Authority
 
 
@@ -30,15 +30,6 @@ def address(host: str = "192.0.2.1") -> IPv4Address:
     Where a peer comes from.
     """
     return IPv4Address("TCP", host, 50_000)
-
-
-def serve(case: SynchronousTestCase, *args: Any, **kwargs: Any) -> Server:
-    """
-    A server whose clients are gone when C{case} is over.
-    """
-    server = Server(*args, **kwargs)
-    case.addCleanup(server.close)
-    return server
 
 
 class NumberTests(SynchronousTestCase):

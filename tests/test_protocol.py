@@ -25,7 +25,7 @@ from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, Server, framed
+from .admitted import RecordingProtocol, framed, serve
 
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ class ProtocolTestCase(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.server = Server()
+        self.server = serve(self)
         self.clock = self.server.clock
         self.gate = self.server.gate
 
@@ -190,7 +190,7 @@ class RequestTests(ProtocolTestCase):
         A parked request gives back its memory and its turn, and the next one
         still waits until it is answered.
         """
-        self.server = Server(maxRequests=1)
+        self.server = serve(self, maxRequests=1)
         self.server.behave = lambda protocol, lease: protocol.park()
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
@@ -264,7 +264,7 @@ class RequestTests(ProtocolTestCase):
         """
         So does one that fails when it has waited for its turn.
         """
-        self.server = Server(maxRequests=1)
+        self.server = serve(self, maxRequests=1)
         self.clock, self.gate = self.server.clock, self.server.gate
         self.server.behave = later
         first, firstTransport = self.server.connect()
@@ -369,7 +369,7 @@ class RefusalTests(ProtocolTestCase):
                     raise ZeroDivisionError
                 return None
 
-        self.server = Server(protocol=Broken)
+        self.server = serve(self, protocol=Broken)
         self.clock, self.gate = self.server.clock, self.server.gate
         _, transport = self.server.connect()
         self.server.send(transport, b"bad")
@@ -395,7 +395,7 @@ class RefusalTests(ProtocolTestCase):
             def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
                 return "not this" if head == b"no" else super().refuseFrame(sizeBytes, head)
 
-        self.server = Server(protocol=Choosy)
+        self.server = serve(self, protocol=Choosy)
         self.clock, self.gate = self.server.clock, self.server.gate
         self.assertRefused(framed(b"no, thanks")[:6], "not this")
         _, transport = self.server.connect()
@@ -470,7 +470,7 @@ class MemoryTests(ProtocolTestCase):
             order.append("other")
             protocol.respond([])
 
-        self.server = Server(maxRequests=1)
+        self.server = serve(self, maxRequests=1)
         self.clock, self.gate = self.server.clock, self.server.gate
         self.server.behave = later
         first, firstTransport = self.server.connect()
@@ -521,7 +521,7 @@ class TurnTests(ProtocolTestCase):
     """
 
     def setUp(self) -> None:
-        self.server = Server(maxRequests=1)
+        self.server = serve(self, maxRequests=1)
         self.clock, self.gate = self.server.clock, self.server.gate
         self.server.behave = later
         self.first, transport = self.server.connect()
@@ -588,7 +588,7 @@ class BodyTests(ProtocolTestCase):
     """
 
     def setUp(self) -> None:
-        self.server = Server(limits=ConnectionLimits(receiveSeconds=30.0))
+        self.server = serve(self, limits=ConnectionLimits(receiveSeconds=30.0))
         self.clock, self.gate = self.server.clock, self.server.gate
         self.protocol, self.transport = self.server.connect()
 
@@ -998,7 +998,7 @@ class ChargeTests(ProtocolTestCase):
         again would look like releases to those who wait.
         """
         pool = BoundedPool(MIB)
-        self.server = Server(pool)
+        self.server = serve(self, pool)
         protocol, transport = self.server.connect()
         protocol.muteFor("whim")
         transport.isReading = True
