@@ -247,6 +247,7 @@ class MixedGroupTests(BrokerTestCase):
             self.assertEqual(reader.owns() | theirs, self.places)
             self.produce(b"1")
             yield self.until(lambda: len(reader.seen) >= 2)
+            self.assertEqual(len(reader.seen), 2)
             yield reader.consumer.close()
             while len(owned()) != PARTITIONS:
                 yield deferToThread(poll)
