@@ -14,12 +14,13 @@ from pyarrow import int64, list_, string, timestamp
 from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.metrics.arrow import arrowTable
 from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, RequestEvent, SensorSample
 from admission.metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, TABLES, ColumnType
 from admission.metrics.segmentheader import Header
 from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter
 from admission_plugins import sealing
-from admission_plugins.sealing import arrowTable, evict, main, sealAll
+from admission_plugins.sealing import evict, main, sealAll
 from admission_plugins.sealreport import SealReport
 
 CAP_BYTES = 1 << 30

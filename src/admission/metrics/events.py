@@ -51,12 +51,22 @@ class Origin:
         has 63 bits at most.
     @ivar policyNames: the quota policies, in the order of
         C{RequestEvent.policyDelaysSeconds}.
+    @ivar policyDescriptions: the description string that each was built from.
+    @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, as for
+        C{quotaWindowSeconds}.
+    @ivar largestDelaySeconds: the longest delay that anybody is given at a time.
+    @ivar poolDescription: what the memory pool was built from.
     """
 
     brokerId: str
     bootId: str
     gateSeed: int = UNKNOWN
     policyNames: Sequence[str] = ()
+    policyDescriptions: Sequence[str] = ()
+    quotaWindows: int = UNKNOWN
+    quotaWindowSeconds: float = UNKNOWN_SECONDS
+    largestDelaySeconds: float = UNKNOWN_SECONDS
+    poolDescription: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if not UNKNOWN <= self.gateSeed < 2**63:

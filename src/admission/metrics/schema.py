@@ -184,6 +184,11 @@ REQUESTS = Table(
         _integer("pool_used_bytes", "poolUsedBytes"),
         _integer("pool_available_bytes", "poolAvailableBytes"),
         Column("bloom_seen", ColumnType.FLAG, "bloomSeen", "b"),
+        Column("policy_descriptions", ColumnType.TEXTS),
+        Column("quota_windows", ColumnType.IDENTITY),
+        Column("quota_window_us", ColumnType.SECONDS),
+        Column("throttle_max_us", ColumnType.SECONDS),
+        Column("pool_description", ColumnType.TEXT),
     ),
 )
 """One record for each request; see L{admission.metrics.events.RequestEvent}."""

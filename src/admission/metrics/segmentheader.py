@@ -90,12 +90,18 @@ class Header:
         """
         The values of the columns that are the same for all its records.
         """
+        origin = self.origin
         return {
             "v": self.version,
-            "broker_id": self.origin.brokerId,
-            "boot_id": self.origin.bootId,
-            "gate_seed": None if self.origin.gateSeed < 0 else self.origin.gateSeed,
-            "policy_names": list(self.origin.policyNames),
+            "broker_id": origin.brokerId,
+            "boot_id": origin.bootId,
+            "gate_seed": None if origin.gateSeed < 0 else origin.gateSeed,
+            "policy_names": list(origin.policyNames),
+            "policy_descriptions": list(origin.policyDescriptions),
+            "quota_windows": None if origin.quotaWindows < 0 else origin.quotaWindows,
+            "quota_window_us": microseconds(origin.quotaWindowSeconds),
+            "throttle_max_us": microseconds(origin.largestDelaySeconds),
+            "pool_description": origin.poolDescription,
         }
 
     def wallOffsetMicroseconds(self) -> int:

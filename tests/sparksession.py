@@ -1,0 +1,45 @@
+"""
+One Spark session for all tests of a process, since starting one takes seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from functools import cache
+from typing import TYPE_CHECKING
+
+from admission.offline.session import openSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@cache
+def sharedSession() -> SparkSession:
+    """
+    A session on two cores of this machine, small and quiet; it ends with the
+    process.
+    """
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    scratch = tempfile.TemporaryDirectory(prefix="admission-tests-spark-", ignore_cleanup_errors=True)
+    atexit.register(scratch.cleanup)
+    session = openSession(
+        "tests",
+        {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.default.parallelism": "2",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": os.path.join(scratch.name, "warehouse"),
+            "spark.local.dir": scratch.name,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        },
+    )
+    atexit.register(session.stop)
+    return session
