@@ -18,7 +18,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTIONS, FRAMES, REQUESTS, RESPONSES, IMemoryPool, PolicyContext
-from admission.testing.contracts import MemoryPoolContract
+from admission.testing.pools import MemoryPoolContract, UnboundedPoolContract
 from admission_plugins import buffers
 from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool, buildBounded, buildUnbounded
 from admission_plugins.buffers import LARGEST_SLAB_BYTES, SMALLEST_SLAB_BYTES, Buffers
@@ -57,9 +57,9 @@ class StrictContractTests(MemoryPoolContract, SynchronousTestCase):
         return BoundedPool(sizeBytes, strict=True)
 
 
-class UnboundedContractTests(MemoryPoolContract, SynchronousTestCase):
+class UnboundedContractTests(UnboundedPoolContract, SynchronousTestCase):
     """
-    L{UnboundedPool} is an L{IMemoryPool}.
+    L{UnboundedPool} is an L{IMemoryPool} as far as a pool without a bound is.
     """
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:

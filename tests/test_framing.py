@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.framing import Framer, FrameRefused
 from admission.interfaces import ILease
-from admission.testing.pools import CuedPool
+from admission.testing.cuedpool import CuedPool
 
 
 def framed(*bodies: bytes) -> bytes:

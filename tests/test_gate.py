@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Gate, Lottery
 from admission.interfaces import FRAMES, RESPONSES, ILease
 from admission.metrics.registry import SensorRegistry
-from admission.testing.pools import CuedPool
+from admission.testing.cuedpool import CuedPool
 from admission.testing.waiters import RecordingWaiter
 from admission_plugins.bounded import BoundedPool
 

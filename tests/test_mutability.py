@@ -4,9 +4,7 @@ L{admission_plugins.mutability}.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from twisted.internet.interfaces import ISSLTransport, ITransport
+from twisted.internet.interfaces import IProtocol, ISSLTransport, ITransport
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -17,7 +15,7 @@ from zope.interface.adapter import AdapterRegistry
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import ITransportAdapters, ITransportMutability
-from admission.testing.contracts import TransportMutabilityContract
+from admission.testing.mutability import MutableTransport, TransportMutabilityContract
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins import mutability
 from admission_plugins.mutability import PlainMutability, TLSMutability
@@ -28,12 +26,16 @@ class PlainContractTests(TransportMutabilityContract, SynchronousTestCase):
     L{PlainMutability} is an L{ITransportMutability}.
     """
 
-    def buildMutability(self) -> tuple[ITransportMutability, Callable[[], bool]]:
+    def buildMutability(self, protocol: IProtocol) -> MutableTransport:
         """
         For a plain transport.
         """
-        transport = FakeTransport(Clock(), Protocol())
-        return PlainMutability(transport), lambda: transport.isReading
+        clock = Clock()
+        transport = FakeTransport(clock, protocol)
+        transport.connect()
+        return MutableTransport(
+            PlainMutability(transport), lambda: transport.isReading, transport.peerSends, lambda: clock.advance(0)
+        )
 
 
 class StringTransportContractTests(TransportMutabilityContract, SynchronousTestCase):
@@ -41,12 +43,22 @@ class StringTransportContractTests(TransportMutabilityContract, SynchronousTestC
     So it is for Twisted's own fake.
     """
 
-    def buildMutability(self) -> tuple[ITransportMutability, Callable[[], bool]]:
+    def buildMutability(self, protocol: IProtocol) -> MutableTransport:
         """
-        For a L{StringTransport}.
+        For a L{StringTransport}, which leaves receiving to the test.
         """
         transport = StringTransport()
-        return PlainMutability(transport), lambda: transport.producerState == "producing"
+        protocol.makeConnection(transport)
+        arrived: list[bytes] = []
+
+        def isReading() -> bool:
+            return transport.producerState == "producing"
+
+        def settle() -> None:
+            while arrived and isReading():
+                protocol.dataReceived(arrived.pop(0))
+
+        return MutableTransport(PlainMutability(transport), isReading, arrived.append, settle)
 
 
 class TLSContractTests(TransportMutabilityContract, SynchronousTestCase):
@@ -54,16 +66,18 @@ class TLSContractTests(TransportMutabilityContract, SynchronousTestCase):
     L{TLSMutability} is an L{ITransportMutability} once the handshake is over.
     """
 
-    def buildMutability(self) -> tuple[ITransportMutability, Callable[[], bool]]:
+    def buildMutability(self, protocol: IProtocol) -> MutableTransport:
         """
         For a TLS transport after its handshake.
         """
         clock = Clock()
-        transport = FakeTLSTransport(clock, Protocol())
+        transport = FakeTLSTransport(clock, protocol)
         transport.connect()
         transport.peerFinishesHandshake()
         clock.advance(0)
-        return TLSMutability(transport), lambda: transport.isReading
+        return MutableTransport(
+            TLSMutability(transport), lambda: transport.isReading, transport.peerSends, lambda: clock.advance(0)
+        )
 
 
 class TLSMutabilityTests(SynchronousTestCase):

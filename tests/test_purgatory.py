@@ -48,9 +48,9 @@ class SharedWheelContractTests(PurgatoryContract, SynchronousTestCase):
 
     def buildPurgatory(self, clock: Clock) -> IPurgatory:
         """
-        A purgatory on the wheel of all others.
+        A purgatory on the wheel of all others with that clock.
         """
-        if self.wheel is None:
+        if self.wheel is None or self.wheel.seconds != clock.seconds:
             self.wheel = TimingWheel(clock)
         return WheelPurgatory(self.wheel)
 

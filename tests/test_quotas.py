@@ -16,7 +16,7 @@ from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEnti
 from admission.metrics.registry import SensorRegistry
 from admission.quotas import FAILURE_SECONDS, SWEEP_SECONDS, Quotas
 from admission.quotas.meters import Windows
-from admission.testing.quotas import CuedQuota
+from admission.testing.cuedquota import CuedQuota
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.connectionrate import ConnectionRate
 from admission_plugins.requesttime import RequestTime

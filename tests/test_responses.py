@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.responses import TRANSPORT_BUFFER_BYTES, ResponseQueue
 from admission.interfaces import RESPONSES
-from admission.testing.pools import CuedPool
+from admission.testing.cuedpool import CuedPool
 from admission.testing.transports import FakeTransport
 
 from .admitted import runNext

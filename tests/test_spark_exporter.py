@@ -9,12 +9,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet as pq
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
@@ -24,10 +23,12 @@ from admission.interfaces import IMetricsExporter, IMetricsExporterFactory, Poli
 from admission.metrics.events import Origin, RequestEvent, SensorSample
 from admission.metrics.records import SLOT_BYTES
 from admission.metrics.registry import SensorRegistry
-from admission.metrics.schema import REQUESTS, SENSORS
+from admission.metrics.schema import REQUESTS, SENSORS, TABLES
 from admission.metrics.segmentheader import Header
 from admission.metrics.segments import Segment, SegmentWriter, segmentPaths
 from admission.plugins import PolicyError, buildPolicy
+from admission.testing.exporters import MetricsExporterContract
+from admission.testing.threads import CuedThreads
 from admission_plugins import sealer, segmentsupply, spark
 from admission_plugins.sealer import SealingFailed, sealInProcess
 from admission_plugins.sealing import sealAll
@@ -46,34 +47,6 @@ MOST_SEGMENTS = 8
 ROTATE_SECONDS = 60.0
 
 
-class Threads:
-    """
-    Threads that do nothing until they are told to, or all at once.
-    """
-
-    def __init__(self) -> None:
-        self.isIdle = False
-        self.waiting: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
-
-    def deferToThread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """
-        As L{twisted.internet.threads.deferToThread}.
-        """
-        if not self.isIdle:
-            return execute(function, *args)
-        done: Deferred[Any] = Deferred()
-        self.waiting.append((done, function, args))
-        return done
-
-    def work(self) -> None:
-        """
-        Do everything that waits, and what comes of it.
-        """
-        while self.waiting:
-            done, function, args = self.waiting.pop(0)
-            execute(function, *args).chainDeferred(done)
-
-
 class SparkTestCase(SynchronousTestCase):
     """
     Has an exporter whose time and threads are the test's.
@@ -85,7 +58,7 @@ class SparkTestCase(SynchronousTestCase):
         """
         self.directory = self.mktemp()
         self.clock = Clock()
-        self.threads = Threads()
+        self.threads = CuedThreads()
         self.passes = 0
         self.sealFailure: Exception | None = None
         self.evictAtBytes = 0
@@ -154,12 +127,34 @@ class SparkTestCase(SynchronousTestCase):
         return sealedSeqs(self.directory)
 
 
-def sealedSeqs(directory: str) -> list[int]:
+def sealedSeqs(directory: str, pattern: str = "requests/**/*.parquet") -> list[int]:
     """
-    The numbers of the requests in all Parquet files, ascending.
+    The numbers of what is in all Parquet files that match, ascending.
     """
-    paths = Path(directory, "requests").rglob("*.parquet")
+    paths = Path(directory).glob(pattern)
     return sorted(seq for path in paths for seq in pq.read_table(path, partitioning=None)["seq"].to_pylist())
+
+
+class SparkContractTests(MetricsExporterContract, SynchronousTestCase):
+    """
+    L{SparkExporter} is an L{IMetricsExporter}.
+    """
+
+    def buildExporter(self, clock: Clock) -> IMetricsExporter:
+        """
+        With a directory of its own.
+        """
+        return SparkExporter(self.mktemp(), clock, lambda: 0.0, ROTATE_SECONDS, CAP_BYTES, sealAll)
+
+    def arrived(self, exporter: IMetricsExporter) -> list[int]:
+        """
+        What is in Parquet files, and in segments that are yet to be sealed.
+        """
+        assert isinstance(exporter, SparkExporter)
+        unsealed = [Segment.load(path) for path in segmentPaths(os.path.join(exporter.directory, "_segments"))]
+        return sealedSeqs(exporter.directory, "**/*.parquet") + [
+            row["seq"] for segment in unsealed if segment is not None for table in TABLES for row in segment.rows(table)
+        ]
 
 
 class BuildTests(SynchronousTestCase):

@@ -1,11 +1,12 @@
 """
-L{admission.testing.quotas}: the contract finds policies that break it.
+L{admission.testing.quotas} and L{admission.testing.cuedquota}, with policies
+that are wrong.
 """
 
 from __future__ import annotations
 
-import unittest
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 from attrs import evolve
 from twisted.internet.task import Clock
@@ -15,10 +16,12 @@ from zope.interface.verify import verifyObject
 from admission.interfaces import ADMITTED, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Algorithm, Buckets, Windows
-from admission.testing.quotas import CuedQuota, QuotaPolicyContract
+from admission.testing.cuedquota import CuedQuota
 from admission_plugins.clientquota import ClientBytes
-from tests import test_clientquota
-from tests.test_clientquota import produce, produced
+
+from . import test_clientquota
+from .seededfaults import SeededFaultsTestCase
+from .test_clientquota import produce, produced
 
 
 class CuedQuotaTests(SynchronousTestCase):
@@ -246,36 +249,72 @@ class Mistaken(Policy):
         return [evolve(status, entity=QuotaEntity("eve")) for status in super().explain(request)]
 
 
-class ContractTests(SynchronousTestCase):
+class RefusesToAsk(Policy):
+    """
+    Cannot do with nothing.
+    """
+
+    def record(self, request: Request, usage: Usage) -> float:
+        if not usage.requestBytes:
+            raise ValueError("a request takes something")
+        return super().record(request, usage)
+
+
+class OneBudget(Policy):
+    """
+    All clients share, and are of one key.
+    """
+
+    def record(self, request: Request, usage: Usage) -> float:
+        return super().record(evolve(request, clientId="client-0"), usage)
+
+    def replayKey(self, request: Request) -> Hashable:
+        return "everybody"
+
+
+class WithoutKey(OneBudget):
+    """
+    All clients share, and seem to be left alone.
+    """
+
+    def replayKey(self, request: Request) -> Hashable:
+        return None
+
+
+class QuotaPolicyContractTests(SeededFaultsTestCase):
     """
     L{QuotaPolicyContract}.
     """
 
-    def passes(self, policy: type[Policy], name: str) -> bool:
+    def hooks(self, policy: type[Policy]) -> dict[str, Any]:
         """
-        Whether C{policy} passes that test.
+        What the contract wants to know, besides what it knows of clients.
         """
-
-        class BrokenTests(test_clientquota.BucketContractTests):
-            def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
-                return policy(clock, isShadow)
-
-            def usage(self, request: Request) -> Usage:
-                return produced(1000 if isinstance(policy.algorithm, Windows) else 100)
-
-        result = unittest.TestResult()
-        BrokenTests(name).run(result)
-        return result.wasSuccessful()
+        sizeBytes = 1000 if isinstance(policy.algorithm, Windows) else 100
+        return {
+            "buildPolicy": lambda clock, isShadow=False: policy(clock, isShadow),
+            "usage": lambda request: produced(sizeBytes),
+        }
 
     def test_sound(self) -> None:
         """
         A sound policy passes.
         """
-        for name in dir(QuotaPolicyContract):
-            if name.startswith("test_"):
-                self.assertTrue(self.passes(Policy, name), name)
+        self.assertSound(test_clientquota.BucketContractTests, **self.hooks(Policy))
 
-    def test_broken(self) -> None:
+    def test_shared(self) -> None:
+        """
+        A policy whose clients influence each other passes if its author says
+        so and all have one key, and fails if either is missing.
+        """
+        contract = test_clientquota.BucketContractTests
+        for test in ("test_excess", "test_replayKey"):
+            self.assertEqual(self.outcome(contract, test, isShared=True, **self.hooks(OneBudget)), "")
+            self.assertBroken(contract, test, "OneBudget", **self.hooks(OneBudget))
+        for policy in (OneForAll, WithoutKey):
+            self.assertBroken(contract, "test_replayKey", policy.__name__, isShared=True, **self.hooks(policy))
+
+    def test_faults(self) -> None:
         """
         Each way in which a policy may be wrong is found by the test that is for it.
         """
@@ -307,5 +346,6 @@ class ContractTests(SynchronousTestCase):
             (Secretive, "test_configure"),
             (AlwaysLimiting, "test_unlimited"),
             (Mistaken, "test_explains"),
+            (RefusesToAsk, "test_recordingNothing"),
         ]:
-            self.assertFalse(self.passes(policy, test), policy.__name__)
+            self.assertBroken(test_clientquota.BucketContractTests, test, policy.__name__, **self.hooks(policy))

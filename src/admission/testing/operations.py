@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_purgatory -*-
+# -*- test-case-name: tests.test_testing_purgatories -*-
 """
 An operation that does as it is told, and what the tests of a purgatory begin
 with.
@@ -10,17 +10,12 @@ with.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING
 
 from twisted.internet.task import Clock
 
 from ..interfaces import IPurgatory
 from ..operations import DelayedOperation
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase as _TestCase
-else:
-    _TestCase = object
+from .rules import Contract
 
 
 class CuedOperation(DelayedOperation):
@@ -90,7 +85,7 @@ def fail(operation: CuedOperation) -> None:
     raise ZeroDivisionError("as cued")
 
 
-class PurgatoryFixture(_TestCase):
+class PurgatoryFixture(Contract):
     """
     A purgatory on a clock.
     """

@@ -1,139 +1,262 @@
-# -*- test-case-name: tests.test_testing -*-
+# -*- test-case-name: tests.test_testing_pools -*-
 """
-A memory pool that does as it is told.
+What every memory pool must do.
 """
+
+# Trial's assertions have no annotations.
+# mypy: allow-untyped-calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
 
-from twisted.logger import Logger
-from zope.interface import implementer
+from twisted.logger import LogLevel, capturedLogs
+from zope.interface.verify import verifyObject
 
-from ..interfaces import FRAMES, ILease, IMemoryPool
+from ..interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease, IMemoryPool
+from .rules import Contract
 
 
-@implementer(ILease)
-class CuedLease:
+class UnboundedPoolContract(Contract):
     """
-    Bytes from a L{CuedPool}.
-    """
-
-    def __init__(self, pool: CuedPool, sizeBytes: int, purpose: str, buffer: memoryview | None) -> None:
-        self._pool = pool
-        self.sizeBytes = sizeBytes
-        self.purpose = purpose
-        self.buffer = buffer
-
-    def release(self) -> None:
-        """
-        Give the bytes back.
-
-        @raise RuntimeError: if the lease has been released before.
-        """
-        if self not in self._pool.leases:
-            raise RuntimeError("a lease was released twice")
-        self._pool.leases.remove(self)
-        self.buffer = None
-        self._pool.tell()
-
-
-@implementer(IMemoryPool)
-class CuedPool:
-    """
-    Says yes, and no from L{refuse} to L{relent}, however much is taken.
-
-    @ivar leases: what is held, charges included, oldest first.
-    @ivar requested: the size of every allocation that was asked for, refused
-        ones included.
+    What is left of L{MemoryPoolContract} for a pool that never refuses.
     """
 
-    _log = Logger()
+    def buildPool(self, sizeBytes: int) -> IMemoryPool:
+        """
+        Make a fresh pool of C{sizeBytes} whose largest allocation is all of
+        it; a pool without a bound may ignore C{sizeBytes}.
+        """
+        raise NotImplementedError
 
-    idleBytes = 0
-
-    def __init__(self, sizeBytes: int = 1 << 20, largestBytes: int | None = None) -> None:
-        self.sizeBytes = sizeBytes
-        self.largestBytes = sizeBytes if largestBytes is None else largestBytes
-        self.leases: list[CuedLease] = []
-        self.requested: list[int] = []
-        self._isRefusing = False
-        self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def availableBytes(self) -> int:
+    def allocate(self, pool: IMemoryPool, sizeBytes: int) -> ILease:
         """
-        What is not taken; nothing while the pool refuses.
+        Allocate what must be there.
         """
-        return 0 if self._isRefusing else self.sizeBytes - sum(lease.sizeBytes for lease in self.leases)
-
-    @property
-    def usedBytesByPurpose(self) -> Mapping[str, int]:
-        """
-        What is taken, by purpose.
-        """
-        used = {FRAMES: 0}
-        for lease in self.leases:
-            used[lease.purpose] = used.get(lease.purpose, 0) + lease.sizeBytes
-        return used
-
-    def refuse(self) -> None:
-        """
-        Say no from now on.
-        """
-        self._isRefusing = True
-
-    def relent(self) -> None:
-        """
-        Say yes again, and tell those who have subscribed.
-        """
-        self._isRefusing = False
-        self.tell()
-
-    def isOutOfMemory(self) -> bool:
-        """
-        Whether C{availableBytes} is zero or less.
-        """
-        return self.availableBytes <= 0
-
-    def tryAllocate(self, sizeBytes: int) -> CuedLease | None:
-        """
-        Take C{sizeBytes}, unless the pool refuses.
-
-        @raise ValueError: if C{sizeBytes} is not from 1 to C{largestBytes}.
-        """
-        if not 0 < sizeBytes <= self.largestBytes:
-            raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.largestBytes}")
-        self.requested.append(sizeBytes)
-        return None if self._isRefusing else self._take(sizeBytes, FRAMES, memoryview(bytearray(sizeBytes)))
-
-    def charge(self, sizeBytes: int, purpose: str) -> CuedLease:
-        """
-        Count C{sizeBytes}.
-
-        @raise ValueError: if C{sizeBytes} is negative.
-        """
-        if sizeBytes < 0:
-            raise ValueError(f"cannot charge {sizeBytes} bytes")
-        return self._take(sizeBytes, purpose, None)
-
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """
-        Have C{listener} called at each release and by L{relent}.
-        """
-        self._listeners.append(listener)
-
-    def tell(self) -> None:
-        """
-        Call those who have subscribed.
-        """
-        for listener in self._listeners:
-            try:
-                listener()
-            except Exception:
-                self._log.failure("a listener of the memory pool failed")
-
-    def _take(self, sizeBytes: int, purpose: str, buffer: memoryview | None) -> CuedLease:
-        lease = CuedLease(self, sizeBytes, purpose, buffer)
-        self.leases.append(lease)
+        lease = pool.tryAllocate(sizeBytes)
+        assert lease is not None, f"{pool!r} refused {sizeBytes} bytes"
         return lease
+
+    def test_providesItsInterface(self) -> None:
+        """
+        The pool has all attributes and methods of L{IMemoryPool}, and a lease
+        those of L{ILease}.
+        """
+        pool = self.buildPool(1024)
+        verifyObject(IMemoryPool, pool)
+        for lease in (self.allocate(pool, 10), pool.charge(10, RESPONSES)):
+            verifyObject(ILease, lease)
+            lease.release()
+
+    def test_bufferIsExact(self) -> None:
+        """
+        A lease's buffer is writable and has exactly the size asked for,
+        whatever that is.
+        """
+        pool = self.buildPool(4 << 20)
+        for sizeBytes in (1, 4095, 4096, 4097, 70_000, 1 << 20, (1 << 20) + 1, 4 << 20):
+            lease = self.allocate(pool, sizeBytes)
+            buffer = lease.buffer
+            assert buffer is not None
+            self.assertEqual((len(buffer), buffer.itemsize, buffer.readonly), (sizeBytes, 1, False))
+            buffer[:] = b"\xa5" * sizeBytes
+            self.assertEqual((lease.sizeBytes, lease.purpose), (sizeBytes, FRAMES))
+            lease.release()
+
+    def test_releaseTakesTheBufferAway(self) -> None:
+        """
+        A released lease has no buffer any more.
+        """
+        lease = self.allocate(self.buildPool(8192), 8192)
+        lease.release()
+        self.assertIs(lease.buffer, None)
+
+    def test_twoLeasesShareNothing(self) -> None:
+        """
+        What is written through one lease does not show in another.
+        """
+        pool = self.buildPool(64 << 10)
+        leases = [self.allocate(pool, 8192) for _ in range(4)]
+        buffers = [lease.buffer for lease in leases]
+        for number, buffer in enumerate(buffers):
+            assert buffer is not None
+            buffer[:] = bytes([number]) * 8192
+        self.assertEqual([set(buffer or b"") for buffer in buffers], [{number} for number in range(4)])
+        for lease in leases:
+            lease.release()
+
+    def test_releasingTwiceRaises(self) -> None:
+        """
+        The second release of a lease or a charge raises L{RuntimeError} and
+        changes nothing.
+        """
+        pool = self.buildPool(1024)
+        for lease in (self.allocate(pool, 10), pool.charge(10, RESPONSES)):
+            lease.release()
+            availableBytes = pool.availableBytes
+            self.assertRaises(RuntimeError, lease.release)
+            self.assertEqual(pool.availableBytes, availableBytes)
+
+    def test_sizesOutOfRangeRaise(self) -> None:
+        """
+        Sizes that could never be allocated raise L{ValueError}, and so does a
+        negative charge.
+        """
+        pool = self.buildPool(1024)
+        for sizeBytes in (0, -1, pool.largestBytes + 1):
+            self.assertRaises(ValueError, pool.tryAllocate, sizeBytes)
+        self.assertRaises(ValueError, pool.charge, -1, RESPONSES)
+
+    def test_ledger(self) -> None:
+        """
+        The ledger shows what is taken for each purpose, a charge of nothing
+        included, and in the end nothing.
+        """
+        pool = self.buildPool(1024)
+        leases = [
+            self.allocate(pool, 100),
+            self.allocate(pool, 50),
+            pool.charge(30, RESPONSES),
+            pool.charge(0, CONNECTIONS),
+        ]
+        used = pool.usedBytesByPurpose
+        self.assertEqual([used.get(purpose, 0) for purpose in (FRAMES, RESPONSES, CONNECTIONS)], [150, 30, 0])
+        for lease in leases:
+            lease.release()
+        self.assertEqual(set(pool.usedBytesByPurpose.values()), {0})
+
+    def test_chargesAreNeverRefused(self) -> None:
+        """
+        A charge may be larger than the pool, and be made when the pool is
+        empty.
+        """
+        pool = self.buildPool(1024)
+        lease = self.allocate(pool, 1024)
+        charge = pool.charge(4096, RESPONSES)
+        self.assertEqual((charge.sizeBytes, charge.buffer), (4096, None))
+        charge.release()
+        lease.release()
+
+    def test_releasesAreTold(self) -> None:
+        """
+        Each release of a lease or a charge tells every listener, the bytes
+        being back already.
+        """
+        pool = self.buildPool(1024)
+        availableBytes = pool.availableBytes
+        told: list[int] = []
+        pool.subscribe(lambda: told.append(pool.availableBytes))
+        pool.subscribe(lambda: told.append(-1))
+        self.allocate(pool, 10).release()
+        pool.charge(10, RESPONSES).release()
+        self.assertEqual(told, [availableBytes, -1, availableBytes, -1])
+
+    def test_failingListener(self) -> None:
+        """
+        A listener that raises is logged, and neither the release nor the other
+        listeners suffer.
+        """
+        pool = self.buildPool(1024)
+        availableBytes = pool.availableBytes
+        told: list[None] = []
+        pool.subscribe(lambda: 1 // 0)  # type: ignore[arg-type]
+        pool.subscribe(lambda: told.append(None))
+        self.allocate(pool, 10).release()
+        self.assertEqual((told, pool.availableBytes), ([None], availableBytes))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_tellsOnlyOfReleases(self) -> None:
+        """
+        Nobody is told of anything but a release: not within an allocation,
+        granted or refused, nor within a charge.
+        """
+        pool = self.buildPool(1024)
+        told: list[None] = []
+        pool.subscribe(lambda: told.append(None))
+        leases = [self.allocate(pool, 1024), pool.tryAllocate(1024), pool.charge(10, RESPONSES)]
+        self.assertEqual(told, [])
+        for lease in leases:
+            if lease is not None:
+                lease.release()
+
+    def test_outOfMemory(self) -> None:
+        """
+        It says that it is out of memory while nothing is available, and
+        nothing else, so that who waits knows when to ask again.
+        """
+        pool = self.buildPool(1024)
+        leases: list[ILease] = []
+        for take in (
+            lambda: self.allocate(pool, 512),
+            lambda: self.allocate(pool, 512),
+            lambda: pool.charge(512, RESPONSES),
+        ):
+            self.assertEqual(pool.isOutOfMemory(), pool.availableBytes <= 0)
+            leases.append(take())
+        self.assertEqual(pool.isOutOfMemory(), pool.availableBytes <= 0)
+        for lease in leases:
+            lease.release()
+        self.assertFalse(pool.isOutOfMemory())
+
+
+class MemoryPoolContract(UnboundedPoolContract):
+    """
+    What an L{IMemoryPool} must do.  Say how to build one.
+    """
+
+    def test_everyByteComesBack(self) -> None:
+        """
+        What is taken is not available until it is released, to the byte, in
+        whatever order that happens; charges may take more than there is.
+        """
+        pool = self.buildPool(10_000)
+        leases = [self.allocate(pool, 3000), pool.charge(1, CONNECTIONS), self.allocate(pool, 777)]
+        leases += [pool.charge(0, RESPONSES), pool.charge(9000, RESPONSES)]
+        takenBytes = 3000 + 1 + 777 + 9000
+        self.assertEqual(pool.availableBytes, pool.sizeBytes - takenBytes)
+        for place in (1, 0, 2, 0, 0):
+            lease = leases.pop(place)
+            takenBytes -= lease.sizeBytes
+            lease.release()
+            self.assertEqual(pool.availableBytes, pool.sizeBytes - takenBytes)
+
+    def test_refusesWhenEmpty(self) -> None:
+        """
+        While requests hold all there is it refuses, and that takes nothing;
+        after a release it grants again.
+        """
+        pool = self.buildPool(1024)
+        lease = self.allocate(pool, 1024)
+        for sizeBytes in (1, 512, 1024):
+            self.assertIs(pool.tryAllocate(sizeBytes), None)
+        self.assertEqual((pool.availableBytes, pool.usedBytesByPurpose[FRAMES]), (0, 1024))
+        lease.release()
+        self.allocate(pool, 1024).release()
+
+    def test_oneRequestPastCharges(self) -> None:
+        """
+        When charges alone have drained the pool, one request is let through,
+        and only one: nothing else would ever release them.
+        """
+        pool = self.buildPool(1024)
+        charge = pool.charge(4096, RESPONSES)
+        for _ in range(2):
+            lease = self.allocate(pool, 1024)
+            self.assertIs(pool.tryAllocate(1), None)
+            lease.release()
+        charge.release()
+
+    def test_droppedLeaseComesBack(self) -> None:
+        """
+        A lease that is dropped instead of released is reclaimed, at the next
+        allocation at the latest, and the log says so.
+        """
+        pool = self.buildPool(1024)
+        holder = [self.allocate(pool, 1000)]
+        with capturedLogs() as events:
+            holder.clear()
+            gc.collect()
+            self.allocate(pool, 1).release()
+        self.assertEqual(pool.usedBytesByPurpose[FRAMES], 0)
+        self.assertTrue([event for event in events if event["log_level"] >= LogLevel.error])
+        self.flushLoggedErrors()

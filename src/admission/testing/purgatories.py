@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_purgatory -*-
+# -*- test-case-name: tests.test_testing_purgatories -*-
 """
 What every purgatory must do.
 """
@@ -13,17 +13,15 @@ from zope.interface.verify import verifyObject
 from ..interfaces import IDelayedOperation, IPurgatory
 from ..metrics.registry import SensorRegistry
 from ..operations import KeySet
+from .expiry import ExpiryContract
 from .operations import CuedOperation, fail
 from .reentrancy import ReentrancyContract
 
 
-class PurgatoryContract(ReentrancyContract):
+class PurgatoryContract(ReentrancyContract, ExpiryContract):
     """
     What an L{IPurgatory} must do.  Say how to build one.
     """
-
-    toleranceSeconds = 0.001
-    """How late a timeout may be on a clock without lag."""
 
     def test_providesItsInterface(self) -> None:
         """
@@ -96,23 +94,6 @@ class PurgatoryContract(ReentrancyContract):
         self.assertRaises(ValueError, self.purgatory.tryCompleteElseWatch, operation, [])
         self.assertRaises(TypeError, self.purgatory.tryCompleteElseWatch, operation, ["a", ["b"]])
         self.assertEqual(operation.checks, 0)
-        self.assertWaiting(0)
-
-    def test_delayMustBeFinite(self) -> None:
-        """
-        A delay that is not a finite number is refused and leaves nothing
-        behind; the operation may be parked with another.
-        """
-        for delaySeconds in (float("nan"), float("inf"), float("-inf")):
-            for keys in (["a", "b"], KeySet(["a", "b"])):
-                operation = CuedOperation(delaySeconds)
-                self.assertRaises(ValueError, self.purgatory.tryCompleteElseWatch, operation, keys)
-                self.assertWaiting(0)
-                self.assertEqual(self.purgatory.cancelForKey("a"), [])
-                operation.delaySeconds = 1.0
-                self.park(operation, keys)
-                self.clock.advance(1.0)
-                self.assertEqual(operation.told, ["complete", "expire"])
         self.assertWaiting(0)
 
     def test_completedIsNotWatched(self) -> None:
@@ -237,50 +218,7 @@ class PurgatoryContract(ReentrancyContract):
         operation = self.park(CuedOperation(complete=lambda _: watched.append(self.purgatory.watched)))
         self.assertEqual([operation.forceComplete() for _ in range(3)], [True, False, False])
         self.assertEqual((operation.told, watched, operation.completed), (["complete"], [0], True))
-
-    def test_expiry(self) -> None:
-        """
-        An operation whose time runs out completes, and hears of the timeout
-        after that; not before its time, and hardly later.
-        """
-        operation = self.park(CuedOperation(0.25))
-        self.clock.advance(0.2499)
-        self.assertEqual(operation.told, [])
-        self.clock.advance(0.0001 + self.toleranceSeconds)
-        self.assertEqual((operation.told, operation.completed), (["complete", "expire"], True))
-        self.assertEqual(self.purgatory.expirations, 1)
         self.assertWaiting(0)
-
-    def test_noExpiryAfterCompletion(self) -> None:
-        """
-        An operation that completed in time never hears of a timeout.
-        """
-        operation = self.park(CuedOperation(0.25))
-        operation.forceComplete()
-        self.clock.advance(60)
-        self.assertEqual((operation.told, self.purgatory.expirations), (["complete"], 0))
-
-    def test_noDelay(self) -> None:
-        """
-        A delay of zero or less ends in the next turn of the reactor, not within
-        the call.
-        """
-        self.clock.advance(0.0005)
-        operations = [self.park(CuedOperation(delaySeconds)) for delaySeconds in (0, 0.0, -0.0, -5.0, -1e9)]
-        self.assertEqual([each.told for each in operations], [[]] * 5)
-        self.clock.advance(0)
-        self.assertEqual([each.told for each in operations], [["complete", "expire"]] * 5)
-        self.assertWaiting(0)
-
-    def test_expiryInOrder(self) -> None:
-        """
-        However far the clock jumps, what is due earlier expires earlier.
-        """
-        expired: list[float] = []
-        for delaySeconds in (5.0, 0.01, 700.0, 0.3, 0.02, 86400.0, 31.0, 0.0):
-            self.park(CuedOperation(delaySeconds, expire=lambda each: expired.append(each.delaySeconds)))
-        self.clock.advance(1e6)
-        self.assertEqual(expired, [0.0, 0.01, 0.02, 0.3, 5.0, 31.0, 700.0, 86400.0])
 
     def test_cancelForKey(self) -> None:
         """
@@ -359,21 +297,6 @@ class PurgatoryContract(ReentrancyContract):
         self.purgatory.shutdown()
         self.clock.advance(1.0)
         self.assertEqual(called, [1.0])
-
-    def test_waits(self) -> None:
-        """
-        The time that an operation has waited is recorded, however it ended; not
-        for one that never did.
-        """
-        self.purgatory.tryCompleteElseWatch(CuedOperation(isReady=True), ["key"])
-        operations = [self.park(CuedOperation(3.0)) for _ in range(3)]
-        self.clock.advance(1.0)
-        operations[0].forceComplete()
-        self.clock.advance(1.0)
-        operations[1].cancel()
-        self.clock.advance(1.0)
-        self.assertEqual((self.purgatory.waits.count, round(self.purgatory.waits.total, 6)), (3, 6.0))
-        self.assertEqual([self.purgatory.waits.quantile(share) for share in (0.3, 0.6, 0.9)], [1.0, 2.0, 5.0])
 
     def test_sensors(self) -> None:
         """

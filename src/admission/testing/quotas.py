@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.test_testing_quotas -*-
 """
-A quota policy that does as it is told, and what every quota policy must do.
+What every quota policy must do.
 """
 
 # Trial's assertions have no annotations.
@@ -8,243 +8,22 @@ A quota policy that does as it is told, and what every quota policy must do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import inf, isfinite, nan
-from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
-from twisted.internet.task import Clock
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from ..interfaces import (
-    ADMITTED,
-    CONNECTION,
-    NOTHING,
-    Decision,
-    IQuotaPolicy,
-    QuotaEntity,
-    QuotaStatus,
-    Request,
-    Usage,
-)
+from ..interfaces import CONNECTION, NOTHING, IQuotaPolicy, QuotaEntity, Request
 from ..metrics.registry import SensorRegistry
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase as _TestCase
-else:
-    _TestCase = object
+from .quotafixture import QuotaFixture
 
 
-@implementer(IQuotaPolicy)
-@define(eq=False)
-class CuedQuota:
-    """
-    Answers as it is told, and remembers what it was asked.
-
-    @ivar decision: what it says to everybody.
-    @ivar budget: how much anybody may read.
-    @ivar delaySeconds: for how long it holds everybody back.
-    @ivar failing: the methods that raise L{ZeroDivisionError}.
-    @ivar recorded: the requests that were recorded, and what each took.
-    @ivar sweeps: how often it was swept.
-    """
-
-    limitNames: Sequence[str] = ("cued_rate",)
-    isShadow: bool = False
-    decision: Decision = ADMITTED
-    budget: int | None = None
-    delaySeconds: float = 0.0
-    failing: frozenset[str] = frozenset()
-    recorded: list[tuple[Request, Usage]] = field(factory=list)
-    sweeps: int = 0
-    limits: dict[QuotaEntity, dict[str, float]] = field(factory=dict)
-    horizonSeconds: float | None = 0.0
-
-    @property
-    def isLimiting(self) -> bool:
-        """
-        Whether it has been given a limit; what it says does not depend on it.
-        """
-        return bool(self.limits)
-
-    def decide(self, request: Request) -> Decision:
-        """
-        Say what it was told to.
-        """
-        self._fail("decide")
-        return self.decision
-
-    def budgetBytes(self, request: Request) -> int | None:
-        """
-        Say what it was told to.
-        """
-        self._fail("budgetBytes")
-        return self.budget
-
-    def record(self, request: Request, usage: Usage) -> float:
-        """
-        Remember, and say what it was told to.
-        """
-        self._fail("record")
-        self.recorded.append((request, usage))
-        return self.delaySeconds
-
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
-        """
-        Remember limits of more than zero.
-
-        @raise ValueError: for others.
-        """
-        self._fail("configure")
-        for name, value in limits.items():
-            if name not in self.limitNames or (value is not None and not value > 0):
-                raise ValueError(f"{name} cannot be {value}")
-        merged = {**self.limits.pop(entity, {}), **limits}
-        left = {name: value for name, value in merged.items() if value is not None}
-        if left:
-            self.limits[entity] = left
-
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
-        """
-        Every limit there is, half used.
-        """
-        self._fail("explain")
-        return [
-            QuotaStatus(name, value, entity, value / 2, self.delaySeconds)
-            for entity, values in self.limits.items()
-            for name, value in values.items()
-        ]
-
-    def sweep(self) -> None:
-        """
-        Count it.
-        """
-        self._fail("sweep")
-        self.sweeps += 1
-
-    def replayKey(self, request: Request) -> Hashable:
-        """
-        Everybody is somebody else.
-        """
-        return (request.principal, request.clientId, request.peer)
-
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
-        """
-        Publish how often it was swept.
-        """
-        registry.addGauge(f"{name}.sweeps", lambda: self.sweeps)
-
-    def _fail(self, method: str) -> None:
-        if method in self.failing:
-            raise ZeroDivisionError("as cued")
-
-
-class QuotaPolicyContract(_TestCase):
+class QuotaPolicyContract(QuotaFixture):
     """
     What an L{IQuotaPolicy} must do.  Say how to build one, whom it limits, and
-    what is too much.
+    what is too much; see L{QuotaFixture}.
 
     Two policies that were treated alike are compared, so none may be random.
-
-    @cvar limitName: one of its limits.
-    @cvar limit: a value of that limit which L{excess} goes well beyond.
     """
-
-    limitName: str
-    limit: float
-
-    forgetSeconds = 1e7
-    """After this time the excess of L{excess} is forgiven."""
-
-    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
-        """
-        Make a policy without limits that takes its time from C{clock}.
-        """
-        raise NotImplementedError
-
-    def entity(self, client: int) -> QuotaEntity:
-        """
-        Whom to set C{limitName} for, so that it holds for that client; another
-        entity for each.
-        """
-        raise NotImplementedError
-
-    def refusedEntity(self) -> QuotaEntity:
-        """
-        A well-formed entity that the policy cannot limit.
-        """
-        raise NotImplementedError
-
-    def request(self, client: int, number: int = 0) -> Request:
-        """
-        One of many requests of a client, of a kind that is limited.
-        """
-        raise NotImplementedError
-
-    def usage(self, request: Request) -> Usage:
-        """
-        What C{request} takes: at most a tenth of what a client may take at once.
-        """
-        raise NotImplementedError
-
-    def excess(self, client: int) -> Sequence[Request]:
-        """
-        Requests that together, each with its L{usage}, go beyond the limit.
-        """
-        return [self.request(client, number) for number in range(100)]
-
-    def build(self, isShadow: bool = False, clients: int = 2) -> IQuotaPolicy:
-        """
-        Make a policy on L{clock} that limits so many clients.
-        """
-        policy = self.buildPolicy(self.clock, isShadow)
-        for client in range(clients):
-            policy.configure(self.entity(client), {self.limitName: self.limit})
-        return policy
-
-    def send(self, policy: IQuotaPolicy, request: Request) -> tuple[Any, ...]:
-        """
-        Treat a request as a server does.
-
-        @return: what the policy said to it.
-        """
-        decision = policy.decide(request)
-        delaySeconds = policy.record(request, self.usage(request)) if decision.admitted else decision.delaySeconds
-        return (decision, delaySeconds, policy.budgetBytes(request))
-
-    def exceed(self, policy: IQuotaPolicy, client: int = 0) -> list[tuple[Any, ...]]:
-        """
-        Have a client go beyond its limit.
-
-        @return: what the policy said to each request.
-        """
-        return [self.send(policy, request) for request in self.excess(client)]
-
-    def isHeldBack(self, answers: Sequence[tuple[Any, ...]]) -> bool:
-        """
-        Whether any of these requests was refused or held back.
-        """
-        return any(not decision.admitted or delaySeconds > 0 for decision, delaySeconds, _ in answers)
-
-    def assertUnaffectedBy(self, what: Callable[[IQuotaPolicy], object]) -> None:
-        """
-        A policy to which something is done at every opportunity behaves as one
-        that is left alone, before the limit, beyond it, and long after.
-        """
-        disturbed, alone = self.build(), self.build()
-        for pauseSeconds in (0.0, 0.4, 3.0, 11.0, 50.0):
-            self.clock.advance(pauseSeconds)
-            for request in self.excess(0)[:: 1 if pauseSeconds else 7]:
-                what(disturbed)
-                self.assertEqual(self.send(disturbed, request), self.send(alone, request))
-                what(disturbed)
-
-    def setUp(self) -> None:
-        """
-        Make a clock.
-        """
-        self.clock = Clock()
 
     def test_providesItsInterface(self) -> None:
         """
@@ -301,7 +80,8 @@ class QuotaPolicyContract(_TestCase):
     def test_excess(self) -> None:
         """
         Who goes beyond the limit is held back or refused, for a time that is a
-        number of seconds; a refusal says why; nobody else notices.
+        number of seconds; a refusal says why; nobody else notices, unless all
+        share by design.
         """
         policy = self.build()
         answers = self.exceed(policy)
@@ -310,7 +90,8 @@ class QuotaPolicyContract(_TestCase):
             self.assertTrue(isfinite(delaySeconds) and delaySeconds >= 0, delaySeconds)
             self.assertEqual(decision.admitted, not decision.reason)
             self.assertTrue(decision.admitted or decision.delaySeconds > 0)
-        self.assertEqual(self.send(policy, self.request(1)), self.send(self.build(), self.request(1)))
+        if not self.isShared:
+            self.assertEqual(self.send(policy, self.request(1)), self.send(self.build(), self.request(1)))
 
     def test_withinTheLimit(self) -> None:
         """
@@ -354,11 +135,16 @@ class QuotaPolicyContract(_TestCase):
     def test_replayKey(self) -> None:
         """
         All requests of a client have one key, and its excess moves nobody who
-        has another.
+        has another; who shares by design has the same one.  It is not L{None},
+        which is for requests that the policy takes no notice of.
         """
         policy = self.build()
         keys = [{policy.replayKey(request) for request in self.excess(client)} for client in (0, 1)]
         self.assertEqual([len(each) for each in keys], [1, 1])
+        self.assertNotIn({None}, keys)
+        if self.isShared:
+            self.assertEqual(*keys)
+            return
         self.assertNotEqual(*keys)
         alone = self.build()
         self.exceed(policy, client=0)

@@ -1,0 +1,14 @@
+"""
+What every command of Twisted may import when it looks for plug-ins: words only.
+"""
+
+from admission.interfaces import IQuotaPolicyFactory
+from admission.plugins import PolicyFactory
+
+background = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="background",
+    format="background[:PERCENT][:clientId=background]",
+    help="Clients that can wait are held back while requests of all clients take more than PERCENT of one thread.",
+    implementation="acme_background.policy.buildBackground",
+)

@@ -1,0 +1,1 @@
+from acme_background import background as background

@@ -1,0 +1,95 @@
+# -*- test-case-name: tests.test_testing_gates -*-
+"""
+A gate that remembers what it was asked.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from attrs import frozen
+from twisted.internet.interfaces import IReactorTime
+
+from ..gate import Gate, StalledReader, Waiter
+from ..interfaces import ILease, IMemoryPool
+
+
+@frozen
+class Asked:
+    """
+    What somebody asked of a gate.
+
+    @ivar method: the method of L{Gate}.
+    @ivar by: who asked; L{None} where the gate is not told.
+    @ivar sizeBytes: how much memory was asked for, if any.
+    @ivar isGranted: whether the answer was yes, as far as there is one; who is
+        refused waits.
+    """
+
+    method: str
+    by: object = None
+    sizeBytes: int = 0
+    isGranted: bool = True
+
+
+class RecordingGate(Gate):
+    """
+    Does what a L{Gate} does, and keeps what its connections asked of it.  Give
+    it a L{CuedPool <admission.testing.cuedpool.CuedPool>} to have it say no.
+
+    @ivar asked: everything, in the order of the answers; clear it at will.
+    """
+
+    def __init__(self, pool: IMemoryPool, clock: IReactorTime, random: Random, maxRequests: int = 500) -> None:
+        """
+        See L{Gate}.
+        """
+        super().__init__(pool, clock, random, maxRequests)
+        self.asked: list[Asked] = []
+
+    def tryAllocate(self, waiter: Waiter, sizeBytes: int) -> ILease | None:
+        """
+        See L{Gate.tryAllocate}.
+        """
+        lease = super().tryAllocate(waiter, sizeBytes)
+        self._note("tryAllocate", waiter, sizeBytes, lease is not None)
+        return lease
+
+    def tryBegin(self, waiter: Waiter) -> bool:
+        """
+        See L{Gate.tryBegin}.
+        """
+        isGranted = super().tryBegin(waiter)
+        self._note("tryBegin", waiter, isGranted=isGranted)
+        return isGranted
+
+    def end(self) -> None:
+        """
+        See L{Gate.end}.
+        """
+        self._note("end")
+        super().end()
+
+    def press(self) -> None:
+        """
+        See L{Gate.press}.
+        """
+        self._note("press")
+        super().press()
+
+    def forget(self, waiter: Waiter) -> None:
+        """
+        See L{Gate.forget}.
+        """
+        self._note("forget", waiter)
+        super().forget(waiter)
+
+    def responsesStalled(self, reader: StalledReader, isStalled: bool) -> None:
+        """
+        See L{Gate.responsesStalled}; that it does is noted as granted.
+        """
+        self._note("responsesStalled", reader, isGranted=isStalled)
+        super().responsesStalled(reader, isStalled)
+
+    def _note(self, method: str, by: object = None, sizeBytes: int = 0, isGranted: bool = True) -> None:
+        self.asked.append(Asked(method, by, sizeBytes, isGranted))

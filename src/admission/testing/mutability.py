@@ -1,0 +1,144 @@
+# -*- test-case-name: tests.test_testing_mutability -*-
+"""
+What must become of a transport that is muted.
+"""
+
+# Trial's assertions have no annotations.
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+from twisted.internet.interfaces import IProtocol
+from twisted.internet.protocol import Protocol
+from zope.interface.verify import verifyObject
+
+from ..interfaces import ITransportMutability
+from .rules import Contract
+
+_MORE_THAN_A_READ = bytes(range(256)) * 1024
+
+
+@frozen
+class MutableTransport:
+    """
+    A connected transport, past its handshake if it has one.
+
+    @ivar mutability: its adapter.
+    @ivar isReading: tells whether it reads.
+    @ivar peerSends: has the peer send bytes.
+    @ivar settle: lets everything happen that comes of what was done so far.
+    """
+
+    mutability: ITransportMutability
+    isReading: Callable[[], bool]
+    peerSends: Callable[[bytes], object]
+    settle: Callable[[], object]
+
+
+class _Receiver(Protocol):
+    """
+    Keeps what it receives.
+    """
+
+    def __init__(self, onData: Callable[[], object] = lambda: None) -> None:
+        self.received = b""
+        self.onData = onData
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+        self.onData()
+
+
+class TransportMutabilityContract(Contract):
+    """
+    What an adapter to L{ITransportMutability} must do once its transport may
+    be muted.  Say how to make one.
+    """
+
+    def buildMutability(self, protocol: IProtocol) -> MutableTransport:
+        """
+        Make an adapter for a fresh transport that reads, and connect
+        C{protocol} to it.
+        """
+        raise NotImplementedError
+
+    def setUp(self) -> None:
+        """
+        Connect a protocol.
+        """
+        self.protocol = _Receiver()
+        self.connected = self.buildMutability(self.protocol)
+        self.mutability = self.connected.mutability
+
+    def test_providesItsInterface(self) -> None:
+        """
+        The adapter has all methods of L{ITransportMutability}.
+        """
+        verifyObject(ITransportMutability, self.mutability)
+
+    def test_answersAreBooleans(self) -> None:
+        """
+        The two questions are answered with L{True} or L{False}, and asking
+        changes nothing.
+        """
+        self.assertIs(self.mutability.isInMutableState(), True)
+        self.assertIs(self.mutability.hasBytesBuffered(), False)
+        self.assertTrue(self.connected.isReading())
+
+    def test_muteAndUnmute(self) -> None:
+        """
+        C{mute} stops reading and C{unmute} starts it again, as often as one
+        likes.
+        """
+        for _ in range(2):
+            self.mutability.mute()
+            self.assertFalse(self.connected.isReading())
+            self.mutability.unmute()
+            self.assertTrue(self.connected.isReading())
+
+    def test_repetitionIsHarmless(self) -> None:
+        """
+        Muting twice takes one C{unmute} to undo, and unmuting what reads does
+        nothing.
+        """
+        self.mutability.unmute()
+        self.mutability.mute()
+        self.mutability.mute()
+        self.assertFalse(self.connected.isReading())
+        self.mutability.unmute()
+        self.assertTrue(self.connected.isReading())
+
+    def test_nothingArrivesWhileMuted(self) -> None:
+        """
+        What the peer sends to a muted transport stays there, and arrives once
+        it is unmuted, whole and in order.
+        """
+        self.connected.peerSends(b"before")
+        self.connected.settle()
+        self.mutability.mute()
+        self.connected.peerSends(_MORE_THAN_A_READ)
+        self.connected.settle()
+        self.assertEqual(self.protocol.received, b"before")
+        self.mutability.unmute()
+        self.connected.settle()
+        self.assertTrue(self.protocol.received == b"before" + _MORE_THAN_A_READ, "not what was sent")
+
+    def test_nothingIsStranded(self) -> None:
+        """
+        A protocol that mutes while it is given data gets the rest after
+        C{unmute}, unless C{hasBytesBuffered} says that the transport keeps it
+        without telling anybody.
+        """
+        self.protocol.onData = self.mutability.mute
+        self.connected.peerSends(_MORE_THAN_A_READ)
+        self.connected.settle()
+        self.assertFalse(self.connected.isReading())
+        self.protocol.onData = lambda: None
+        self.mutability.unmute()
+        self.connected.settle()
+        self.assertTrue(_MORE_THAN_A_READ.startswith(self.protocol.received), "not what was sent")
+        isWhole = self.protocol.received == _MORE_THAN_A_READ
+        self.assertEqual(self.mutability.hasBytesBuffered(), not isWhole)
