@@ -695,6 +695,7 @@ class OtherTests(GateTestCase):
                 "ConnectionsWaitingForMemory": 1,
                 "RunningRequests": 1,
                 "MemoryPoolAvgDepletedPercent": 0.5,
+                "MemoryPoolDepletedMicroseconds": 15_000_000,
             },
         )
         lease.release()

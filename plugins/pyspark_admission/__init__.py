@@ -1,4 +1,63 @@
+# -*- test-case-name: tests.test_pyspark_admission -*-
 """
 Spark finds this by its name: C{spark.read.format("admission")} reads what a
 server has recorded.
 """
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from .columns import checkColumns, columnsOf
+from .options import Options
+
+
+class DefaultSource(DataSource):
+    """
+    Recordings of C{--export spark:DIRECTORY}, sealed or not.
+
+    What a user can choose is in L{Options}.  Nothing is pushed down, since
+    Spark allows that only to those who ask for it in its configuration: rows
+    are chosen by options, and columns by C{.schema(...)} with some of them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """
+        See L{DataSource}.
+        """
+        return "admission"
+
+    def schema(self) -> StructType:
+        """
+        See L{DataSource}.
+
+        @raise ValueError: for options that make no sense.
+        """
+        return columnsOf(Options.parse(self.options).table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """
+        See L{DataSource}.
+
+        @raise ValueError: for options that make no sense, or columns that
+            there are not.
+        """
+        from .batch import BatchReader
+
+        options = Options.parse(self.options)
+        checkColumns(schema, options.table)
+        return BatchReader(options, schema.names)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """
+        See L{DataSource}.
+
+        @raise ValueError: as L{reader} does, and for what cannot be streamed.
+        """
+        from .stream import StreamReader
+
+        options = Options.parse(self.options)
+        checkColumns(schema, options.table)
+        return StreamReader(options, schema.names)

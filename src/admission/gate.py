@@ -227,7 +227,10 @@ class Gate:
         )
         depleted = getattr(self.pool, "depleted", None)
         if depleted is not None:
-            registry.addGauge("MemoryPoolAvgDepletedPercent", lambda: float(depleted.share(self._clock.seconds())))
+            seconds = self._clock.seconds
+            registry.addGauge("MemoryPoolAvgDepletedPercent", lambda: float(depleted.share(seconds())))
+            # A share forgets; from this one the share of any span of time can be told afterwards.
+            registry.addCounter("MemoryPoolDepletedMicroseconds", lambda: round(depleted.total(seconds()) * 1e6))
 
     def tryAllocate(self, waiter: Waiter, sizeBytes: int) -> ILease | None:
         """

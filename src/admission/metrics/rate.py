@@ -197,6 +197,14 @@ class TimeShare:
         total = self._sampled.total(nowSeconds)
         return min(1.0, total / self._sampled.spanSeconds(nowSeconds))
 
+    def total(self, nowSeconds: float) -> float:
+        """
+        @return: for how many seconds it has been the case, ever.
+        """
+        if self._sinceSeconds is not None:
+            self._settle(nowSeconds)
+        return self.totalSeconds
+
     def _settle(self, nowSeconds: float) -> None:
         """
         Record the running spell up to now, in steps no longer than a window,

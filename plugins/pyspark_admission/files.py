@@ -1,0 +1,133 @@
+# -*- test-case-name: tests.test_pyspark_admission -*-
+"""
+What is in the directory of a recording.
+
+A table has a Parquet file for each segment and hour, named after the segment.
+While a segment is there it is all there, and its Parquet files may be being
+made; once it has gone they are all there.  So whoever looks for segments first
+and then for Parquet files, and leaves out those of the segments, has every row
+once, whatever is sealed meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attrs import frozen
+
+from admission.metrics.schema import TABLES, Table
+from admission.metrics.segments import SUFFIX, segmentPaths
+
+SEGMENTS = "_segments"
+DAMAGED_SUFFIX = ".damaged"
+PARQUET_SUFFIX = ".parquet"
+
+_HOUR = 3_600_000_000
+
+
+@frozen(order=True)
+class SealedFile:
+    """
+    A Parquet file.
+
+    @ivar hour: when the hour begins that its rows are of, in microseconds
+        since the epoch.
+    @ivar name: the name of its segment.
+    @ivar path: where it is.
+    @ivar sizeBytes: how large it is.
+    """
+
+    hour: int
+    name: str
+    path: str
+    sizeBytes: int
+
+    @property
+    def endOfHour(self) -> int:
+        """
+        When the hour ends.
+        """
+        return self.hour + _HOUR
+
+
+def isRecording(directory: Path) -> bool:
+    """
+    Whether somebody has recorded to C{directory}.
+    """
+    return any(directory.joinpath(name).is_dir() for name in (SEGMENTS, *(table.name for table in TABLES)))
+
+
+def segmentNames(directory: Path) -> list[str]:
+    """
+    The segments that are not sealed, in the order in which each process made
+    them.
+    """
+    paths = segmentPaths(directory / SEGMENTS)
+    return [os.path.basename(path).removesuffix(SUFFIX) for path in paths if path.endswith(SUFFIX)]
+
+
+def segmentPath(directory: Path, name: str) -> Path:
+    """
+    Where the segment of that name is, unless it is sealed.
+    """
+    return directory / SEGMENTS / (name + SUFFIX)
+
+
+def damagedPaths(directory: Path) -> list[str]:
+    """
+    The segments that were set aside because they could not be sealed.
+    """
+    return sorted(map(str, directory.joinpath(SEGMENTS).glob("*" + DAMAGED_SUFFIX)))
+
+
+def sealedFiles(directory: Path, table: Table, leftOut: Iterable[str] = ()) -> list[SealedFile]:
+    """
+    The Parquet files of a table, by hour and by name.
+
+    @param leftOut: names of segments whose files are not wanted.
+    """
+    unwanted = frozenset(leftOut)
+    return sorted(file for file in _files(directory / table.name) if file.name not in unwanted)
+
+
+def processAndNumber(name: str) -> tuple[str, int] | None:
+    """
+    Which process has made a segment, and which of its segments it is.
+
+    @return: L{None} if the name says neither, as for a file that somebody else
+        has put there.
+    """
+    process, _, number = name.rpartition("-")
+    return (process, int(number)) if process and number.isascii() and number.isdigit() else None
+
+
+def _files(directory: Path) -> Iterator[SealedFile]:
+    for day in _entries(str(directory), "dt="):
+        for hour in _entries(day.path, "hour="):
+            try:
+                moment = datetime.strptime(day.name + hour.name, "dt=%Y-%m-%dhour=%H").replace(tzinfo=UTC)
+            except ValueError:
+                continue
+            for file in _entries(hour.path, ""):
+                # Whoever seals begins names with a dot until a file is whole.
+                if file.name.endswith(PARQUET_SUFFIX) and not file.name.startswith("."):
+                    try:
+                        sizeBytes = file.stat().st_size
+                    except FileNotFoundError:
+                        continue
+                    name = file.name.removesuffix(PARQUET_SUFFIX)
+                    yield SealedFile(int(moment.timestamp()) * 1_000_000, name, file.path, sizeBytes)
+
+
+def _entries(directory: str, prefix: str) -> list[os.DirEntry[str]]:
+    """
+    What is in a directory, which may have been removed for want of room.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return [entry for entry in entries if entry.name.startswith(prefix)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,171 @@
+# -*- test-case-name: tests.test_pyspark_admission -*-
+"""
+Reads files, as Arrow batches of the columns that are wanted.  Runs wherever
+Spark has its workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import evolve
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
+from admission.metrics.arrow import arrowSchema, arrowTable
+from admission.metrics.schema import TABLES, Table
+from admission.metrics.segments import SUFFIX, Segment
+
+from .files import DAMAGED_SUFFIX, sealedFiles
+from .options import Options
+
+BATCH_ROWS = 1 << 15
+
+Tell = Callable[[str, str], object]
+"""Is told of a file that cannot be read, and why."""
+
+
+class FileReader:
+    """
+    Reads the files of one table.
+
+    A file that is damaged is told of and left, with what came before the
+    damage; the others are read all the same.  One that may not be read is an
+    error: it is whole, and only the user can help.
+    """
+
+    def __init__(self, options: Options, table: Table, names: Sequence[str], tell: Tell) -> None:
+        """
+        @param options: which rows.
+        @param table: of which table.
+        @param names: the columns to have, in order.
+        """
+        self._options = options
+        self._table = table
+        self._names = list(names)
+        self._tell = tell
+        types = {column.name: _plain(column.type) for column in arrowSchema(table)}
+        others = [*(["ts"] if options.range.isBounded else []), *([] if options.brokerId is None else ["broker_id"])]
+        self._schema = pa.schema([(name, types[name]) for name in dict.fromkeys([*names, *others])])
+
+    def read(self, path: str) -> Iterator[pa.RecordBatch]:
+        """
+        The rows of a Parquet file or of a segment.  A segment that has been
+        sealed meanwhile is read from its Parquet files.
+
+        @raise PermissionError: if the file may not be read, with the remedy.
+        """
+        try:
+            for batch in self._segment(path) if path.endswith(SUFFIX) else self._parquet(path):
+                chosen = self._chosen(_conform(batch, self._schema))
+                if chosen.num_rows:
+                    yield chosen.select(self._names)
+        except FileNotFoundError:
+            if not path.endswith(SUFFIX):
+                self._tell(path, "has been removed")
+            elif os.path.exists(path + DAMAGED_SUFFIX):
+                self._tell(path + DAMAGED_SUFFIX, "was set aside when it could not be sealed")
+            else:
+                yield from self._sealedMeanwhile(Path(path).stem)
+        except PermissionError as error:
+            raise PermissionError(
+                f"{path} may not be read: run Spark as the user that records, or let its user read the recording"
+            ) from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._tell(path, f"cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
+
+    def _sealedMeanwhile(self, name: str) -> Iterator[pa.RecordBatch]:
+        for file in sealedFiles(self._options.directory, self._table):
+            if file.name == name and self._options.range.overlaps(file.hour, file.endOfHour):
+                yield from self.read(file.path)
+
+    def _segment(self, path: str) -> Iterator[pa.RecordBatch]:
+        segment = Segment.load(path)
+        found = None if segment is None else arrowTable(segment, self._table)
+        if found is not None:
+            yield from found.to_batches(BATCH_ROWS)
+
+    def _parquet(self, path: str) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(path) as file:
+            present = set(file.schema_arrow.names)
+            yield from file.iter_batches(BATCH_ROWS, columns=[name for name in self._schema.names if name in present])
+
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        since, until, brokerId = self._options.range.since, self._options.range.until, self._options.brokerId
+        if since is not None:
+            batch = batch.filter(pc.greater_equal(batch["ts"], _timestamp(since)))
+        if until is not None:
+            batch = batch.filter(pc.less(batch["ts"], _timestamp(until)))
+        if brokerId is not None:
+            batch = batch.filter(pc.equal(batch["broker_id"], brokerId))
+        return batch
+
+
+def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Put small batches together: each costs Spark some milliseconds, and a quiet
+    server's files are small.
+    """
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows += batch.num_rows
+        if rows >= BATCH_ROWS:
+            yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
+            gathered, rows = [], 0
+    if gathered:
+        yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
+
+
+def problemsOf(options: Options, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """
+    What cannot be read of C{paths}, found out by reading all of them.
+
+    @param paths: Parquet files of any tables, segments, and segments that were
+        set aside.
+    """
+    problems: dict[str, str] = {}
+    everything = evolve(options, brokerId=None)
+    for path in paths:
+        if path.endswith(DAMAGED_SUFFIX):
+            problems[path] = "was set aside when it could not be sealed"
+            continue
+        directory = Path(path).relative_to(options.directory).parts[0]
+        for table in TABLES:
+            if path.endswith(SUFFIX) or directory == table.name:
+                names = [column.name for column in table.columns]
+                for _ in FileReader(everything, table, names, problems.setdefault).read(path):
+                    pass
+    if problems:
+        texts = [pa.array(values, pa.string()) for values in (problems.keys(), problems.values())]
+        yield pa.RecordBatch.from_arrays(texts, ["path", "problem"])
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """
+    The columns of C{schema}, as they are there.  One that is missing, as in
+    what an older version recorded, has nulls.
+    """
+    present = set(batch.schema.names)
+    arrays = [
+        batch[column.name].cast(column.type) if column.name in present else pa.nulls(batch.num_rows, column.type)
+        for column in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    """
+    What Spark takes: it knows no dictionaries.
+    """
+    return type.value_type if pa.types.is_dictionary(type) else type
+
+
+def _timestamp(microseconds: int) -> pa.Scalar:
+    return pa.scalar(microseconds, pa.timestamp("us", "UTC"))

@@ -1,0 +1,147 @@
+# -*- test-case-name: tests.test_pyspark_admission -*-
+"""
+What C{spark.readStream} reads.
+
+Only what is sealed: a segment's rows come once it is.  An offset says for each
+process which of its segments was the last.  It never goes beyond one that is
+not sealed, so that nothing can be sealed behind it, and the rows of a process
+come in the order of its segments.  Processes of which nothing is left are
+forgotten, since no file of theirs will come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from admission.metrics.schema import Table
+
+from .batch import packed, readPaths
+from .files import SealedFile, processAndNumber, sealedFiles, segmentNames
+from .options import PROBLEMS, Options
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch  # type: ignore[import-untyped]
+
+Offset = dict[str, int]
+"""By process, the number of the last segment whose rows have been read."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    Reads Parquet files as they come.
+    """
+
+    def __init__(self, options: Options, names: Iterable[str]) -> None:
+        """
+        @param names: the columns to have.
+        @raise ValueError: if C{options} are for what cannot be streamed.
+        """
+        if options.table is None:
+            raise ValueError(f"{PROBLEMS} cannot be streamed: use spark.read")
+        if options.segments is not None:
+            raise ValueError("segments cannot be streamed: leave the option out, and they come once they are sealed")
+        self._options = options
+        self._table: Table = options.table
+        self._names = tuple(names)
+        self._target: Offset | None = None
+
+    def initialOffset(self) -> Offset:
+        """
+        See L{DataSourceStreamReader}: before everything.
+        """
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """
+        See L{DataSourceStreamReader}.
+        """
+        most = self._options.filesPerTrigger
+        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """
+        See L{SupportsTriggerAvailableNow}.
+        """
+        self._target = self._settled()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """
+        See L{DataSourceStreamReader}.
+        """
+        target = self._settled() if self._target is None else self._target
+        # What was read is read, though a file be gone that said so.
+        end = {process: max(start.get(process, 0), number) for process, number in target.items()}
+        if isinstance(limit, ReadMaxFiles):
+            end = self._shortened(start, end, limit.max_files)
+        # Spark compares offsets as texts.
+        return {process: end[process] for process in sorted(end) if end[process]}
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """
+        See L{DataSourceStreamReader}.  What has been removed since C{end} was
+        decided on is not there.
+        """
+        within = self._options.range.overlaps
+        files = [file for _, _, files in self._between(start, end) for file in files]
+        return packed(file for file in files if within(file.hour, file.endOfHour))
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """
+        See L{DataSourceStreamReader}.
+        """
+        return readPaths(self._options, self._names, partition.value or ())
+
+    def _settled(self) -> Offset:
+        """
+        How far every process has come for good.
+
+        Files are looked for before segments.  One that is there, and whose
+        segment is not, has all its siblings from then on.
+        """
+        last: Offset = {}
+        for process, number in self._files():
+            last[process] = max(number, last.get(process, 0))
+        for process, number in filter(None, map(processAndNumber, segmentNames(self._options.directory))):
+            last[process] = min(number - 1, last.get(process, 0))
+        return last
+
+    def _shortened(self, start: Offset, end: Offset, mostFiles: int) -> Offset:
+        shortened = {process: start.get(process, 0) for process in end}
+        count = 0
+        for process, number, files in self._between(start, end):
+            count += len(files)
+            # One segment at least, or there would be no end to it.
+            if count > max(mostFiles, len(files)):
+                return shortened
+            shortened[process] = number
+        return end
+
+    def _between(self, start: Offset, end: Offset) -> list[tuple[str, int, list[SealedFile]]]:
+        """
+        The segments after C{start} until C{end}, and their files: by time as
+        far as those of a process are one after the other.
+        """
+        hours: dict[str, int] = {}
+        placed = []
+        for (process, number), files in sorted(self._files().items()):
+            if start.get(process, 0) < number <= end.get(process, 0):
+                hours[process] = max(hours.get(process, 0), files[-1].hour)
+                placed.append((hours[process], process, number, files))
+        return [(process, number, files) for _, process, number, files in sorted(placed)]
+
+    def _files(self) -> dict[tuple[str, int], list[SealedFile]]:
+        found: dict[tuple[str, int], list[SealedFile]] = {}
+        for file in sealedFiles(self._options.directory, self._table):
+            known = processAndNumber(file.name)
+            if known is not None:
+                found.setdefault(known, []).append(file)
+        return found

@@ -1,0 +1,74 @@
+# -*- test-case-name: tests.test_offline_aggregate -*-
+"""
+Results as files: the same results make the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import csv, parquet
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+DIGITS = 9
+"""After the point; sums of fractions differ beyond, by who was added first."""
+
+
+class OutputError(Exception):
+    """
+    Results cannot be written, in words for the operator.
+    """
+
+
+def rounded(frame: DataFrame) -> DataFrame:
+    """
+    All fractions with L{DIGITS} digits after the point.
+    """
+    fractions = {name: F.round(F.col(f"`{name}`"), DIGITS) for name, type in frame.dtypes if type == "double"}
+    return frame.withColumns(fractions)
+
+
+def ordered(frame: DataFrame) -> DataFrame:
+    """
+    The rows by all their columns, from the left.
+    """
+    return frame.orderBy(*(F.col(f"`{name}`") for name in frame.columns))
+
+
+def writeResult(frame: DataFrame, directory: str | Path, name: str) -> tuple[Path, Path]:
+    """
+    Write one result, rounded and in order, as C{NAME.parquet} and C{NAME.csv}.
+    Each file is there whole or as it was before.  The result goes through this
+    process, so that it is for results, not for events.
+
+    @param directory: on this machine, wherever Spark runs; made if need be.
+    @return: the two files.
+    @raise OutputError: if they cannot be written.
+    """
+    table = ordered(rounded(frame)).toArrow()
+    root = Path(directory)
+    writers: tuple[tuple[str, Callable[[pa.Table, str], None]], ...] = (
+        ("parquet", parquet.write_table),
+        ("csv", csv.write_csv),
+    )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        paths = [_writeWhole(root / f"{name}.{suffix}", table, write) for suffix, write in writers]
+    except OSError as error:
+        raise OutputError(f"results cannot be written to {root}: {error}; name another directory") from error
+    return paths[0], paths[1]
+
+
+def _writeWhole(path: Path, table: pa.Table, write: Callable[[pa.Table, str], None]) -> Path:
+    # Spark takes files whose names begin with a dot for none.
+    unfinished = path.with_name(f".{path.name}.tmp")
+    try:
+        write(table, str(unfinished))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,212 @@
+# -*- test-case-name: tests.test_offline_recording -*-
+"""
+What a server has recorded, as the jobs read it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING
+
+from attrs import define
+from pyspark.sql.types import DateType, IntegerType, StructField, StructType
+
+from admission.interfaces import CONNECTION
+from admission.metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, TABLES, Table
+from pyspark_admission.columns import columnsOf
+from pyspark_admission.files import PARQUET_SUFFIX, sealedFiles, segmentNames
+from pyspark_admission.options import PROBLEMS, Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+_CONNECTION = ["broker_id", "boot_id", "conn_id"]
+
+_HOUR = 3_600_000_000
+
+_PARTS = 1_000_000
+"""In how many parts clients are divided for a sample of them."""
+
+_SAMPLE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(%?)\s*", re.ASCII)
+_SAMPLE_FORM = "write a fraction of the clients, as 0.1 or 10%, above 0 and up to 1"
+
+
+class RecordingError(Exception):
+    """
+    A recording cannot be read as it was asked for, in words for the operator.
+    """
+
+
+@define(eq=False)
+class Recording:
+    """
+    The recording in a directory, which has to be there under the same path
+    wherever Spark works.
+
+    What is sealed is read by Spark itself, several times as fast as through the
+    data source, which reads the segments that are not.  Each of the methods
+    below looks for files when it is called; what is sealed or begun after that
+    changes nothing, but that a segment that is being written grows.
+
+    A file that cannot be read is left out, and L{problems} tells of it.
+
+    @ivar session: what reads it.
+    @ivar options: which part of it.
+    @ivar sample: which share of the clients, from 0 to 1.
+    """
+
+    session: SparkSession
+    options: Options
+    sample: Fraction
+
+    @classmethod
+    def open(
+        cls,
+        session: SparkSession,
+        directory: str,
+        since: str | None = None,
+        until: str | None = None,
+        sample: str | float | None = None,
+    ) -> Recording:
+        """
+        Find out what there is.
+
+        @param directory: what was given to C{--export spark:DIRECTORY}.
+        @param since: the first moment, as
+            L{pyspark_admission.options.parseMoment} takes it.
+        @param until: the first moment after it.
+        @param sample: take this share of the clients, C{"0.1"} or C{"10%"}:
+            always the same ones, and all that they did.
+        @raise RecordingError: if there is no recording, or for anything that
+            makes no sense, with the remedy.
+        """
+        given = {"path": directory, "since": since, "until": until}
+        try:
+            options = Options.parse({name: text for name, text in given.items() if text is not None})
+        except ValueError as error:
+            raise RecordingError(str(error)) from error
+        found = cls(session, options, Fraction(1) if sample is None else parseSample(str(sample)))
+        if not segmentNames(options.directory) and not any(sealedFiles(options.directory, table) for table in TABLES):
+            raise RecordingError(f"nothing has been recorded in {directory}: has its server been used since?")
+        return found
+
+    def requests(self) -> DataFrame:
+        """
+        A row for each request, and for each connection that was put to the
+        policies.
+        """
+        return self._sampled(self._read(REQUESTS))
+
+    def connections(self) -> DataFrame:
+        """
+        A row for each connection that was opened or closed.
+        """
+        return self._sampled(self._read(CONNECTIONS))
+
+    def limits(self) -> DataFrame:
+        """
+        A row for each limit that was set or removed.
+        """
+        return self._read(LIMITS)
+
+    def sensors(self) -> DataFrame:
+        """
+        A row for each sample of a sensor.
+        """
+        return self._read(SENSORS)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """
+        Read everything, and say what cannot be read.
+
+        @return: paths, and what is the matter with them.
+        """
+        rows = self._source(PROBLEMS).load(str(self.options.directory)).collect()
+        return sorted((row["path"], row["problem"]) for row in rows)
+
+    def _read(self, table: Table) -> DataFrame:
+        directory = self.options.directory
+        # Segments first: see pyspark_admission.files.
+        segments = segmentNames(directory)
+        sealed = self._sealed(table, segments) if sealedFiles(directory, table, segments) else None
+        if not segments and sealed is not None:
+            return sealed
+        unsealed = self._source(table.name).option("segments", ",".join(segments)).load(str(directory))
+        return unsealed if sealed is None else sealed.unionByName(unsealed)
+
+    def _sealed(self, table: Table, leftOut: Sequence[str]) -> DataFrame:
+        from pyspark.sql import functions
+
+        columns = columnsOf(table)
+        partitioned = StructType([*columns.fields, StructField("dt", DateType()), StructField("hour", IntegerType())])
+        reader = self.session.read.schema(partitioned).options(
+            ignoreCorruptFiles=True, ignoreMissingFiles=True, pathGlobFilter="*.parquet"
+        )
+        rows = reader.parquet(_literally(str(self.options.directory / table.name)))
+        if leftOut:
+            names = [name + PARQUET_SUFFIX for name in leftOut]
+            rows = rows.where(~functions.col("_metadata.file_name").isin(names))
+        return self._within(rows).select(*columns.names)
+
+    def _within(self, rows: DataFrame) -> DataFrame:
+        """
+        The rows of the time that is asked for, without looking into the files
+        of other hours.
+        """
+        from pyspark.sql import functions
+
+        hour = functions.expr("unix_date(dt) * 24 + hour")
+        moment = functions.expr("unix_micros(ts)")
+        since, until = self.options.range.since, self.options.range.until
+        if since is not None:
+            rows = rows.where((hour >= since // _HOUR) & (moment >= since))
+        if until is not None:
+            rows = rows.where((hour <= until // _HOUR) & (moment < until))
+        return rows
+
+    def _source(self, tableName: str) -> DataFrameReader:
+        bounds = {"since": self.options.range.since, "until": self.options.range.until}
+        seconds = {name: str(Decimal(bound).scaleb(-6)) for name, bound in bounds.items() if bound is not None}
+        return self.session.read.format("admission").option("table", tableName).options(**seconds)
+
+    def _sampled(self, rows: DataFrame) -> DataFrame:
+        """
+        Choose by client, which is who sent the last request of a connection:
+        one that logs in is somebody else before.
+        """
+        if self.sample == 1:
+            return rows
+        from pyspark.sql import functions
+
+        # The event of the connection itself knows least of the client, whenever it came.
+        last = f"max_by(struct(principal, client_id), struct(not (kind <=> '{CONNECTION}'), seq))"
+        clients = self._read(REQUESTS).groupBy(*_CONNECTION).agg(functions.expr(last).alias("client"))
+        place = functions.expr(f"pmod(xxhash64(ifnull(client.principal, ''), ifnull(client.client_id, '')), {_PARTS})")
+        chosen = clients.where(place < ceil(self.sample * _PARTS))
+        return rows.join(chosen, _CONNECTION, "left_semi").select(*rows.columns)
+
+
+def parseSample(text: str) -> Fraction:
+    """
+    Read which share of the clients to take.
+
+    @param text: C{"0.1"} or C{"10%"}.
+    @return: above 0, and 1 at most.
+    @raise RecordingError: for anything else, with the right form.
+    """
+    match = _SAMPLE.fullmatch(text)
+    share = Fraction(0) if match is None else Fraction(match[1]) / (100 if match[2] else 1)
+    if not 0 < share <= 1:
+        raise RecordingError(f"{text!r} is no share of the clients: {_SAMPLE_FORM}")
+    return share
+
+
+def _literally(path: str) -> str:
+    """
+    A path that Spark does not take for a pattern.
+    """
+    return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)

@@ -1,0 +1,72 @@
+# -*- test-case-name: tests.test_offline_streaming -*-
+"""
+The same results as a recording grows: each run adds the minutes that are over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from ..metrics.schema import REQUESTS
+from .aggregate import clientMinutes
+from .clean import clean
+from .outputs import rounded
+from .throttling import throttleMinutes
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LATENESS = "1 hour"
+"""
+How much earlier than what was read last a request may be, to count.  Segments
+are sealed one after another, but not those of different servers, nor those that
+a server which was killed has left to the next run.
+"""
+
+CHECKPOINT = "_checkpoint"
+
+
+def clientMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> DataFrame:
+    """
+    L{admission.offline.aggregate.clientMinutes} of a stream, percentiles taken
+    from histograms: a minute comes once it is C{lateness} ago, and then once
+    only.  What is later than that is left out, as the stream's progress counts
+    in C{numRowsDroppedByWatermark}; only a batch has it all.
+
+    @param requests: a stream of the requests table, as it was recorded.
+    @param lateness: an interval as Spark writes it.
+    """
+    return rounded(clientMinutes(_watched(requests, lateness), isExact=False))
+
+
+def throttleMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> DataFrame:
+    """
+    L{admission.offline.throttling.throttleMinutes} of a stream; see
+    L{clientMinutesStream}.
+    """
+    return throttleMinutes(_watched(requests, lateness))
+
+
+def appendAvailable(results: DataFrame, directory: str, name: str) -> StreamingQuery:
+    """
+    Take what there is by now, and end: add the results to the Parquet files in
+    C{directory}, none twice and none left out, however often this runs and
+    wherever it was interrupted.
+
+    Where it has come to is kept in C{directory}, too: to begin again, remove
+    all of it.
+
+    @param results: what one of the functions above has returned.
+    @param directory: for these results alone.
+    @param name: of the query, in Spark's pages and logs.
+    @return: the query, to be waited for.
+    """
+    writer = results.writeStream.format("parquet").outputMode("append").queryName(name)
+    checkpoint = f"{directory.rstrip('/')}/{CHECKPOINT}"
+    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(directory)
+
+
+def _watched(requests: DataFrame, lateness: str) -> DataFrame:
+    return clean(requests, REQUESTS, REQUESTS.name).withWatermark("ts", lateness)
