@@ -54,6 +54,16 @@ def sealInProcess(directory: str, capBytes: int) -> SealReport:
     return SealReport.fromJson(process.stdout)
 
 
+def sealInline(directory: str, capBytes: int) -> SealReport:
+    """
+    Seal in this process, for one that has nothing better to do.
+    """
+    # Not before it is wanted: Arrow takes more memory than a server.
+    from .sealing import sealAll
+
+    return sealAll(directory, capBytes)
+
+
 class Sealer:
     """
     Closes segments and has them sealed: one thing at a time, in order.

@@ -10,7 +10,7 @@ a directory of its own, with one for each day and in it one for each hour.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,7 +27,7 @@ from admission.metrics.segmentheader import PAGE_BYTES, Header
 from admission.metrics.segments import SegmentWriter, segmentPaths
 from admission.units import formatBytes, parseBytes, parseSeconds
 
-from .sealer import Seal, Sealer, sealInProcess
+from .sealer import Seal, Sealer, sealInline, sealInProcess
 from .sealreport import SEGMENTS, SEGMENTS_SHARE
 from .segmentsupply import SegmentSupply
 
@@ -40,14 +40,20 @@ SEGMENTS_IN_CAP = 32
 SEAL_SHARE = 16
 """Sealing begins at the latest when segments that wait for it take this part of the bound."""
 
+_SEALS: Mapping[str, Seal] = {"process": sealInProcess, "inline": sealInline}
 
-def buildSpark(context: PolicyContext, directory: str, rotate: str = "60s", cap: str = "2GiB") -> SparkExporter:
+
+def buildSpark(
+    context: PolicyContext, directory: str, rotate: str = "60s", cap: str = "2GiB", sealing: str = "process"
+) -> SparkExporter:
     """
     Make a L{SparkExporter} of a description.
 
     @raise ValueError: for a duration or a size that makes no sense, or if a
         library is missing.
     """
+    if sealing not in _SEALS:
+        raise ValueError(f"sealing={sealing}: say {' or '.join(_SEALS)}")
     missing = [name for name in ("numpy", "pyarrow") if find_spec(name) is None]
     if missing:
         raise ValueError(f"Parquet files need {' and '.join(missing)}: install admission[spark]")
@@ -58,7 +64,9 @@ def buildSpark(context: PolicyContext, directory: str, rotate: str = "60s", cap:
         raise ValueError(f"rotate must be 1s at least, not {rotate}")
     if capBytes < SMALLEST_CAP_BYTES:
         raise ValueError(f"cap must be {formatBytes(SMALLEST_CAP_BYTES)} at least, not {cap}")
-    return SparkExporter(os.path.abspath(directory), context.clock, context.wallSeconds, rotateSeconds, capBytes)
+    return SparkExporter(
+        os.path.abspath(directory), context.clock, context.wallSeconds, rotateSeconds, capBytes, _SEALS[sealing]
+    )
 
 
 @implementer(IMetricsExporter)

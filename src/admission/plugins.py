@@ -199,6 +199,32 @@ def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
     return matching[0]
 
 
+def implementationOf(factory: Any) -> str:
+    """
+    By what name a process that looks for no plug-ins can import what
+    C{factory} builds with.
+
+    @return: the full name of a callable as in C{PolicyFactory.implementation},
+        or of the factory's class, which makes the same factory when it is
+        called without arguments.
+    @raise PolicyError: if there is no such name.
+    """
+    if isinstance(factory, PolicyFactory):
+        return factory.implementation
+    made = type(factory)
+    name = f"{made.__module__}.{made.__qualname__}"
+    try:
+        isFactory = IPolicyFactory.providedBy(namedAny(name)())  # type: ignore[no-untyped-call]
+    except Exception:
+        isFactory = False
+    if not isFactory:
+        raise PolicyError(
+            f"{factory.name!r} cannot be built by another process, which has only {name}() to make it with; "
+            "provide it as an admission.plugins.PolicyFactory"
+        )
+    return name
+
+
 def checkPolicy(interface: type[IPolicyFactory], description: str) -> None:
     """
     Find what is wrong with C{description} without building anything: its

@@ -151,7 +151,7 @@ producerIds = PolicyFactory(
 spark = PolicyFactory(
     IMetricsExporterFactory,
     name="spark",
-    format="spark:DIRECTORY[:rotate=60s][:cap=2GiB]",
+    format="spark:DIRECTORY[:rotate=60s][:cap=2GiB][:sealing=process|inline]",
     help="""
         Records every request, connection, change of limits and sensor sample for
         Spark: Parquet files by table, day and hour.  Needs admission[spark].
@@ -162,6 +162,9 @@ spark = PolicyFactory(
 
         The directory never takes more than cap: the oldest Parquet files go
         first.  Where there is no room for events they are dropped, and counted.
+
+        sealing=inline has the recording process seal by itself, for tools that
+        serve nobody.
     """,
     implementation="admission_plugins.spark.buildSpark",
 )

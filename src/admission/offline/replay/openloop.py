@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.test_replay_openloop -*-
+"""
+The same offered arrivals: every request is put to the candidate when it was put
+to the policies that were there, with what it took then.
+
+Clients that are held back send less, so for them this is no forecast: it may
+be wrong by orders of magnitude, see L{admission.offline.replay.closedloop}.  It
+is what a candidate would say to just these requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from .decisions import OPEN, decisionBatch, poisoned
+from .live import ADMITTED_AT_ONCE, LivePolicy
+from .offers import OPEN_GROUP, OPEN_ORDER
+from .ordered import Ordered, distinctRows, listsOf, numbersOf
+from .trials import Trial, TrialKey
+
+_KEPT = ("replay_key", "seq", "conn_id", "principal", "client_id", "kind", "at_us", "request_bytes", "response_bytes")
+
+
+def replayOpenLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+    """
+    Put requests to candidates.
+
+    @param batches: of L{admission.offline.replay.offers.OFFERS}, brought
+        together by C{OPEN_GROUP} and sorted by C{OPEN_ORDER} within.  Rows
+        without a key, and those that the candidate is not asked about, may be
+        anywhere.
+    @return: of L{admission.offline.replay.decisions.DECISIONS}.
+    @raise OutOfOrder: if they are not sorted so.
+    """
+    ordered = Ordered(OPEN_GROUP, OPEN_ORDER)
+    live: LivePolicy | None = None
+    for batch in batches:
+        isNoticed = numbersOf(batch.column("is_asked")) & numbersOf(batch.column("replay_key").is_valid())
+        isTold = numbersOf(batch.column("is_asked")) | numbersOf(batch.column("is_barred"))
+        yield from _letThrough(batch.filter(pa.array(isTold & ~isNoticed)), trials)
+        noticed = batch.filter(pa.array(isNoticed))
+        columns = _told(noticed)
+        answers: list[tuple[int, bool]] = []
+        begun = 0
+        trial: Trial | None = None
+        for (*trialKey, _, _), isNew, start, stop in ordered.runs(noticed):
+            ofGroup = trials[tuple(trialKey)]
+            if trial is not None and ofGroup is not trial:
+                yield _decided(trial, noticed.slice(begun, start - begun), answers)
+                answers, begun = [], start
+            trial = ofGroup
+            if isNew or live is None:
+                live = trial.begin(columns[0][start])
+            answers += map(live.answer, *(column[start:stop] for column in columns))
+        if trial is not None:
+            yield _decided(trial, noticed.slice(begun), answers)
+
+
+def _told(batch: pa.RecordBatch) -> list[list[Any]]:
+    """
+    For each argument of L{LivePolicy.answer} its values.
+    """
+    requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
+    atUs, requestBytes, responseBytes, serviceUs, isCounted = (
+        numbersOf(batch.column(name)).tolist()
+        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted")
+    )
+    asked: list[Any] = [requesters[place] for place in places.tolist()]
+    return [atUs, asked, requestBytes, responseBytes, serviceUs, listsOf(batch.column("producer_ids")), isCounted]
+
+
+def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+    """
+    The candidate is not asked about these, or takes no notice; they need no
+    order.
+    """
+    if not rows.num_rows:
+        return
+    found, places = distinctRows([rows.column(name) for name in OPEN_GROUP[:3]])
+    for index, trialKey in enumerate(found):
+        here = rows.filter(pa.array(places == index))
+        yield _decided(trials[trialKey], here, [ADMITTED_AT_ONCE] * here.num_rows)
+
+
+def _decided(trial: Trial, rows: pa.RecordBatch, answers: Sequence[tuple[int, bool]]) -> pa.RecordBatch:
+    delaysUs = np.array([delayUs for delayUs, _ in answers], np.int64)
+    isRefused = np.array([refused for _, refused in answers], bool)
+    isBarred = numbersOf(rows.column("is_barred"))
+    heldUs = numbersOf(rows.column("retained_us"))
+    if trial.hasSay:
+        heldUs = np.where(isRefused, delaysUs, np.maximum(delaysUs, heldUs))
+    nowhere = np.zeros(rows.num_rows, bool)
+    columns = {name: rows.column(name) for name in _KEPT}
+    seqs, atUs = numbersOf(rows.column("seq")), numbersOf(rows.column("at_us"))
+    return decisionBatch(
+        trial,
+        OPEN,
+        {
+            **columns,
+            "delay_us": delaysUs,
+            "held_us": heldUs,
+            "is_refused": isRefused,
+            "is_barred": isBarred,
+            "is_poisoned": poisoned(trial, seqs, atUs, trial.horizonSeconds),
+            "is_first": nowhere,
+            "is_exhausted": nowhere,
+        },
+    )

@@ -1,0 +1,224 @@
+# -*- test-case-name: tests.test_replay_trials -*-
+"""
+What each candidate is to be tried on, and under which limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from attrs import evolve, frozen
+
+from ...interfaces import IQuotaPolicy, QuotaEntity
+from ...plugins import PolicyError
+from ...quotas import Quotas
+from .boots import Boot, LimitChange
+from .candidates import Candidate, resolveCandidate
+from .clock import VirtualClock
+from .live import REFUSABLE, LivePolicy
+
+TrialKey = tuple[str, str, str]
+"""The label of a candidate, a broker and a boot."""
+
+RECORDED = "recorded "
+"""What the label of a policy in force begins with; its name follows."""
+
+_Policies = Sequence[tuple[str, IQuotaPolicy]]
+_Described = Mapping[tuple[QuotaEntity, str], float]
+
+
+@frozen
+class Trial:
+    """
+    One candidate in one boot.  It can be pickled.
+
+    A candidate takes the place of every policy with a say that has the name of
+    its plug-in.  All others stay, with the delays and refusals that they are
+    recorded with.
+
+    The limits are those that would have been in force had the server been
+    started with the candidate's description in place of the recorded one:
+
+      - what the candidate's description sets is so, whatever was recorded for
+        the same entity and limit,
+      - what a recorded description has set is gone with that description,
+      - every other limit, from the configuration or set while the server ran,
+        holds when it was in force.
+
+    A candidate has a say even if its description makes it a shadow, since it is
+    to be judged.  Only the identity gate's trials of shadows have none.
+
+    @ivar candidate: what is tried.
+    @ivar boot: where.
+    @ivar changes: of the limits that the candidate knows.
+    @ivar replaced: which of the boot's policies it takes the place of.
+    @ivar retained: which others have a say.
+    @ivar hasSay: whether what it says is done.
+    @ivar isRecorded: whether it is the policy in force.
+    @ivar horizonSeconds: see L{IQuotaPolicy}.
+    """
+
+    candidate: Candidate
+    boot: Boot
+    changes: Sequence[LimitChange]
+    replaced: Sequence[int]
+    retained: Sequence[int]
+    hasSay: bool = True
+    isRecorded: bool = False
+    horizonSeconds: float | None = None
+
+    @property
+    def key(self) -> TrialKey:
+        """
+        What it is found by.
+        """
+        return self.candidate.label, self.boot.brokerId, self.boot.bootId
+
+    @property
+    def decisive(self) -> Sequence[int]:
+        """
+        Which of the boot's policies had a say.
+        """
+        return sorted({*self.retained, *(self.replaced if self.hasSay else ())})
+
+    def begin(self, atUs: int) -> LivePolicy:
+        """
+        Build the policy as it was before the first request.
+
+        @param atUs: the moment of that request, or one before it.
+        @raise PolicyError: see L{Candidate.build}.
+        """
+        clock = VirtualClock()
+        clock.rightNow = atUs / 1e6
+        boot = self.boot
+        policy = self.candidate.build(clock, boot.quotaWindows, boot.quotaWindowSeconds)
+        # Who has no say refuses nobody, and is told of everything.
+        refusable = REFUSABLE if self.hasSay else ()
+        return LivePolicy(policy, clock, self.changes, boot.mostDelayUs, refusable)
+
+    def unlimited(self) -> Sequence[int]:
+        """
+        When there was no limit at all, so that no policy was asked anything:
+        the moments when that began, ended, began again and so on.
+        """
+        inForce = {(each.entity, each.name) for each in self.boot.changes if each.isStart and each.value is not None}
+        moments: list[int] = [] if inForce else [-(2**62)]
+        for each in self.boot.changes:
+            if each.isStart:
+                continue
+            (inForce.discard if each.value is None else inForce.add)((each.entity, each.name))
+            if bool(inForce) is bool(len(moments) % 2):
+                moments.append(each.atUs)
+        return moments
+
+
+def planTrials(candidates: Iterable[Candidate], boots: Collection[Boot]) -> dict[TrialKey, Trial]:
+    """
+    Every candidate in every boot.  For the driver: what it returns can be
+    pickled, and needs no plug-ins.
+
+    @raise PolicyError: if a policy cannot be built, or refuses a recorded
+        limit.
+    """
+    known: dict[str, Candidate] = {}
+    trials = []
+    for boot in boots:
+        recorded = _rebuilt(boot, known)
+        trials += [_tried(candidate, boot, recorded) for candidate in candidates]
+    return {trial.key: trial for trial in trials}
+
+
+def planRecorded(boots: Collection[Boot]) -> dict[TrialKey, Trial]:
+    """
+    Every policy that was in force, to be put to the test of the identity gate:
+    built from its description, with the limits that it had.
+
+    @raise PolicyError: if one cannot be built.
+    """
+    known: dict[str, Candidate] = {}
+    trials = [trial for boot in boots for trial in _recorded(boot, _rebuilt(boot, known), known)]
+    return {trial.key: trial for trial in trials}
+
+
+def _tried(candidate: Candidate, boot: Boot, recorded: _Policies) -> Trial:
+    described = _limitsOf(Quotas(recorded, VirtualClock(), inf))
+    own = _limitsOf(_build(candidate, boot))
+    changes = []
+    for change in boot.changes:
+        place = (change.entity, change.name)
+        if place in own:
+            continue
+        value = change.value
+        if value is not None and described.get(place) == value:
+            if change.isStart:
+                continue
+            # Taken back to what the description says, which here says nothing.
+            value = None
+        changes.append(LimitChange(change.atUs, change.entity, change.name, value, change.isStart))
+    decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
+    replaced = [index for index in decisive if boot.policyNames[index].partition("-#")[0] == candidate.name]
+    retained = [index for index in decisive if index not in replaced]
+    return _checked(Trial(candidate, boot, changes, replaced, retained))
+
+
+def _recorded(boot: Boot, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
+    described = _limitsOf(Quotas(recorded, VirtualClock(), inf))
+    # A server tells of the limits that descriptions set, too; where descriptions differ, each policy has its own.
+    changes = [
+        change
+        for change in boot.changes
+        if not (change.isStart and described.get((change.entity, change.name)) == change.value)
+    ]
+    decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
+    for index, (name, policy) in enumerate(recorded):
+        candidate = evolve(known[boot.policyDescriptions[index]], label=f"{RECORDED}{name}")
+        retained = [each for each in decisive if each != index]
+        yield _checked(Trial(candidate, boot, changes, [index], retained, hasSay=not policy.isShadow, isRecorded=True))
+
+
+def _rebuilt(boot: Boot, known: dict[str, Candidate]) -> _Policies:
+    """
+    The boot's policies as their descriptions make them.
+
+    @param known: descriptions that have been resolved before; to find plug-ins takes longer than to build them.
+    """
+    try:
+        for description in boot.policyDescriptions:
+            if description not in known:
+                known[description] = resolveCandidate(description)
+        return [
+            (name, _build(known[description], boot))
+            for name, description in zip(boot.policyNames, boot.policyDescriptions, strict=True)
+        ]
+    except PolicyError as error:
+        raise PolicyError(
+            f"a policy that was in force cannot be built again, and is needed to know its limits: {error}"
+        ) from error
+
+
+def _build(candidate: Candidate, boot: Boot) -> Any:
+    return candidate.build(VirtualClock(), boot.quotaWindows, boot.quotaWindowSeconds)
+
+
+def _limitsOf(policy: Any) -> _Described:
+    return {(entity, name): value for entity, values in policy.limits.items() for name, value in values.items()}
+
+
+def _checked(trial: Trial) -> Trial:
+    """
+    C{trial} with the limits that its policy knows, all of which it has taken.
+    """
+    candidate, boot = trial.candidate, trial.boot
+    policy = _build(candidate, boot)
+    known = [change for change in trial.changes if change.name in policy.limitNames]
+    for change in known:
+        try:
+            policy.configure(change.entity, {change.name: change.value})
+        except ValueError as error:
+            raise PolicyError(
+                f"{candidate.label!r} does not take a limit of boot {boot.bootId} of broker {boot.brokerId} ({error}); "
+                "set another one in its description"
+            ) from error
+    return evolve(trial, changes=known, horizonSeconds=policy.horizonSeconds)

@@ -1,0 +1,224 @@
+# -*- test-case-name: tests.test_synth -*-
+"""
+Recordings of servers that do not exist: clients from a seed, put before the
+real policies in virtual time, and recorded by the real exporter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+from twisted.internet.defer import execute
+
+from ..gate import Gate
+from ..interfaces import (
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IMetricsExporter,
+    IMetricsExporterFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    PolicyContext,
+)
+from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin, RequestEvent
+from ..metrics.recorder import MOST_SAMPLES, SAMPLE_SECONDS, EventRecorder
+from ..metrics.registry import SensorRegistry
+from ..plugins import PolicyError, buildPolicy, parseDescription
+from ..quotas import Quotas
+from ..units import formatBytes
+from .agenda import MICROSECONDS, Agenda
+from .synthconnection import CONNECTION_BYTES, SyntheticConnection
+from .synthpopulation import Population
+
+BROKER_ID = "synthetic"
+"""What says that a recording is not of a real server."""
+
+BEGIN_SECONDS = 1_704_067_200.0
+"""When recordings begin unless told otherwise: with the year 2024."""
+
+LARGEST_DELAY_SECONDS = 20.0
+"""As C{quota.throttle.max} has it."""
+
+SMALLEST_POOL_BYTES = 64 << 20
+"""The pool that there is unless another is asked for, or the connections need a larger one."""
+
+PROGRESS_ROWS = 100_000
+"""How often progress is told."""
+
+_STOPPED = "the server was stopped"
+_LEAST_CAP_BYTES = 1 << 30
+_CAP_BYTES_OF_EVENT = 512
+
+
+class RecordingFailed(Exception):
+    """
+    A recording cannot be made, or is not complete; in words.
+    """
+
+
+class SyntheticServer:
+    """
+    A server for a L{Population}: the real gate, pool and quota policies, and
+    requests that take as long as their drafts say.
+
+    It is simpler than a real one in that it is never busy: no request waits for
+    its turn or is slowed down by others, answers are taken at once, and a Fetch
+    is answered in full however little of a limit is left.  When it is asked for
+    something follows from the population and from how long it has held its
+    clients back.
+
+    Time is virtual and begins at zero.  The same arguments make the same
+    events.  Only C{producer-ids} has a chance of its own, so that nobody can
+    foresee which ids its filters take for known by mistake.
+
+    @ivar agenda: its time.
+    @ivar context: what exporters for it are built with.
+    @ivar origin: what is the same for all its events.
+    @ivar decisions: how many requests there have been of each decision.
+    """
+
+    recorder: EventRecorder
+
+    def __init__(
+        self,
+        population: Population,
+        quotas: Sequence[str] = (),
+        pool: str | None = None,
+        beginSeconds: float = BEGIN_SECONDS,
+    ) -> None:
+        """
+        @param quotas: the descriptions of quota policies.
+        @param pool: that of the memory pool; unless given, one that is large
+            enough for the connections.
+        @param beginSeconds: when it starts, in seconds since the epoch.
+        @raise ValueError: for a description that makes no sense, or a pool that
+            is too small for this population.
+        """
+        self.population = population
+        self.agenda = agenda = Agenda()
+        self.context = PolicyContext(agenda, lambda: beginSeconds + agenda.seconds())
+        self.decisions = dict.fromkeys((ADMIT, THROTTLE, REJECT, MUTE, EXPIRE), 0)
+        connectionBytes = population.clients * population.connections * CONNECTION_BYTES
+        poolDescription = pool or f"bounded:{formatBytes(max(SMALLEST_POOL_BYTES, 2 * connectionBytes))}"
+        self.pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, poolDescription, self.context)
+        if self.pool.sizeBytes <= connectionBytes:
+            raise ValueError(
+                f"the pool {poolDescription} is too small: the connections alone take {formatBytes(connectionBytes)}"
+            )
+        if self.pool.largestBytes < population.largestBytes:
+            raise ValueError(
+                f"the pool {poolDescription} hands out {formatBytes(self.pool.largestBytes)} at most, "
+                f"and requests have up to {formatBytes(population.largestBytes)}"
+            )
+        gateSeed = Random(f"{population.seed} gate").getrandbits(63)
+        self.gate = Gate(self.pool, agenda, Random(gateSeed))
+        self.quotas = Quotas(self._buildPolicies(quotas), agenda, LARGEST_DELAY_SECONDS)
+        self.origin = Origin(
+            BROKER_ID,
+            f"{BROKER_ID}-{population.seed}",
+            gateSeed,
+            self.quotas.policyNames,
+            list(quotas),
+            self.context.quotaWindows,
+            self.context.quotaWindowSeconds,
+            LARGEST_DELAY_SECONDS,
+            poolDescription,
+        )
+        self._progress: Callable[[int, float], None] | None = None
+        self._nextProgress = PROGRESS_ROWS
+
+    @property
+    def requestCount(self) -> int:
+        """
+        How many requests have been recorded, connections that were put to the
+        policies included.
+        """
+        return sum(self.decisions.values())
+
+    def run(self, exporter: IMetricsExporter, progress: Callable[[int, float], None] | None = None) -> None:
+        """
+        Run, once, for as long as the population says.
+
+        @param exporter: is told of everything; built with C{context}.
+        @param progress: told, every L{PROGRESS_ROWS} or so, how many events
+            have been recorded and how many seconds have passed.
+        @raise OSError: if the exporter cannot start.
+        @raise RecordingFailed: if it dropped anything.
+        """
+        registry = SensorRegistry()
+        self._progress = progress
+        self.recorder = EventRecorder([("spark", exporter)], self.agenda, registry)
+        # What would wait in a thread is done at once: virtual time can stand still.
+        self.recorder.start(self.origin, execute)
+        self.gate.addSensors(registry)
+        self.quotas.addSensors(registry)
+        self.recorder.addSensors(registry)
+        for entity, limits in self.quotas.limits.items():
+            self.recorder.limitsChanged(entity, limits)
+        self.quotas.start()
+        connections = [SyntheticConnection(self, stream) for stream in self.population.streams()]
+        for connection in connections:
+            self.agenda.at(connection.stream.openedUs, connection.open)
+        self.agenda.runUntil(round(self.population.seconds * MICROSECONDS))
+        for connection in connections:
+            connection.leave(_STOPPED)
+        self.quotas.stop()
+        self.gate.close()
+        self.recorder.stop()
+        if exporter.droppedEvents:
+            raise RecordingFailed(f"there was no room for {exporter.droppedEvents} events; see that the disk has more")
+
+    def answered(self, event: RequestEvent) -> None:
+        """
+        For connections: a request is over.
+        """
+        self.decisions[event.decision] += 1
+        self.recorder.requestAnswered(event)
+        if self._progress is not None and event.seq >= self._nextProgress:
+            self._nextProgress += PROGRESS_ROWS
+            self._progress(event.seq, self.agenda.seconds())
+
+    def _buildPolicies(self, descriptions: Sequence[str]) -> list[tuple[str, IQuotaPolicy]]:
+        policies: list[tuple[str, IQuotaPolicy]] = []
+        for description in descriptions:
+            name = parseDescription(description)[0]
+            others = sum(each.partition("-#")[0] == name for each, _ in policies)
+            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, self.context)
+            policies.append((f"{name}-#{others + 1}" if others else name, policy))
+        return policies
+
+
+def recordSynthetic(
+    directory: str | Path, server: SyntheticServer, progress: Callable[[int, float], None] | None = None
+) -> None:
+    """
+    Run C{server} and record it, as a real one is recorded by C{--export spark:DIRECTORY}.
+
+    @param directory: where there is nothing yet.
+    @param progress: see L{SyntheticServer.run}.
+    @raise RecordingFailed: if that cannot be done.
+    """
+    path = Path(directory)
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RecordingFailed(f"{path} is there already; name a directory that is empty or not there yet")
+        server.run(_exporterTo(path, server), progress)
+    except PolicyError as error:
+        # The path, or what is not installed; nobody has written that description.
+        raise RecordingFailed(str(error.__cause__ or error)) from error
+    except OSError as error:
+        raise RecordingFailed(f"{path} cannot be written to: {error.strerror or error}") from error
+
+
+def _exporterTo(path: Path, server: SyntheticServer) -> IMetricsExporter:
+    population = server.population
+    # The exporter keeps a bound by removing what is old, which must not happen here.
+    events = population.offeredRequests + population.seconds / SAMPLE_SECONDS * MOST_SAMPLES
+    capBytes = max(_LEAST_CAP_BYTES, int(events) * _CAP_BYTES_OF_EVENT)
+    quoted = "".join(f"\\{each}" if each in ":=\\" else each for each in str(path))
+    # Segments are as long as they are large: virtual minutes pass quickly.
+    description = f"spark:{quoted}:rotate=3650d:cap={capBytes}:sealing=inline"
+    exporter: IMetricsExporter = buildPolicy(IMetricsExporterFactory, description, server.context)
+    return exporter

@@ -1,0 +1,342 @@
+"""
+A server and its clients, told as simply as possible, to hold replays against;
+and a replay from beginning to end as Spark would do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import define, field, frozen
+from twisted.internet.task import Clock
+
+from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Request, Usage
+from admission.offline.replay.boots import BOOT_COLUMNS, GAPS, LIMIT_COLUMNS, Boot, bootsOf, findGaps, summarizeBoots
+from admission.offline.replay.closedloop import replayClosedLoop
+from admission.offline.replay.decisions import DECISIONS
+from admission.offline.replay.identity import VERDICT_COLUMNS
+from admission.offline.replay.keys import addComponents, findComponents, findLinks
+from admission.offline.replay.offers import (
+    CLOSED_GROUP,
+    CLOSED_ORDER,
+    COLUMNS,
+    OPEN_GROUP,
+    OPEN_ORDER,
+    makeOffers,
+)
+from admission.offline.replay.openloop import replayOpenLoop
+from admission.offline.replay.trials import Trial, TrialKey
+from admission.plugins import buildPolicy
+from admission.quotas import Quotas
+
+WALL_OFFSET_US = 1_700_000_000_000_000
+
+_TYPES: Mapping[str, pa.DataType] = {
+    **dict.fromkeys(("broker_id", "boot_id", "peer", "principal", "client_id", "kind", "decision"), pa.string()),
+    **dict.fromkeys(("policy", "user", "ip", "limit_name", "changed_by"), pa.string()),
+    **dict.fromkeys(("policy_names", "policy_descriptions"), pa.list_(pa.string())),
+    **dict.fromkeys(("producer_ids", "policy_delays_us"), pa.list_(pa.int64())),
+    "is_counted": pa.bool_(),
+    "ts": pa.timestamp("us", "UTC"),
+    "value": pa.float64(),
+}
+
+REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, *BOOT_COLUMNS, *VERDICT_COLUMNS)))
+
+
+def tableOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> pa.Table:
+    """
+    Rows as Spark hands them to Python; what they do not say is null.
+    """
+    return pa.table({name: pa.array([row.get(name) for row in rows], _TYPES.get(name, pa.int64())) for name in columns})
+
+
+@frozen
+class Step:
+    """
+    What a client does next, whatever the server makes of it.
+
+    @ivar thinkUs: how long it waits after it may.
+    @ivar sizeBytes: how large its request is.
+    @ivar workUs: how long the server works on it.
+    @ivar answerUs: how long the answer then takes.
+    @ivar identities: the producer ids in it.
+    """
+
+    thinkUs: int
+    sizeBytes: int
+    workUs: int
+    answerUs: int
+    kind: str = "Produce"
+    identities: tuple[int, ...] = ()
+
+
+@frozen
+class Client:
+    """
+    A connection, and whose it is.
+
+    @ivar number: the connection's; its steps depend on it alone.
+    @ivar beginsUs: when it is opened.
+    """
+
+    number: int
+    principal: str
+    clientId: str
+    peer: str = "192.0.2.1"
+    beginsUs: int = 0
+
+
+Steps = Callable[[Client], Iterator[Step]]
+
+
+@define
+class Recording:
+    """
+    What was recorded of a server.
+
+    @ivar rows: of the requests table.
+    @ivar limits: of the limits table.
+    """
+
+    horizonUs: int
+    rows: list[dict[str, Any]] = field(factory=list)
+    limits: list[dict[str, Any]] = field(factory=list)
+
+    def throttledUs(self, policy: int = 0) -> tuple[int, int, int]:
+        """
+        How many requests there were, how many of them a policy held back, and
+        for how long in all.
+        """
+        delays = [row["policy_delays_us"][policy] for row in self.rows if row["policy_delays_us"]]
+        return len(self.rows), sum(delay > 0 for delay in delays), sum(delays)
+
+    def boots(self) -> list[Boot]:
+        """
+        What is known of its one boot.
+        """
+        summaries = pa.Table.from_batches(summarizeBoots(tableOf(self.rows, BOOT_COLUMNS).to_batches(700)))
+        numbers = sorted(
+            (row["broker_id"], row["boot_id"], row["seq"], row["mono_us"]) for row in (*self.rows, *self.limits)
+        )
+        numbered = pa.table(
+            dict(zip(("broker_id", "boot_id", "seq", "mono_us"), zip(*numbers, strict=True), strict=True))
+        )
+        gaps = pa.Table.from_batches(findGaps(numbered.to_batches(300)), GAPS)
+        [boot] = bootsOf(summaries, tableOf(self.limits, LIMIT_COLUMNS), gaps)
+        return [boot]
+
+
+@frozen
+class Change:
+    """
+    A limit that is set while the server runs, or with L{None} removed.
+    """
+
+    atUs: int
+    entity: QuotaEntity
+    name: str
+    value: float | None
+
+
+def serve(
+    policies: Mapping[str, str],
+    clients: Iterable[Client],
+    steps: Steps,
+    horizonUs: int,
+    changes: Sequence[Change] = (),
+    quotaWindows: int = 11,
+    mostDelaySeconds: float = 1e6,
+) -> Recording:
+    """
+    Let clients send requests, each when it has the answer to the last one and
+    has thought, until C{horizonUs}.
+
+    @param policies: names and descriptions.
+    @return: what an exporter would have recorded.
+    """
+    clock = Clock()
+    context = PolicyContext(clock, clock.seconds, None, quotaWindows, 1.0)
+    built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
+    quotas = Quotas(built, clock, mostDelaySeconds)
+    recording = Recording(horizonUs)
+    boot = {
+        "broker_id": "1",
+        "boot_id": "boot",
+        "policy_names": list(policies),
+        "policy_descriptions": list(policies.values()),
+        "quota_windows": quotaWindows,
+        "quota_window_us": 1_000_000,
+        "throttle_max_us": round(mostDelaySeconds * 1e6),
+    }
+
+    def tellLimit(atUs: int, entity: QuotaEntity, name: str, value: float | None, changedBy: str | None) -> None:
+        seq = len(recording.rows) + len(recording.limits) + 1
+        recording.limits.append(
+            {
+                **boot,
+                "seq": seq,
+                "mono_us": atUs,
+                "user": entity.user,
+                "client_id": entity.clientId,
+                "ip": entity.ip,
+                "limit_name": name,
+                "value": value,
+                "changed_by": changedBy,
+            }
+        )
+
+    for entity, limits in quotas.limits.items():
+        for name, value in limits.items():
+            tellLimit(0, entity, name, value, None)
+    waiting = list(changes)
+    heap: list[Any] = []
+    for client in clients:
+        each = steps(client)
+        step = next(each)
+        arrivedUs = client.beginsUs + step.thinkUs
+        heap.append((arrivedUs + step.workUs, client.number, arrivedUs, client, step, each))
+    heapify(heap)
+    while heap and heap[0][0] <= horizonUs:
+        decidedUs, _, arrivedUs, client, step, each = heappop(heap)
+        while waiting and waiting[0].atUs <= decidedUs:
+            change = waiting.pop(0)
+            clock.rightNow = change.atUs / 1e6
+            quotas.configure(change.entity, {change.name: change.value})
+            tellLimit(change.atUs, change.entity, change.name, change.value, "admin")
+        clock.rightNow = decidedUs / 1e6
+        isConnection = step.kind == CONNECTION
+        request = Request(step.kind, client.principal, client.clientId, client.peer, step.sizeBytes, step.identities)
+        row: dict[str, Any] = {
+            **boot,
+            "seq": len(recording.rows) + len(recording.limits) + 1,
+            "ts": WALL_OFFSET_US + arrivedUs,
+            "mono_us": arrivedUs,
+            "conn_id": client.number,
+            "peer": client.peer,
+            "principal": client.principal,
+            "client_id": client.clientId,
+            "kind": step.kind,
+            "request_bytes": step.sizeBytes,
+            "response_bytes": 0,
+            "service_us": step.workUs,
+            "producer_ids": list(step.identities),
+            "sent_mono_us": decidedUs + step.answerUs,
+            "decision": "admit",
+            "policy_delays_us": [],
+            "throttle_ms": 0,
+        }
+        delayUs = 0
+        if quotas.isLimiting:
+            row["decided_mono_us"] = decidedUs
+            decision = quotas.decide(request) if step.kind in ("Produce", "Fetch") else None
+            if decision is not None and not decision.admitted:
+                delayUs = round(decision.delaySeconds * 1e6)
+                policy = decision.reason.partition(":")[0]
+                row.update(
+                    decision="reject",
+                    policy=policy,
+                    policy_delays_us=[delayUs if name == policy else 0 for name in policies],
+                    throttle_ms=-(-delayUs // 1000),
+                )
+            else:
+                usage = Usage(step.sizeBytes, 0, step.workUs / 1e6, int(isConnection))
+                charge = quotas.record(request, usage)
+                delayUs = round(charge.delaySeconds * 1e6)
+                row.update(
+                    policy_delays_us=[round(share * 1e6) for share in charge.shares],
+                    throttle_ms=-(-delayUs // 1000),
+                    decision="throttle" if delayUs else "admit",
+                    is_counted=True,
+                )
+        recording.rows.append(row)
+        step = next(each)
+        nextUs = max(row["sent_mono_us"], decidedUs + delayUs) + step.thinkUs
+        heappush(heap, (nextUs + step.workUs, client.number, nextUs, client, step, each))
+    return recording
+
+
+def steadySteps(seed: int = 7, thinkMs: float = 80.0, sizeBytes: int = 20_000) -> Steps:
+    """
+    Clients that think for a while and send requests of different sizes.
+    """
+
+    def steps(client: Client) -> Iterator[Step]:
+        random = Random(f"{seed} {client.number}")
+        while True:
+            yield Step(
+                1 + round(random.expovariate(1 / thinkMs) * 1000),
+                1 + round(random.lognormvariate(0.0, 0.7) * sizeBytes),
+                random.randrange(200, 900),
+                random.randrange(100, 3000),
+            )
+
+    return steps
+
+
+def population(clients: int, connections: int) -> list[Client]:
+    """
+    Clients with several connections each.
+    """
+    return [
+        Client(number * connections + index + 1, "user", f"client {number}", beginsUs=index * 1000 + number)
+        for number in range(clients)
+        for index in range(connections)
+    ]
+
+
+def offersOf(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
+    """
+    What candidates are to see.
+    """
+    return list(makeOffers(tableOf(recording.rows).to_batches(batchRows), trials))
+
+
+def openLoop(
+    recording: Recording,
+    trials: Mapping[TrialKey, Trial],
+    batchRows: int = 1000,
+    prepare: Callable[[list[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
+) -> pa.Table:
+    """
+    Replay all that was recorded, open loop.
+    """
+    batches = sortedBy(prepare(offersOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
+    return pa.Table.from_batches(replayOpenLoop(batches, trials), DECISIONS)
+
+
+def closedLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
+    """
+    Replay all that was recorded, closed loop.
+    """
+    return pa.Table.from_batches(replayClosedLoop(closedInput(recording, trials, batchRows), trials), DECISIONS)
+
+
+def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
+    """
+    What a closed-loop replay takes.
+    """
+    offers = offersOf(recording, trials)
+    components = findComponents(findLinks(offers, trials))
+    return sortedBy(addComponents(offers, components), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows)
+
+
+def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows: int) -> list[pa.RecordBatch]:
+    """
+    The same rows, sorted and cut anew.
+    """
+    table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in names]).combine_chunks()
+    return list(table.to_batches(batchRows))
+
+
+def summed(decisions: pa.Table) -> tuple[int, int, int]:
+    """
+    How many requests there were, how many a candidate held back, and for how
+    long in all.
+    """
+    delays = decisions["delay_us"].to_pylist()
+    return len(delays), sum(delay > 0 for delay in delays), sum(delays)
