@@ -31,7 +31,6 @@ from .brokerprocess import (
     strangersAuthority,
 )
 from .rawclient import RawClient
-from .test_documentation import ROOT, DocumentTestCase
 
 _TRACEBACK = "Traceback (most recent call last)"
 _PROCESSES = 3
@@ -249,15 +248,18 @@ class ExplainTests(AdmissionCommandTestCase):
 
     def test_pages(self) -> None:
         """
-        Every page that the index names is there, and as JSON.
+        Every page that the list names is there, most of them as JSON.
         """
-        status, contentType, index = self.get("/")
+        status, contentType, listed = self.get("/help")
         self.assertEqual((status, contentType), (200, "text/plain; charset=utf-8"))
-        names = [line.partition("?")[0] for line in index.decode().splitlines() if line.startswith("/")]
-        self.assertEqual(names, ["/", "/explain", "/quotas", "/sensors"])
-        documents = {
-            name: json.loads(self.get(name + ("?user=a" if name == "/explain" else ""))[2]) for name in names[1:]
-        }
+        names = [line.partition("?")[0] for line in listed.decode().splitlines() if line.startswith("/")]
+        documents = {}
+        for name in names:
+            status, contentType, body = self.get(name + ("?user=a" if name == "/explain" else ""))
+            self.assertEqual(status, 200, name)
+            if contentType == "application/json":
+                documents[name] = json.loads(body)
+        self.assertEqual(set(documents), {"/status.json", "/explain", "/quotas", "/sensors", "/healthz"})
         self.assertEqual(documents["/sensors"]["values"]["MemoryPoolUsed"], 0)
         entities = [each["clientId"] for each in documents["/quotas"]["quotas"]]
         self.assertIn("<default>", entities)
@@ -354,27 +356,3 @@ class StatusPortTests(SynchronousTestCase):
             broker.stop()
             self.assertRaises(ConnectionResetError, idle.recv, 1)
         self.assertEqual(broker.complaints(), [])
-
-
-class DocumentTests(DocumentTestCase):
-    """
-    The document of the command holds what it promises.
-    """
-
-    def test_command(self) -> None:
-        """
-        Every command in it prints what it says, asked of a broker as it describes.
-        """
-        broker = ObservedBroker("--quota", "client-bytes")
-        self.addCleanup(broker.remove)
-        broker.start()
-        document = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
-        command = f"$ {sys.executable} -m admission"
-        for name, place in (
-            ("quotas describe", f"--broker {broker.address}"),
-            ("quotas set", f"--broker {broker.address}"),
-            ("quotas remove", f"--broker {broker.address}"),
-            ("explain", f"--status {broker.status}"),
-        ):
-            document = document.replace(f"$ admission {name}", f"{command} {name} {place}")
-        self.assertEqual(self.follow(document), 3)

@@ -186,7 +186,7 @@ class MainTests(CommandTestCase):
         """
         Help is there at every level, with examples that parse.
         """
-        for path in ("", "quotas", "quotas describe", "quotas set", "quotas remove", "explain"):
+        for path in ("", "quotas", "quotas describe", "quotas set", "quotas remove", "explain", "synth"):
             self.stdout.truncate(0)
             self.assertExit(0, *path.split(), "--help")
             usage = self.stdout.getvalue()
@@ -207,8 +207,9 @@ class MainTests(CommandTestCase):
         """
         What cannot be parsed is answered with a sentence and where to read more.
         """
+        *names, last = (each.name for each in COMMANDS)
         for line, sentence in (
-            ("", "say what to do: quotas, explain or users; see admission --help"),
+            ("", f"say what to do: {', '.join(names)} or {last}; see admission --help"),
             ("quota", "Unknown command: quota; see admission --help"),
             ("quotas", "say what to do: describe, set or remove; see admission quotas --help"),
             ("quotas set --bogus", "option --bogus not recognized; see admission quotas set --help"),

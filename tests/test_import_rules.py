@@ -48,8 +48,18 @@ ARGUED = {
     ("broker", "clock"): "the service hands the monotonic clock to everything it makes",
     ("broker", "memorylimit"): "the default of the pool's size",
     ("broker", "operations"): "a request that waits parks itself in the purgatory by waitFor",
+    ("broker", "profiling"): "a server tells the profiler what its objects are, and has it start and stop",
     ("broker", "plugins"): "the options let the operator choose policies, the service builds them",
     ("commands", "clock"): "a client measures its timeouts on monotonic time",
+    ("commands", "plugins"): "a command lets its user choose policies, too",
+    ("offline", "cli"): "python -m admission.offline is the command",
+    ("offline", "gate"): "the replay of a memory pool and synthetic servers hand out memory as a server does",
+    ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
+    ("testing", "gate"): "the gate that records what it was asked does what a gate does",
+    ("wrap", "connection"): "a wrapped connection is muted, watched and sent to as an admitted one is",
+    ("wrap", "gate"): "it waits for memory at the same gate",
+    ("wrap", "memorylimit"): "the default of the pool's size",
+    ("wrap", "quotas"): "it puts the policies that it was given together",
     ("drop-ins", "broker"): "cred and endpoints want providers of their interfaces, which are light classes there",
 }
 """Arrows added since the table was drawn, and why."""

@@ -2,17 +2,21 @@
 What the bounded pool promises, held against a real broker's real memory.
 """
 
+import json
 import math
+import os
 import socket
 import ssl
 import statistics
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
+from urllib.request import urlopen
 
 from kio.index import load_response_schema
 from kio.serial import entity_reader
@@ -20,7 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.wire.batches import Record, decodeRecords, encodeBatch, readBatch
 
-from .brokerprocess import PATIENCE_SECONDS, MeasuredBroker, certificates
+from .brokerprocess import PATIENCE_SECONDS, MeasuredBroker, certificates, freePort
 
 MIB = 1 << 20
 POOL_BYTES = 32 * MIB
@@ -172,9 +176,11 @@ class MemoryTests(SynchronousTestCase):
     """
 
     @contextmanager
-    def running(self, *settings: str) -> Iterator[SampledBroker]:
+    def running(self, *settings: str, options: Sequence[str] = ()) -> Iterator[SampledBroker]:
         """
         A running broker with a plain port and a TLS port.
+
+        @param options: what it is told besides settings.
         """
         limits = (
             f"queued.max.request.bytes={POOL_BYTES}",
@@ -183,7 +189,7 @@ class MemoryTests(SynchronousTestCase):
             f"num.partitions={PARTITIONS}",
         )
         given = dict(each.split("=", 1) for each in (*limits, *settings))
-        self.broker = SampledBroker(*(f"--set={name}={value}" for name, value in given.items()))
+        self.broker = SampledBroker(*(f"--set={name}={value}" for name, value in given.items()), *options)
         self.broker.start()
         try:
             yield self.broker
@@ -359,3 +365,49 @@ class MemoryTests(SynchronousTestCase):
             for connection in plain:
                 connection.close()
             broker.waitUntil(lambda report: report["availableBytes"] == MIB)
+
+    def test_explained(self) -> None:
+        """
+        Of what resident memory grows by, when requests arrive and connections
+        are opened, less than 15 % is not explained.
+        """
+        statusPort = freePort()
+        reports = self.mktemp()
+        options = (f"--status=tcp:{statusPort}:interface=127.0.0.1", f"--profile-memory=1s:{os.path.abspath(reports)}")
+        sizeBytes = MIB // 2
+
+        def snapshot() -> Any:
+            with urlopen(f"http://127.0.0.1:{statusPort}/memory", timeout=PATIENCE_SECONDS) as response:
+                return json.load(response)
+
+        def snapshotAfter(number: int) -> Any:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while True:
+                document = snapshot()
+                if document["number"] > number:
+                    return document
+                self.assertLess(time.monotonic(), deadline, f"{document}\n{self.broker.log()}")
+                time.sleep(0.1)
+
+        with self.running("queued.max.request.bytes=64MiB", options=options), ExitStack() as opened:
+            self.createTopic()
+            # The second one is taken when all that the first has made for itself is there.
+            before = snapshotAfter(1)
+            for _ in range(100):
+                opened.enter_context(closing(self.connectPlain()))
+            for number in range(PRODUCERS):
+                connection = opened.enter_context(closing(self.connectTLS() if number % 2 else self.connectPlain()))
+                frame = produceFrame(1, 0, bytes(sizeBytes))
+                connection.sendall(frame[:-1])
+            self.broker.waitUntil(lambda report: report["ledger"]["frames"] >= PRODUCERS * sizeBytes)
+            begun = snapshot()["number"]
+            # The second one after that begins when the last bytes have arrived.
+            after = snapshotAfter(begun + 1)
+            growthBytes = after["growth"]["bytes"] - before["growth"]["bytes"]
+            unexplainedBytes = after["growth"]["unexplainedBytes"] - before["growth"]["unexplainedBytes"]
+            print(
+                f"private memory grew by {growthBytes / MIB:.1f} MiB, {unexplainedBytes / MIB:.2f} MiB of them "
+                f"({unexplainedBytes / growthBytes:.1%}) unexplained"
+            )
+            self.assertGreater(growthBytes, PRODUCERS * sizeBytes * 0.9)
+            self.assertLess(abs(unexplainedBytes), 0.15 * growthBytes, json.dumps(after, indent=1))

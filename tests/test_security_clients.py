@@ -9,7 +9,6 @@ import atexit
 import os
 import ssl
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +36,6 @@ from admission.wire.batches import Record, encodeBatch
 from .brokerfixture import API_KEYS, requestOf
 from .brokerprocess import (
     PATIENCE_SECONDS,
-    ROOT,
     BrokerProcess,
     certificates,
     freePort,
@@ -45,7 +43,6 @@ from .brokerprocess import (
 )
 from .clientcases import until
 from .rawclient import RawClient, tlsContext
-from .test_documentation import DocumentTestCase
 
 NAME, PASSWORD = "alice", "open, sesame="
 DELAY_SECONDS = 0.4
@@ -495,40 +492,3 @@ class RawTests(SecurityTestCase):
         versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
         self.assertEqual(versions[API_KEYS["SaslHandshake"]], (1, 1))
         self.assertEqual(versions[API_KEYS["SaslAuthenticate"]], (0, 2))
-
-
-class DocumentTests(DocumentTestCase):
-    """
-    C{docs/security.md} can be followed.
-    """
-
-    def environment(self) -> dict[str, str]:
-        """
-        With the command C{admission}, whether it is installed or not.
-        """
-        commands = self.directory / "commands"
-        if not commands.exists():
-            commands.mkdir()
-            command = commands / "admission"
-            command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m admission "$@"\n')
-            command.chmod(0o755)
-        environment = super().environment()
-        return {**environment, "PATH": os.pathsep.join([str(commands), environment["PATH"]])}
-
-    @contextmanager
-    def broker(self) -> Iterator[str]:
-        """
-        The broker that the document starts.
-        """
-        secured = BrokerProcess("--auth", f"scram:{self.directory / 'users'}")
-        try:
-            secured.start()
-            yield secured.address
-        finally:
-            secured.remove()
-
-    def test_document(self) -> None:
-        """
-        What it marks as runnable runs.
-        """
-        self.assertEqual(self.follow((ROOT / "docs" / "security.md").read_text(encoding="utf-8")), 2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from socket import gethostname
 from typing import Any
@@ -26,8 +27,9 @@ from twisted.web.resource import Resource
 from admission.broker.broker import ANONYMOUS
 from admission.broker.options import Options
 from admission.broker.service import BrokerService
+from admission.broker.status.numbers import LONGEST_NAME, bounded, finite, shortened
 from admission.broker.status.page import BadQuestion, Page
-from admission.broker.status.pages import ROWS_PER_PIECE, finite, statusPages
+from admission.broker.status.pages import ROWS_PER_PIECE, statusPages
 from admission.broker.status.port import StatusPort, isLocal
 from admission.broker.status.site import (
     CONNECTION_SECONDS,
@@ -44,6 +46,8 @@ from admission.metrics.registry import SensorRegistry
 from admission.quotas import Explanation
 
 NOW_SECONDS = 1_000_000_000.0
+
+SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 TURN_SECONDS = 1e-6
@@ -80,6 +84,23 @@ class StandInQuotas:
         """
         self.asked.append(request)
         return self.explanations
+
+
+class StandInSnapshot:
+    """
+    A snapshot of a broker that there is not.
+    """
+
+    text = '{"health": {}}\n'
+
+
+class StandInHealth:
+    """
+    Health as it is told to be.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
 
 
 class StatusTransport(StringTransport):
@@ -154,7 +175,11 @@ class StatusTestCase(SynchronousTestCase):
         self.quotas = StandInQuotas()
         self.sensors = SensorRegistry()
         quotas: Any = self.quotas
-        self.root: Resource = statusPages(self.clock, quotas, self.sensors, lambda: NOW_SECONDS)
+        self.snapshot = StandInSnapshot()
+        self.health = StandInHealth()
+        snapshot: Any = self.snapshot
+        health: Any = self.health
+        self.root: Resource = statusPages(self.clock, quotas, self.sensors, lambda: NOW_SECONDS, snapshot, health)
         self.site = StatusSite(self.root, self.clock, ["Broker.example"])
 
     def connect(self) -> tuple[StatusChannel, StatusTransport]:
@@ -240,12 +265,74 @@ class PagesTests(StatusTestCase):
 
     def test_index(self) -> None:
         """
-        The index lists all pages with what may be asked.
+        The list of pages has all of them, with what may be asked.
         """
-        response = self.get("/")
+        response = self.get("/help")
         self.assertEqual((response.code, response.headers["content-type"]), (200, "text/plain; charset=utf-8"))
         pages = [line for line in response.body.splitlines() if line.startswith("/")]
-        self.assertEqual(pages, ["/", "/explain?clientId=&user=&ip=", "/quotas", "/sensors"])
+        self.assertEqual(
+            pages,
+            [
+                *("/", "/status.json", "/explain?clientId=&user=&ip=", "/quotas", "/sensors", "/metrics", "/healthz"),
+                "/help",
+            ],
+        )
+
+    def test_front(self) -> None:
+        """
+        The page for people refers to nothing that is not here, and runs nothing that is in it.
+        """
+        response = self.get("/")
+        self.assertEqual((response.code, response.headers["content-type"]), (200, "text/html; charset=utf-8"))
+        targets = re.findall(r'(?:src|href|action)="([^"]*)"', response.body)
+        self.assertIn("page.js", targets)
+        for target in targets:
+            code = 400 if target == "explain" else 200
+            self.assertEqual(self.get(f"/{target}").code, code, target)
+        self.assertNotRegex(response.body, r"<script(?! type=\"module\" src=)|<style|\bstyle=|\bon[a-z]+=")
+
+    def test_assets(self) -> None:
+        """
+        What the page is made of comes as what it is, and names no other place.
+        """
+        for name, contentType in (
+            ("page.js", "text/javascript; charset=utf-8"),
+            ("plots.js", "text/javascript; charset=utf-8"),
+            ("page.css", "text/css; charset=utf-8"),
+            ("icon.svg", "image/svg+xml"),
+        ):
+            response = self.get(f"/{name}")
+            self.assertEqual((response.code, response.headers["content-type"]), (200, contentType))
+            self.assertEqual(set(re.findall(r"https?://[^\"']*", response.body)) - {SVG_NAMESPACE}, set())
+
+    def test_snapshot(self) -> None:
+        """
+        The snapshot is there as JSON.
+        """
+        self.assertEqual(self.get("/status.json").document, {"health": {}})
+
+    def test_health(self) -> None:
+        """
+        Health is a status of HTTP, with the reasons if it is bad.
+        """
+        response = self.get("/healthz")
+        self.assertEqual((response.code, response.document), (200, {"status": "ok"}))
+        self.health.reasons = ["the disk is full"]
+        response = self.get("/healthz")
+        self.assertEqual(response.code, 503)
+        self.assertEqual(response.document, {"status": "unavailable", "reasons": ["the disk is full"]})
+        self.assertEqual(self.get("/healthz", method="HEAD").code, 503)
+
+    def test_metrics(self) -> None:
+        """
+        What is measured is there for Prometheus.
+        """
+        self.sensors.addGauge("RunningRequests", lambda: 7)
+        response = self.get("/metrics")
+        self.assertEqual(
+            (response.code, response.headers["content-type"]), (200, "text/plain; version=0.0.4; charset=utf-8")
+        )
+        self.assertIn("admission_requests_running 7.0\n", response.body)
 
     def test_explain(self) -> None:
         """
@@ -423,6 +510,19 @@ class PagesTests(StatusTestCase):
             [finite(value) for value in (1.5, 0, math.inf, -math.inf, math.nan)], [1.5, 0, None, None, None]
         )
 
+    def test_bounded(self) -> None:
+        """
+        What stands for no bound is null.
+        """
+        self.assertEqual([bounded(value) for value in (0, 1 << 40, 2**63 - 1)], [0, 1 << 40, None])
+
+    def test_shortened(self) -> None:
+        """
+        Names may be as long as a client likes, and are shown as long as one can read.
+        """
+        self.assertEqual(shortened("a" * LONGEST_NAME), "a" * LONGEST_NAME)
+        self.assertEqual(len(shortened("a" * 30_000)), LONGEST_NAME)
+
 
 class SiteTests(StatusTestCase):
     """
@@ -441,7 +541,7 @@ class SiteTests(StatusTestCase):
             "/%2e%2e/etc",
             "http://localhost/quotas",
         ):
-            self.assertRefused(self.get(path), 404, "/ lists those that there are")
+            self.assertRefused(self.get(path), 404, "/help lists those that there are")
 
     def test_methods(self) -> None:
         """
@@ -497,6 +597,9 @@ class SiteTests(StatusTestCase):
                 (headers["cache-control"], headers["x-content-type-options"], headers["connection"]),
                 ("no-store", "nosniff", "close"),
             )
+            policy = headers["content-security-policy"]
+            self.assertIn("default-src 'none'", policy)
+            self.assertNotIn("unsafe", policy)
 
     def test_body(self) -> None:
         """

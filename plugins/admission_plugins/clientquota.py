@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 
 from zope.interface import implementer
 
-from admission.interfaces import DEFAULT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
+from admission.interfaces import DEFAULT, RECEIVED, SENT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
 from admission.metrics.meters import MOST_METERS
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.limits import LimitTable
@@ -23,6 +23,9 @@ from .quotaarguments import parseCount, parseDuration, parseMeters, parseYes
 PRODUCE = "Produce"
 FETCH = "Fetch"
 
+_PRODUCING = (PRODUCE, RECEIVED)
+_FETCHING = (FETCH, SENT)
+
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 
@@ -31,7 +34,9 @@ CONSUMER_BYTE_RATE = "consumer_byte_rate"
 class ClientBytes(MeteredPolicy):
     """
     Bytes per second, by user and client id: of Produce requests those that
-    were received, of Fetch requests those that were sent.
+    were received, of Fetch requests those that were sent.  Of connections
+    without requests, which are L{RECEIVED} and L{SENT}, all that were received
+    count with the former and all that were sent with the latter.
     """
 
     def __init__(
@@ -53,11 +58,11 @@ class ClientBytes(MeteredPolicy):
 
     def record(self, request: Request, usage: Usage) -> float:
         """
-        Count the bytes of a Produce or a Fetch.
+        Count the bytes of a Produce or a Fetch, or those that count as such.
         """
-        if request.kind == PRODUCE:
+        if request.kind in _PRODUCING:
             return self._produced.spend(request, usage.requestBytes)
-        if request.kind == FETCH:
+        if request.kind in _FETCHING:
             return self._fetched.spend(request, usage.responseBytes)
         return 0.0
 
@@ -71,9 +76,9 @@ class ClientBytes(MeteredPolicy):
         """
         Who shares a meter, for Produce and Fetch apart.
         """
-        if request.kind == PRODUCE:
+        if request.kind in _PRODUCING:
             return (PRODUCE, self._produced.keyOf(request))
-        return (FETCH, self._fetched.keyOf(request)) if request.kind == FETCH else None
+        return (FETCH, self._fetched.keyOf(request)) if request.kind in _FETCHING else None
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
         """

@@ -20,6 +20,7 @@ from admission.interfaces import (
     ADMITTED,
     DEFAULT,
     Decision,
+    IIdentityAudit,
     IQuotaPolicy,
     IRestorable,
     PolicyContext,
@@ -50,7 +51,7 @@ LEAST_MAX_BYTES = 64 << 10
 """With less, filters could not do what they are for."""
 
 
-@implementer(IQuotaPolicy, IRestorable)
+@implementer(IQuotaPolicy, IRestorable, IIdentityAudit)
 class ProducerIds:
     """
     Tokens and known ids for each user who has a limit.
@@ -183,6 +184,16 @@ class ProducerIds:
         if delaySeconds:
             meter.delays.record(delaySeconds, nowSeconds)
         return delaySeconds
+
+    def isKnown(self, request: Request) -> bool | None:
+        """
+        See L{IIdentityAudit}.
+        """
+        identities = request.identities
+        if not identities or identities[0] < 0 or request.kind != PRODUCE:
+            return None
+        meter = self._meters.find(request.principal)
+        return None if meter is None else meter.known.contains(identities[0], self._seconds())
 
     def restore(self, principal: str, identities: Sequence[int]) -> None:
         """

@@ -26,6 +26,8 @@ Examples:
   admission quotas describe
   admission quotas set --client-id-default producer_byte_rate=4M
   admission explain --client-id reports --user alice
+  admission top
+  admission evaluate recording --out results --candidate client-bytes:produce=4M
   admission users set passwords.txt alice
 
 Each command has its own --help.
@@ -77,6 +79,54 @@ COMMANDS = (
         "Tell why a client is held back, or how far it is from that.",
         "admission.commands.explain.ExplainOptions",
         "admission.commands.explain.run",
+    ),
+    Command(
+        "top",
+        "Watch a broker in the terminal.",
+        "admission.commands.top.TopOptions",
+        "admission.commands.top.run",
+    ),
+    Command(
+        "memory",
+        "Tell where the memory of a broker is.",
+        "admission.commands.memory.MemoryOptions",
+        "admission.commands.memory.run",
+    ),
+    Command(
+        "synth",
+        "Make a recording of clients that do not exist.",
+        "admission.commands.synth.SynthOptions",
+        "admission.commands.synth.run",
+    ),
+    Command(
+        "evaluate",
+        "Tell what other policies would have done with a recording.",
+        "admission.commands.offline.EvaluateOptions",
+        "admission.commands.evaluate.runEvaluate",
+    ),
+    Command(
+        "aggregate",
+        "Sum up a recording.",
+        "admission.commands.offline.AggregateOptions",
+        "admission.commands.evaluate.runAggregate",
+    ),
+    Command(
+        "audit",
+        "Hold a recording against what should have been.",
+        "admission.commands.offline.AuditOptions",
+        "admission.commands.evaluate.runAudit",
+    ),
+    Command(
+        "replay",
+        "Put a recording before other policies.",
+        "admission.commands.offline.ReplayOptions",
+        "admission.commands.evaluate.runReplay",
+    ),
+    Command(
+        "report",
+        "Write a page about results.",
+        "admission.commands.offline.ReportOptions",
+        "admission.commands.evaluate.runReport",
     ),
     Command(
         "users",

@@ -317,7 +317,8 @@ class Request:
     protocol it came by.
 
     @ivar kind: what is asked for, in the protocol's words (C{"Produce"});
-        L{CONNECTION} for a connection that has been opened.
+        L{CONNECTION} for a connection that has been opened, L{RECEIVED} and
+        L{SENT} for bytes of one that has no requests.
     @ivar principal: who asks, as the server authenticated it.
     @ivar clientId: what the client calls itself; may be empty.
     @ivar peer: the address of the client, without its port.
@@ -335,6 +336,15 @@ class Request:
 
 CONNECTION = "connection"
 """The kind of L{Request} that stands for a connection being opened."""
+
+RECEIVED = "received"
+"""
+The kind that stands for bytes received on a connection whose requests nobody
+tells apart.
+"""
+
+SENT = "sent"
+"""The kind that stands for bytes sent on such a connection."""
 
 
 @frozen
@@ -434,7 +444,8 @@ class IQuotaPolicy(Interface):
 
     limitNames: Sequence[str] = Attribute("The limits that L{configure} understands.")
     horizonSeconds: float | None = Attribute(
-        "How long the policy remembers: two requests further apart do not influence each other.  L{None}: for ever."
+        "How long the policy remembers: to a key of L{replayKey} that has been idle for so long it is as if new.  "
+        "L{None}: for ever."
     )
     limits: Mapping[QuotaEntity, Mapping[str, float]] = Attribute(
         "The limits in force, those that it was built with included.  A live view; do not change it."
@@ -492,6 +503,8 @@ class IQuotaPolicy(Interface):
         """
         What the policy limits by: requests of different keys do not influence
         each other.
+
+        @return: a key, or L{None} if the policy takes no notice of the request.
         """
 
     def addSensors(registry: Any, name: str) -> None:
@@ -511,6 +524,21 @@ class IRestorable(Interface):
     def restore(principal: str, identities: Sequence[int]) -> None:
         """
         C{identities} are established ones of C{principal}; take them as known.
+        """
+
+
+class IIdentityAudit(Interface):
+    """
+    A policy that takes identities for known by a guess, and lets whoever
+    records requests know, so that its guesses can be checked later.
+    """
+
+    def isKnown(request: Request) -> bool | None:
+        """
+        Whether the first identity of C{request} is known.  Changes nothing; to
+        be asked before L{IQuotaPolicy.record}, after which it is.
+
+        @return: L{None} if the policy does not look at such a request.
         """
 
 

@@ -90,6 +90,9 @@ cancelled when the client leaves.
 """
 
 
+DRAINED = "broker drained"
+"""The key in the purgatory of what waits for nothing but its time: over early when the broker stops."""
+
 SYNCED = "log synchronised"
 """The key in the purgatory of what waits for the disk.  Partitions are keys of what waits for records."""
 
@@ -109,6 +112,7 @@ class Broker:
     @ivar logins: how its clients log in.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
+    @ivar isDraining: whether nobody is to wait any more, see L{drain}.
     """
 
     settings: Settings
@@ -123,6 +127,7 @@ class Broker:
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
     groups: Groups = field(init=False)
+    isDraining: bool = field(init=False, default=False)
     _heldBack: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
@@ -148,6 +153,18 @@ class Broker:
         The broker's number.
         """
         return self.settings.brokerId
+
+    def drain(self) -> None:
+        """
+        Answer whoever waits for something to happen, and have nobody wait any
+        more: fetches get what there is, members of groups are told to look for
+        their coordinator again.  Only the disk is still waited for.
+        """
+        self.isDraining = True
+        self.groups.drain()
+        self.purgatory.checkAndComplete(DRAINED)
+        for topic in list(self.log.topics.values()):
+            self._recordsChanged(topic.partitions)
 
     def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:

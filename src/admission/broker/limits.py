@@ -67,6 +67,9 @@ class QuotaLimits:
     removed from the upper layer lets the lower one be seen again.
 
     @ivar onChange: called when limits have been changed and are in force.
+    @ivar onEnforced: called for each entity whose limits have just been put in
+        force: with it, with its limits that are others now (L{None} for none
+        any more), and with who wanted that.
     """
 
     _log = Logger()
@@ -85,6 +88,7 @@ class QuotaLimits:
         @raise LogRefusal: if the stored limits cannot be read.
         """
         self.onChange: Callable[[], object] = lambda: None
+        self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str], object] = lambda *_: None
         self._whenCommitted = log.whenCommitted
         self._producers = log.producers
         self._table = log.table("quotas")
@@ -263,6 +267,7 @@ class QuotaLimits:
         known = {name: after.get(name) for name in changed if name in self._quotas.limitNames}
         if known:
             self._quotas.configure(entity, known)
+            self.onEnforced(entity, known, by)
         if limits:
             self._dynamic[entity] = limits
         else:

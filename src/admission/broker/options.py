@@ -20,6 +20,8 @@ from ..interfaces import (
     DEFAULT,
     IMemoryPool,
     IMemoryPoolFactory,
+    IMetricsExporter,
+    IMetricsExporterFactory,
     IPurgatory,
     IPurgatoryFactory,
     IQuotaPolicy,
@@ -31,6 +33,7 @@ from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, 
 from ..quotas import Quotas
 from ..units import formatBytes, formatSeconds
 from .broker import Address
+from .memory import parseProfile
 from .security.authoptions import AuthOptions
 from .settings import Settings, loadSettings
 
@@ -48,7 +51,7 @@ Examples:
   twistd -n admission --listen tcp:9092 --listen ssl:9093:privateKey=key.pem:certKey=cert.pem
   twistd -n admission --listen ssl:9093:privateKey=key.pem:certKey=cert.pem --auth scram:users
   twistd -n admission --quota client-bytes:produce=4M:fetch=8M --status tcp:9090:interface=127.0.0.1
-  twistd -n admission --config broker.properties --set queued.max.request.bytes=256MiB
+  twistd -n admission --config broker.properties --set queued.max.request.bytes=256MiB --export spark:recording
 """
 
 
@@ -70,14 +73,15 @@ class Options(AuthOptions, PolicyOptionsMixin):
     """
     What the broker is told when it is started.
 
-    After parsing, C{settings}, C{listeners} and C{statusListener} are keys as
-    well.
+    After parsing, C{settings}, C{listeners}, C{statusListener} and
+    C{memoryProfile} are keys as well.
     """
 
     policyKinds = (
         PolicyKind("pool", IMemoryPoolFactory),
         PolicyKind("purgatory", IPurgatoryFactory),
         PolicyKind("quota", IQuotaPolicyFactory, repeatable=True),
+        PolicyKind("export", IMetricsExporterFactory, repeatable=True),
     )
 
     synopsis = "[options]"
@@ -90,6 +94,7 @@ class Options(AuthOptions, PolicyOptionsMixin):
         ["data", "d", "data", "The directory of the log; made if it is not there."],
         ["config", "c", None, "A file of properties, by Kafka's names."],
         ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
+        ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
     ]
 
     def __init__(self) -> None:
@@ -137,11 +142,14 @@ class Options(AuthOptions, PolicyOptionsMixin):
         ]
         status: str | None = self["status"]
         self["statusListener"] = None if status is None else Listener(status, _endpoint("status", status), None)
+        profile: str | None = self["profile-memory"]
+        self["memoryProfile"] = None if profile is None else parseProfile(profile)
         # Built again when the broker starts, which may be in another process.
         clock = Clock()
         buildPool(self["settings"], self["pool"], clock)
         buildPurgatory(self["purgatory"], clock)
         buildQuotas(self["settings"], self["quota"], clock)
+        buildExporters(self["export"], clock)
 
 
 def parseAddress(text: str) -> Address:
@@ -164,10 +172,9 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     @raise UsageError: if the description and the properties contradict each other.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
+    pool = _build(poolDescription(settings, description), PolicyContext(clock, wallSeconds, largestBytes))
     if description is None:
-        description = f"bounded:{queuedBytes}" if queuedBytes > 0 else "unbounded"
-        return _build(description, PolicyContext(clock, wallSeconds, largestBytes))
-    pool = _build(description, PolicyContext(clock, wallSeconds, largestBytes))
+        return pool
     place = settings.places.get(_QUEUED)
     if place is not None:
         isBounded = pool.sizeBytes < 2**63 - 1
@@ -184,6 +191,16 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
             f"{formatBytes(largestBytes)} ({place}); make the pool larger or {_LARGEST} smaller"
         )
     return pool
+
+
+def poolDescription(settings: Settings, description: str | None) -> str:
+    """
+    What the memory pool is built from: C{description}, unless that is L{None}.
+    """
+    if description is not None:
+        return description
+    queuedBytes = settings.queuedMaxRequestBytes
+    return f"bounded:{queuedBytes}" if queuedBytes > 0 else "unbounded"
 
 
 def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
@@ -214,9 +231,9 @@ def buildQuotas(settings: Settings, descriptions: Sequence[str], clock: Any) -> 
     """
     context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
     policies: list[tuple[str, IQuotaPolicy]] = []
-    for description in descriptions or _QUOTAS:
+    for description in quotaDescriptions(settings, descriptions):
         try:
-            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, _completed(settings, description), context)
+            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, context)
         except PolicyError as error:
             raise UsageError(f"--quota: {error}") from error
         policies.append((_nameFor(description, policies), policy))
@@ -235,6 +252,38 @@ def buildQuotas(settings: Settings, descriptions: Sequence[str], clock: Any) -> 
     return quotas
 
 
+def quotaDescriptions(settings: Settings, descriptions: Sequence[str]) -> list[str]:
+    """
+    What the quota policies are built from, in their order.
+
+    @param descriptions: what C{--quota} says.
+    @raise UsageError: if one makes no sense.
+    """
+    try:
+        return [_completed(settings, description) for description in descriptions or _QUOTAS]
+    except PolicyError as error:
+        raise UsageError(f"--quota: {error}") from error
+
+
+def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, IMetricsExporter]]:
+    """
+    The exporters that the options ask for, and what each is called.
+
+    @param descriptions: what C{--export} says.
+    @raise UsageError: if one cannot be built.
+    """
+    exporters: list[tuple[str, IMetricsExporter]] = []
+    for description in descriptions:
+        try:
+            exporter: IMetricsExporter = buildPolicy(
+                IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds)
+            )
+        except PolicyError as error:
+            raise UsageError(f"--export: {error}") from error
+        exporters.append((_nameFor(description, exporters), exporter))
+    return exporters
+
+
 def _completed(settings: Settings, description: str) -> str:
     """
     C{description} with the properties that Kafka's proposal has for this one
@@ -251,12 +300,14 @@ def _completed(settings: Settings, description: str) -> str:
     return description + "".join(f":{each}={value}" for each, value in properties.items() if each not in given)
 
 
-def _nameFor(description: str, policies: Sequence[tuple[str, IQuotaPolicy]]) -> str:
+def _nameFor(description: str, named: Sequence[tuple[str, object]]) -> str:
     """
     What to call a policy: its own name, numbered if there are several of it.
+
+    @param named: those before it.
     """
     name = parseDescription(description)[0]
-    others = sum(each.partition("-#")[0] == name for each, _ in policies)
+    others = sum(each.partition("-#")[0] == name for each, _ in named)
     return f"{name}-#{others + 1}" if others else name
 
 

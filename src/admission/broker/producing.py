@@ -22,6 +22,7 @@ from .api import produce
 from .broker import SYNCED
 
 if TYPE_CHECKING:
+    from .recording import RecordedRequest
     from .session import KafkaConnection
 
 CLOSING = "closing"
@@ -33,6 +34,9 @@ UNANSWERED = "unanswered"
 MOST_UNANSWERED = 128
 UNANSWERED_BYTES = 512
 """What one of them is charged for while it waits."""
+
+NOT_ON_DISK = "the disk has not confirmed its records in time"
+"""What is recorded of one that waited for the disk in vain."""
 
 _FIRST_VERSION_THAT_BACKS_OFF = 6
 """From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
@@ -49,6 +53,7 @@ class Unanswered(NamedTuple):
     @ivar timeoutSeconds: for how long it may wait for that.
     @ivar delaySeconds: the delay that it is answered with, or 0.
     @ivar throttledUntilSeconds: when that ends.
+    @ivar recorded: what is recorded of it, if anything is.
     """
 
     header: RequestHeader
@@ -57,6 +62,7 @@ class Unanswered(NamedTuple):
     timeoutSeconds: float
     delaySeconds: float
     throttledUntilSeconds: float
+    recorded: RecordedRequest | None
 
 
 def throttleTimeMs(delaySeconds: float) -> int:
@@ -95,13 +101,14 @@ class Producing:
         wantsSync: bool,
         timeoutSeconds: float,
         delaySeconds: float,
+        recorded: RecordedRequest | None,
     ) -> None:
         """
         Answer a request whose records have just been appended, once the log
         has committed them.
 
         @param wantsSync: whether they must be on the disk, too.
-        @param timeoutSeconds: see L{Unanswered}, as for C{delaySeconds}, which begins now.
+        @param timeoutSeconds: see L{Unanswered}, as for C{delaySeconds}, which begins now, and C{recorded}.
         """
         connection = self._connection
         self._uncommitted += 1
@@ -109,7 +116,7 @@ class Producing:
             connection.mute.add(UNANSWERED)
         untilSeconds = connection.factory.clock.seconds() + delaySeconds
         connection.broker.log.whenCommitted(
-            partial(self._committed, header, results, wantsSync, timeoutSeconds, delaySeconds, untilSeconds)
+            partial(self._committed, header, results, wantsSync, timeoutSeconds, delaySeconds, untilSeconds, recorded)
         )
 
     def answer(self) -> None:
@@ -127,7 +134,7 @@ class Producing:
         syncedCount = connection.broker.log.syncedCount
         responses: list[bytes] = []
         while self._unanswered and self._unanswered[0].commit <= syncedCount:
-            header, results, _, _, delaySeconds, untilSeconds = self._unanswered[0]
+            header, results, _, _, delaySeconds, untilSeconds, recorded = self._unanswered[0]
             if delaySeconds and header.apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
                 # It would not stay away by itself, so the response itself is late; it says how late.
                 if connection.isThrottled and CLOSING not in connection.mute.reasons:
@@ -135,9 +142,10 @@ class Producing:
             elif delaySeconds:
                 delaySeconds = untilSeconds - connection.factory.clock.seconds()
             self._unanswered.popleft()
-            responses += frame(
-                header, [encodeProduceResponse(header.apiVersion, results, throttleTimeMs(delaySeconds))]
-            )
+            toldMs = throttleTimeMs(delaySeconds)
+            responses += frame(header, [encodeProduceResponse(header.apiVersion, results, toldMs)])
+            if recorded is not None:
+                recorded.answersLate(toldMs)
         if responses:
             connection.send(responses)
         if self._unanswered and self._unanswered[0].commit > syncedCount:
@@ -164,6 +172,7 @@ class Producing:
         timeoutSeconds: float,
         delaySeconds: float,
         throttledUntilSeconds: float,
+        recorded: RecordedRequest | None,
         error: Exception | None,
     ) -> None:
         self._uncommitted -= 1
@@ -173,7 +182,7 @@ class Producing:
         elif wantsSync and not all(result.errorCode for result in results):
             commit = self._connection.broker.log.commitCount
         self._unanswered.append(
-            Unanswered(header, results, commit, timeoutSeconds, delaySeconds, throttledUntilSeconds)
+            Unanswered(header, results, commit, timeoutSeconds, delaySeconds, throttledUntilSeconds, recorded)
         )
         self.answer()
 
@@ -202,6 +211,8 @@ class Producing:
         if isinstance(failure.value, TimeoutError):
             first = self._unanswered[0]
             self._unanswered[0] = first._replace(results=produce.timedOut(first.results), commit=0)
+            if first.recorded is not None:
+                first.recorded.expires(NOT_ON_DISK)
             self.answer()
         elif not isinstance(failure.value, CancelledError):
             connection.factory.log.failure("a request of {peer} failed", failure, peer=connection.peer)

@@ -20,6 +20,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,20 +28,39 @@ from twisted.python.failure import Failure
 from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
+from ..connection.protocol import peerName
 from ..gate import Gate
+from ..metrics.events import Origin
+from ..metrics.process import ProcessUsage
+from ..metrics.recorder import EventRecorder
 from ..metrics.registry import SensorRegistry
-from ..units import formatBytes
+from ..profiling.profiler import Profiler
+from ..profiling.reports import MemoryReports
+from ..units import formatBytes, formatSeconds
 from .broker import Address, Broker
+from .impatience import Impatience
 from .log.interface import LogRefusal
 from .log.lmdb_log import LmdbLog
-from .options import Listener, Options, buildPool, buildPurgatory, buildQuotas
+from .memory import MemoryProfile, claimsOf, makeProfiler
+from .options import (
+    Listener,
+    Options,
+    buildExporters,
+    buildPool,
+    buildPurgatory,
+    buildQuotas,
+    poolDescription,
+    quotaDescriptions,
+)
+from .recordedconnection import RecordedConnection
 from .security.checkers import makePortal
 from .session import KafkaConnection
-from .settings import Settings
+from .settings import RESERVED_DESCRIPTORS, Settings
+from .status.health import Health
 from .status.pages import statusPages
 from .status.port import StatusPort
+from .status.snapshot import Snapshot
 
-RESERVED_DESCRIPTORS = 64
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
 
@@ -70,6 +90,8 @@ def makeService(options: Options) -> BrokerService:
         options["quota"],
         options["statusListener"],
         options.checkers(),
+        exportDescriptions=options["export"],
+        memoryProfile=options["memoryProfile"],
     )
 
 
@@ -80,9 +102,13 @@ class ListenerFactory(ServerFactory):
 
     noisy = False
 
-    def __init__(self, service: BrokerService, advertised: Address | None) -> None:
+    def __init__(self, service: BrokerService, advertised: Address | None, description: str = "") -> None:
+        """
+        @param description: what the port is called in what is recorded.
+        """
         self._service = service
         self._advertised = advertised
+        self._description = description
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """
@@ -91,6 +117,8 @@ class ListenerFactory(ServerFactory):
         protocol = self._service.factory.buildProtocol(addr)
         if isinstance(protocol, KafkaConnection):
             protocol.advertised = self._advertised
+        if isinstance(protocol, RecordedConnection):
+            protocol.listener = self._description
         return protocol
 
 
@@ -120,6 +148,8 @@ class BrokerService(Service):
         quotaDescriptions: Sequence[str] = (),
         statusListener: Listener | None = None,
         checkers: Sequence[Any] = (),
+        exportDescriptions: Sequence[str] = (),
+        memoryProfile: MemoryProfile | None = None,
     ) -> None:
         """
         @param dataPath: the directory of the log.
@@ -128,6 +158,8 @@ class BrokerService(Service):
         @param quotaDescriptions: what each C{--quota} says.
         @param statusListener: where to tell how the broker is, if anywhere.
         @param checkers: what each C{--auth} has made; with none, nobody needs to log in.
+        @param exportDescriptions: what each C{--export} says; with none, nothing is recorded.
+        @param memoryProfile: what C{--profile-memory} says, if anything.
         """
         self._reactor = reactor
         self._settings = settings
@@ -136,6 +168,10 @@ class BrokerService(Service):
         self._poolDescription = poolDescription
         self._purgatoryDescription = purgatoryDescription
         self._quotaDescriptions = quotaDescriptions
+        self._exportDescriptions = exportDescriptions
+        self._memoryProfile = memoryProfile
+        self._profiler: Profiler | None = None
+        self._memoryReports: MemoryReports | None = None
         self._portal = makePortal(checkers) if checkers else None
         self._statusPort: StatusPort | None = None
         if statusListener is not None:
@@ -166,7 +202,7 @@ class BrokerService(Service):
                 self._reactor.stop()
 
         for listener in self._listeners:
-            listening = listener.endpoint.listen(ListenerFactory(self, listener.advertised))
+            listening = listener.endpoint.listen(ListenerFactory(self, listener.advertised, listener.description))
             listening.addCallbacks(listens, cannotListen, errbackArgs=(listener,))
         if self._statusPort is not None:
             self._statusPort.listen().addErrback(cannotListen, self._statusPort)
@@ -184,11 +220,14 @@ class BrokerService(Service):
             # Only some of the commands that run services make two steps of it.
             self.privilegedStartService()
         clock = MonotonicClock(reactor)
+        if self._memoryProfile is not None or self._statusPort is not None:
+            self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
         quotas = buildQuotas(settings, self._quotaDescriptions, purgatory.clock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
-        gate = Gate(pool, clock, Random(SystemRandom().getrandbits(64)), settings.queuedMaxRequests)
+        gateSeed = SystemRandom().getrandbits(63)
+        gate = Gate(pool, clock, Random(gateSeed), settings.queuedMaxRequests)
         self.sensors = SensorRegistry()
         gate.addSensors(self.sensors)
         gate.onPressure(self._pressed)
@@ -197,8 +236,9 @@ class BrokerService(Service):
         self.broker = Broker(
             settings, log, gate, purgatory, quotas, wallSeconds, clusterId(self._dataPath), self._portal
         )
+        self._startRecording(clock, gateSeed)
         self.factory = AdmittedFactory(
-            lambda: KafkaConnection(self.broker),
+            self._makeConnection,
             gate,
             purgatory.clock,
             self._hangUpWatch,
@@ -213,7 +253,16 @@ class BrokerService(Service):
                 closeGraceSeconds=settings.closeGraceTimeoutSeconds,
             ),
         )
-        self.sensors.addGauge("Connections", lambda: len(self.factory.connections))
+        self._health = Health(gate, clock.seconds, lambda: log.troubles, lambda: len(self.factory.connections))
+        snapshot = Snapshot(
+            self.broker,
+            self.factory,
+            self._health,
+            ProcessUsage(),
+            lambda: [peerName(port.getHost()) for port in self._ports],
+            clock.seconds,
+        )
+        snapshot.addSensors(self.sensors)
         purgatory.addSensors(self.sensors, "Request")
         quotas.addSensors(self.sensors)
         quotas.start()
@@ -222,7 +271,10 @@ class BrokerService(Service):
             self.factory.addPort(port)
         self.factory.start()
         if self._statusPort is not None:
-            self._statusPort.serve(statusPages(reactor, quotas, self.sensors, wallSeconds))
+            self._statusPort.serve(
+                statusPages(reactor, quotas, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
+            )
+        self._startProfiling(clock)
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
             "serving {listeners} from {path}, with {pool!r} and requests of up to {largest}",
@@ -235,42 +287,124 @@ class BrokerService(Service):
     @inlineCallbacks
     def stopService(self) -> Any:
         """
-        Accept nobody, close every connection after its last response, then
-        close the log.
+        Drain: accept nobody and read nothing more, answer what has been read,
+        close every connection after its last response, then close the log,
+        and have exporters finish.  Asked to stop again, the process does not
+        wait for its clients any longer.
 
         @return: a L{Deferred} that fires when the data directory is free.
         """
         yield maybeDeferred(super().stopService)
-        yield self._stopListening()
+        with Impatience(self._reactor, self._hurry):
+            yield self._drain()
+
+    @inlineCallbacks
+    def _drain(self) -> Any:
+        self._health.isDraining = True
+        if self._memoryReports is not None:
+            self._memoryReports.stop()
+        yield self._stopAccepting()
         self.factory.stop()
         self.broker.quotas.stop()
-        yield self.factory.closeAll()
+        self.log.info(
+            "stopping: {count} connections end after their last response, within {grace} (close.grace.timeout)",
+            count=len(self.factory.connections),
+            grace=formatSeconds(self._settings.closeGraceTimeoutSeconds),
+        )
+        emptied = self.factory.closeAll()
+        # Only now, or whoever is answered would have its next request read.
+        self.broker.drain()
+        yield emptied
+        yield self._stopListening()
+        if self._profiler is not None:
+            self._profiler.stop()
         self.broker.groups.stop()
         yield self.broker.log.close()
         self.broker.purgatory.shutdown()
         self.broker.gate.close()
         self._hangUpWatch.close()
+        # The last connection is gone when the factory says so, and tells the recorder right after that.
+        yield deferLater(self._reactor, 0)
+        yield self._recorder.stop()
+        self.log.info("stopped: the log at {path} is closed", path=self._dataPath)
 
-    def _stopListening(self) -> Deferred[Any]:
+    def _hurry(self) -> None:
+        self.log.warn("asked to stop again: {count} connections are cut off", count=len(self.factory.connections))
+        self.factory.abortAll()
+
+    def _makeConnection(self) -> KafkaConnection:
+        if self._recorder.isRecording:
+            return RecordedConnection(self.broker, self._recorder)
+        return KafkaConnection(self.broker)
+
+    def _startRecording(self, clock: MonotonicClock, gateSeed: int) -> None:
+        settings, quotas = self._settings, self.broker.quotas
+        recorder = self._recorder = EventRecorder(buildExporters(self._exportDescriptions, clock), clock, self.sensors)
+        origin = Origin(
+            str(settings.brokerId),
+            uuid.uuid4().hex,
+            gateSeed,
+            quotas.policyNames,
+            quotaDescriptions(settings, self._quotaDescriptions),
+            settings.quotaWindowNum,
+            settings.quotaWindowSizeSeconds,
+            quotas.largestDelaySeconds,
+            poolDescription(settings, self._poolDescription),
+        )
+        try:
+            recorder.start(origin, self._deferToThread)
+        except Exception as error:
+            self._stopListening()
+            raise CannotStart(
+                f"admission: cannot record to {' and '.join(self._exportDescriptions)}: {error}; --export says where to"
+            ) from error
+        if not recorder.isRecording:
+            return
+        recorder.addSensors(self.sensors)
+        for entity, limits in quotas.limits.items():
+            recorder.limitsChanged(entity, limits)
+        # The name without the address behind it, of which there may be any number.
+        self.broker.limits.onEnforced = lambda entity, limits, by: recorder.limitsChanged(
+            entity, limits, by.rpartition(" at ")[0] or by
+        )
+
+    def _startProfiling(self, clock: MonotonicClock) -> None:
+        profile = self._memoryProfile
+        if profile is None or self._profiler is None:
+            return
+        self._memoryReports = MemoryReports(
+            self._profiler, profile.directory, profile.intervalSeconds, clock, self._deferToThread
+        )
+        try:
+            self._memoryReports.start()
+        except OSError as error:
+            self._stopListening()
+            raise CannotStart(
+                f"admission: cannot write to {profile.directory}: {error.strerror}; --profile-memory says where to"
+            ) from error
+
+    def _deferToThread(self, function: Any, *args: Any) -> Deferred[Any]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
+
+    def _stopAccepting(self) -> Deferred[Any]:
         ports, self._ports = self._ports, []
         self._hasListened = False
-        stopping = [maybeDeferred(port.stopListening) for port in ports]
+        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
+
+    def _stopListening(self) -> Deferred[Any]:
+        stopping = [self._stopAccepting()]
         if self._statusPort is not None:
             stopping.append(self._statusPort.stop())
         return DeferredList(stopping)
 
     def _openLog(self, clock: MonotonicClock) -> LmdbLog:
         settings = self._settings
-
-        def deferToThread(function: Any, *args: Any) -> Deferred[Any]:
-            return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
-
         try:
             return LmdbLog(
                 self._dataPath,
                 clock,
                 wallSeconds,
-                deferToThread,
+                self._deferToThread,
                 mapSizeBytes=settings.logMapBytes,
                 maxPartitions=settings.maxPartitions,
                 maxProducers=settings.maxProducerIds,

@@ -25,6 +25,7 @@ from .api import configs, fetch, groupadmin, groups, metadata, offsets, produce,
 from .broker import ANONYMOUS, Address, Answer, Body, Broker, Call, Serve, Work
 from .gaps import Gap
 from .producing import ALL, CLOSING, Producing, throttleTimeMs
+from .recording import NO_LOGIN, RecordedRequest
 from .security.login import Authenticator
 
 DECODED_ELEMENT_BYTES = 256
@@ -104,15 +105,20 @@ class KafkaConnection(AdmittedProtocol):
     @ivar advertised: where the client is told to find the broker; L{None} for
         the address that it has reached.
     @ivar principal: who is at the other end.
+    @ivar clientId: what the client has called itself in its last request.
+    @ivar recorded: what is recorded of the request that is read or worked on;
+        L{None} while there is none, and always unless requests are recorded.
     @ivar authenticator: finds that out.
     @ivar askedLast: what the quota policies were last asked about and did not refuse.
     """
 
     headBytes = 2
     askedLast: Request | None = None
+    recorded: RecordedRequest | None = None
     _loginCall: IDelayedCall | None = None
     advertised: Address | None = None
     principal = ANONYMOUS
+    clientId = ""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -157,10 +163,15 @@ class KafkaConnection(AdmittedProtocol):
         reason = None
         try:
             header = parseRequestHeader(buffer)
+            self.clientId = header.clientId or ""
+            if self.recorded is not None:
+                self.recorded.reads(header)
             api = served(header.apiKey, header.apiVersion)
             if self._producing.isOutstanding and header.apiKey != PRODUCE:
                 # Responses leave in the order of the requests.
                 self._isPutOff = True
+                if self.recorded is not None:
+                    self.recorded.putsOff()
             elif api is None:
                 self._refuseVersion(header)
             elif api.apiKey == PRODUCE:
@@ -173,8 +184,16 @@ class KafkaConnection(AdmittedProtocol):
             reason = f"it sent a request that cannot be read: {refusal}"
         if reason is not None:
             # Only now: what the exception knows of would keep the buffer from being used again.
-            self.finish()
-            self.close(reason)
+            self._reject(reason)
+
+    def drain(self) -> None:
+        """
+        See L{AdmittedProtocol.drain}.  A login that is not over is given up.
+        """
+        if self.authenticator.isSettled:
+            super().drain()
+        else:
+            self.closeGracefully()
 
     def closeGracefully(self) -> None:
         """
@@ -194,17 +213,30 @@ class KafkaConnection(AdmittedProtocol):
         """
         if self.broker.logins.portal is not None:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
-        policies = self.broker.quotas
-        if not policies.isLimiting:
+        if not self.broker.quotas.isLimiting:
             return
         asked = self.askedLast = Request(CONNECTION, ANONYMOUS, "", self.host, 0)
-        decision = policies.decide(asked)
+        decision = self.askPolicies(asked)
         if not decision.admitted:
             self.close(decision.reason)
             return
-        delaySeconds = policies.record(asked, Usage(connections=1)).delaySeconds
+        delaySeconds = self.tellPolicies(asked, Usage(connections=1))
         if delaySeconds > 0:
             self.throttle(delaySeconds)
+
+    def askPolicies(self, asked: Request) -> Decision:
+        """
+        Ask the quota policies whether a request may go ahead.
+        """
+        return self.broker.quotas.decide(asked)
+
+    def tellPolicies(self, asked: Request, usage: Usage) -> float:
+        """
+        Tell the quota policies what it took.
+
+        @return: for how long the client is to be held back, in seconds.
+        """
+        return self.broker.quotas.record(asked, usage).delaySeconds
 
     def throttle(self, delaySeconds: float) -> None:
         """
@@ -246,8 +278,13 @@ class KafkaConnection(AdmittedProtocol):
             return
         api = BY_KEY.get(header.apiKey)
         name = f"API key {header.apiKey}" if api is None else api.name
+        self._reject(f"it sent {name} in version {header.apiVersion}, which is not served")
+
+    def _reject(self, reason: str) -> None:
+        if self.recorded is not None:
+            self.recorded.rejects(reason)
         self.finish()
-        self.close(f"it sent {name} in version {header.apiVersion}, which is not served")
+        self.close(reason)
 
     def _serve(self, api: Api, header: RequestHeader, buffer: memoryview) -> None:
         startedSeconds = self.factory.clock.seconds()
@@ -255,9 +292,11 @@ class KafkaConnection(AdmittedProtocol):
         asked = self._asked(api.name, header, len(buffer))
         # Nothing of the frame is needed any more.
         self.releaseRequest()
+        if self.recorded is not None:
+            self.recorded.decodes(entity)
         call = self._call(header, entity, asked)
         if asked is not None and api.name in _REFUSED_BY:
-            decision = self.broker.quotas.decide(asked)
+            decision = self.askPolicies(asked)
             if not decision.admitted:
                 self.askedLast = None
                 self._respond(header, _REFUSED_BY[api.name](call), decision.delaySeconds)
@@ -294,6 +333,9 @@ class KafkaConnection(AdmittedProtocol):
         if refusal is None:
             self.respond(response)
             return
+        if self.recorded is not None:
+            self.recorded.rejects(NO_LOGIN)
+            self.recorded.answers(response)
         self.send(response)
         # What else it has sent must not be read.
         self.close(refusal)
@@ -324,6 +366,18 @@ class KafkaConnection(AdmittedProtocol):
         self.askedLast = Request(kind, self.principal, header.clientId or "", self.host, sizeBytes, identities)
         return self.askedLast
 
+    def _tell(self, asked: Request | None, responseBytes: int, serviceSeconds: float, isCounted: bool = True) -> float:
+        """
+        Tell whoever wants to know what a request took.
+
+        @param isCounted: whether the policies are to count it.
+        """
+        if self.recorded is not None:
+            self.recorded.took(responseBytes, serviceSeconds)
+        if asked is None:
+            return 0.0
+        return self.tellPolicies(asked, Usage(asked.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING)
+
     def _call(self, header: RequestHeader, entity: Any, asked: Request | None = None) -> Call:
         if self.advertised is None:
             assert self.transport is not None
@@ -345,12 +399,10 @@ class KafkaConnection(AdmittedProtocol):
         """
         body = _encoded(header, answer, 0)
         delaySeconds = 0.0
-        if asked is not None:
-            usage = NOTHING
-            if not isinstance(answer, Body) or answer.isCounted:
-                serviceSeconds = self.factory.clock.seconds() - startedSeconds
-                usage = Usage(asked.sizeBytes, sum(map(len, body)), serviceSeconds)
-            delaySeconds = self.broker.quotas.record(asked, usage).delaySeconds
+        if asked is not None or self.recorded is not None:
+            serviceSeconds = self.factory.clock.seconds() - startedSeconds
+            isCounted = not isinstance(answer, Body) or answer.isCounted
+            delaySeconds = self._tell(asked, sum(map(len, body)), serviceSeconds, isCounted)
             if delaySeconds > 0:
                 body = _encoded(header, answer, throttleTimeMs(delaySeconds))
         self.respond(frame(header, body), delaySeconds)
@@ -361,6 +413,8 @@ class KafkaConnection(AdmittedProtocol):
     def _unpark(self, result: Any, parked: ILease) -> Any:
         self._parked = None
         parked.release()
+        if self.recorded is not None:
+            self.recorded.unparks()
         return result
 
     def _cancelParked(self) -> None:
@@ -381,9 +435,15 @@ class KafkaConnection(AdmittedProtocol):
         acks, timeoutSeconds = request.acks, max(request.timeoutMs, 0) / 1000
         delaySeconds = 0.0
         asked = None
+        recorded = self.recorded
+        identities: Sequence[int] = ()
         results: list[PartitionResult] | None = None
+        if policies.isLimiting or recorded is not None:
+            identities = produce.identities(request)
+        if recorded is not None:
+            recorded.produces(request, identities)
         if policies.isLimiting:
-            asked = self._asked("Produce", header, len(buffer), produce.identities(request))
+            asked = self._asked("Produce", header, len(buffer), identities)
             assert asked is not None
             decision = self._decideProduce(asked, request)
             if not decision.admitted:
@@ -392,26 +452,32 @@ class KafkaConnection(AdmittedProtocol):
                 delaySeconds = decision.delaySeconds
         if results is None:
             results = produce.append(self.broker, request, self.principal)
-            if asked is not None:
-                usage = Usage(asked.sizeBytes, 0, clock.seconds() - startedSeconds)
-                delaySeconds = policies.record(asked, usage).delaySeconds
+            if asked is not None or recorded is not None:
+                # There is no response yet.
+                delaySeconds = self._tell(asked, 0, clock.seconds() - startedSeconds)
         # A slice that lives on would keep the buffer from being used again.
         del request
         self.releaseRequest()
         if acks == 0:
+            if recorded is not None:
+                recorded.answersNothing()
             self._produceUnacknowledged(results, delaySeconds)
             return
+        if recorded is not None:
+            recorded.leaves()
         # The next request may be read: what is appended together is committed together.
-        self._producing.add(header, results, acks == ALL, timeoutSeconds, delaySeconds)
+        self._producing.add(header, results, acks == ALL, timeoutSeconds, delaySeconds, recorded)
         self.finish(delaySeconds)
 
     def _decideProduce(self, asked: Request, request: ProduceRequest) -> Decision:
-        decision = self.broker.quotas.decide(asked)
+        decision = self.askPolicies(asked)
         if not decision.admitted:
             if self._gap is None:
                 self._gap = Gap()
             self._gap.begin(request)
         elif self._gap is not None and self._gap.isBefore(request):
+            if self.recorded is not None:
+                self.recorded.rejects(BEHIND.reason)
             return BEHIND
         return decision
 

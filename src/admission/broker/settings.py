@@ -36,6 +36,9 @@ _QUEUED = "queued.max.request.bytes"
 _LARGEST = "socket.request.max.bytes"
 _LARGEST_BYTES = 100 << 20
 
+RESERVED_DESCRIPTORS = 64
+"""What the broker has open besides connections: the log, its ports, recordings, and room to spare."""
+
 _ELSEWHERE = {
     "advertised.listeners": "use --advertise",
     "controller.quorum.voters": "there is one broker and no quorum",

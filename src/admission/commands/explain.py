@@ -72,15 +72,25 @@ class ExplainOptions(Options):
         given = {name: value for name, value in question.items() if value is not None}
         if not given:
             raise UsageError("say which client: --client-id, --user, --ip, or some of the three")
-        try:
-            parts = urlsplit(self["status"])
-            isUsable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            isUsable = False
-        if not isUsable:
-            raise UsageError(f"--status {self['status']}: write a URL, as in http://127.0.0.1:9090")
-        self["url"] = f"{self['status'].rstrip('/')}/explain?{urlencode(given)}"
+        self["url"] = f"{parseStatus(self['status'])}/explain?{urlencode(given)}"
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
+
+
+def parseStatus(url: str) -> str:
+    """
+    Read C{--status}.
+
+    @return: the URL, to which the name of a page can be added after a slash.
+    @raise UsageError: if it is none.
+    """
+    try:
+        parts = urlsplit(url)
+        isUsable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        isUsable = False
+    if not isUsable:
+        raise UsageError(f"--status {url}: write a URL, as in http://127.0.0.1:9090")
+    return url.rstrip("/")
 
 
 def fetch(url: str, timeoutSeconds: float) -> bytes:

@@ -69,6 +69,9 @@ class AdmittedFactory(ServerFactory):
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar connections: the open connections, oldest first.
+    @ivar refusedConnections: how many were too many, and closed at once.
+    @ivar requestCount: how many requests have been read so far.
+    @ivar requestBytes: how many bytes these had, their length prefixes left out.
     """
 
     log = Logger()
@@ -91,6 +94,8 @@ class AdmittedFactory(ServerFactory):
         self.limits = ConnectionLimits() if limits is None else limits
         self.connections: dict[AdmittedProtocol, None] = {}
         self.refusedConnections = 0
+        self.requestCount = 0
+        self.requestBytes = 0
         self._makeProtocol = protocol
         self._perAddress: dict[str, int] = {}
         self._ports: list[IListeningPort] = []
@@ -127,17 +132,31 @@ class AdmittedFactory(ServerFactory):
 
     def closeAll(self) -> Deferred[None]:
         """
-        Close every connection gracefully.
+        Have every connection answer the request that it has read to its end,
+        and close.
 
         @return: fires when the last one is gone.
         """
         for connection in list(self.connections):
-            connection.closeGracefully()
+            connection.closeReason = connection.closeReason or "the server stops"
+            try:
+                connection.drain()
+            except Exception:
+                self.log.failure("closing the connection of {peer} failed", peer=connection.peer)
+                connection.abortConnection()
         if not self.connections:
             return succeed(None)
         emptied: Deferred[None] = Deferred()
         self._emptied.append(emptied)
         return emptied
+
+    def abortAll(self) -> None:
+        """
+        Close every connection at once, whatever is unanswered or unsent.
+        """
+        for connection in list(self.connections):
+            connection.closeReason = connection.closeReason or "the server stops"
+            connection.abortConnection()
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """
@@ -186,6 +205,7 @@ class AdmittedFactory(ServerFactory):
         """
         For the protocol: it closes because of what its peer did.
         """
+        connection.closeReason = connection.closeReason or reason
         self._logRefusal(connection.peer, reason)
 
     def _refusal(self, host: str) -> str | None:
@@ -216,6 +236,7 @@ class AdmittedFactory(ServerFactory):
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):
             if connection.lastActiveSeconds <= horizon and not connection.mute.reasons:
+                connection.closeReason = connection.closeReason or "it was idle for too long"
                 try:
                     connection.closeGracefully()
                 except Exception:

@@ -26,6 +26,9 @@ RESPONSES = "responses"
 QUOTA = "quota"
 """The client is over its quota."""
 
+DRAINING = "draining"
+"""The server stops: what was read is answered, and then the connection ends."""
+
 
 class Mute:
     """

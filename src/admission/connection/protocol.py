@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableDescriptor, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
@@ -17,7 +17,7 @@ from ..interfaces import CONNECTIONS, ILease
 from .deadline import Deadline
 from .framing import Framer, FrameRefused
 from .hangup import filenoOf, unreadBytes
-from .mute import MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES, Mute
+from .mute import DRAINING, MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES, Mute
 from .responses import ResponseQueue
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class AdmittedProtocol(Protocol):
     @ivar wantedBytes: the memory it waits for, while it does.
     @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or
         ended, in seconds of the factory's clock.
+    @ivar closeReason: why we close it, in words, if we do; the factory says.
+    @ivar isDraining: whether the request that has been read is the last one, see L{drain}.
     """
 
     factory: AdmittedFactory
@@ -82,13 +84,16 @@ class AdmittedProtocol(Protocol):
     peer = host = ""
     isTLS = False
     hasPeerGone = False
+    isDraining = False
     isClosing = False
     isLost = False
     lastActiveSeconds = 0.0
     throttledUntilSeconds = 0.0
+    closeReason: str | None = None
 
     _isRunning = False
     _hasTurn = False
+    _hasFarewell = False
     _lease: ILease | None = None
     _openCharge: ILease | None = None
     _bufferCharge: ILease | None = None
@@ -121,6 +126,14 @@ class AdmittedProtocol(Protocol):
         if sizeBytes > largestBytes:
             return f"a frame of {sizeBytes} bytes was announced, and the largest allowed is {largestBytes}"
         return None
+
+    def frameRefused(self, reason: str) -> None:
+        """
+        A frame is not read, and so nothing behind it can be: close.
+
+        @param reason: why, in words.
+        """
+        self.close(reason)
 
     def peerGone(self) -> None:
         """
@@ -160,6 +173,7 @@ class AdmittedProtocol(Protocol):
         a request that is over already.
         """
         if not (self.isLost or self.isClosing):
+            self._hasFarewell = self.isDraining
             self.responses.write(parts, sum(map(len, parts)))
 
     def finish(self, delaySeconds: float = 0.0) -> None:
@@ -169,6 +183,9 @@ class AdmittedProtocol(Protocol):
         self.releaseRequest()
         self._endTurn()
         if self.isLost or self.isClosing:
+            return
+        if self.isDraining:
+            self.closeGracefully()
             return
         if delaySeconds > 0:
             self.throttle(delaySeconds)
@@ -256,6 +273,20 @@ class AdmittedProtocol(Protocol):
             self.factory.gate.forget(self)
             self.transport.abortConnection()
 
+    def drain(self) -> None:
+        """
+        Read no more requests, answer the one that has been read to its end, if
+        there is one, and close then; or after the grace period.
+        """
+        if self.isDraining or self.isClosing or self.isLost:
+            return
+        self.isDraining = True
+        self._hasFarewell = not self.responses.isEmpty()
+        self.startGrace()
+        self.muteFor(DRAINING)
+        if REQUEST not in self.mute.reasons:
+            self.closeGracefully()
+
     def closeGracefully(self) -> None:
         """
         Read no more requests; close when what was answered is sent, or after
@@ -273,6 +304,13 @@ class AdmittedProtocol(Protocol):
         # brings is dropped.
         self.mute.resume()
         self._loseWhenSent()
+
+    def abortConnection(self) -> None:
+        """
+        Close at once, whatever is unsent.
+        """
+        if not self.isLost:
+            self.transport.abortConnection()
 
     def startGrace(self) -> None:
         """
@@ -391,6 +429,26 @@ class AdmittedProtocol(Protocol):
         return 0.0 if since is None else self.factory.clock.seconds() - since
 
     @property
+    def heldBytes(self) -> int:
+        """
+        All memory that it stands for: being open, what has come and is not
+        parsed, requests that are read or worked on, and unsent responses.
+        """
+        heldBytes = self.framer.bufferedBytes + self.responses.heldBytes
+        for lease in (self._openCharge, self.framer.lease, self._lease):
+            if lease is not None:
+                heldBytes += lease.sizeBytes
+        return heldBytes
+
+    @property
+    def requestBytes(self) -> int:
+        """
+        The part of L{heldBytes} that requests have: the one that is being read
+        and the one that is worked on.
+        """
+        return sum(lease.sizeBytes for lease in (self.framer.lease, self._lease) if lease is not None)
+
+    @property
     def isThrottled(self) -> bool:
         """
         Whether a delay of L{throttle} has yet to pass.
@@ -414,7 +472,7 @@ class AdmittedProtocol(Protocol):
                     break
                 self._begin(lease)
         except FrameRefused as refusal:
-            self.close(str(refusal))
+            self.frameRefused(str(refusal))
         except Exception:
             self.factory.log.failure("reading from {peer} failed", peer=self.peer)
             self.close("what it sent could not be read")
@@ -435,6 +493,8 @@ class AdmittedProtocol(Protocol):
 
     def _begin(self, lease: ILease) -> None:
         self._lease = lease
+        self.factory.requestCount += 1
+        self.factory.requestBytes += lease.sizeBytes
         self.mute.add(REQUEST, self.lastActiveSeconds)
         if self.factory.gate.tryBegin(self):
             self._hasTurn = True
@@ -553,12 +613,17 @@ class AdmittedProtocol(Protocol):
         if self.responses.isEmpty():
             # TLS waits for its producer to go before it closes.
             self.transport.unregisterProducer()
-            self.transport.loseConnection()
+            isHalfCloseable = IHalfCloseableDescriptor.providedBy(self.transport)
+            if self._hasFarewell and isHalfCloseable and not ISSLTransport.providedBy(self.transport):
+                # A socket that is closed with requests unread resets the connection, and takes back what the peer
+                # does not have yet.  So these are read, and dropped, until the peer has everything and hangs up.
+                self.transport.loseWriteConnection()
+            else:
+                self.transport.loseConnection()
 
     def _graceExpired(self) -> None:
         self._graceCall = None
-        if not self.isLost:
-            self.transport.abortConnection()
+        self.abortConnection()
 
     def _peerHungUp(self, isReset: bool) -> None:
         fileno, self._watchedFileno = self._watchedFileno, None

@@ -49,7 +49,14 @@ def writeResult(frame: DataFrame, directory: str | Path, name: str) -> tuple[Pat
     @return: the two files.
     @raise OutputError: if they cannot be written.
     """
-    table = ordered(rounded(frame)).toArrow()
+    return writeTable(ordered(rounded(frame)).toArrow(), directory, name)
+
+
+def writeTable(table: pa.Table, directory: str | Path, name: str) -> tuple[Path, Path]:
+    """
+    Write one result that is in this process already, as it is.  See
+    L{writeResult}.
+    """
     root = Path(directory)
     writers: tuple[tuple[str, Callable[[pa.Table, str], None]], ...] = (
         ("parquet", parquet.write_table),

@@ -13,7 +13,17 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from ..interfaces import ADMITTED, Decision, IQuotaPolicy, IRestorable, QuotaEntity, QuotaStatus, Request, Usage
+from ..interfaces import (
+    ADMITTED,
+    Decision,
+    IIdentityAudit,
+    IQuotaPolicy,
+    IRestorable,
+    QuotaEntity,
+    QuotaStatus,
+    Request,
+    Usage,
+)
 from ..metrics.registry import SensorRegistry
 
 SWEEP_SECONDS = 10.0
@@ -81,6 +91,8 @@ class Quotas:
     @ivar largestDelaySeconds: the longest delay anybody is given at a time;
         what is owed beyond it is owed still.
     @ivar limitNames: the limits that any of the policies understands.
+    @ivar policyNames: what the policies are called, in the order of
+        L{Charge.shares}.
     """
 
     _log = Logger()
@@ -101,6 +113,7 @@ class Quotas:
         names = [name for name, _ in policies]
         if len(set(names)) < len(names):
             raise ValueError(f"each policy needs a name of its own, not {', '.join(names)}")
+        self.policyNames: Sequence[str] = tuple(names)
         self.largestDelaySeconds = largestDelaySeconds
         self._clock = clock
         self._sweepSeconds = sweepSeconds
@@ -189,6 +202,33 @@ class Quotas:
             if share > delaySeconds and not member.isShadow:
                 delaySeconds = share
         return self._nothingDue if shares is None else Charge(delaySeconds, tuple(shares))
+
+    def strictest(self, charge: Charge) -> str | None:
+        """
+        The name of the policy whose delay C{charge} came to; L{None} if it
+        came to none.
+        """
+        if not charge.delaySeconds:
+            return None
+        members = (member for member in self._members if not member.isShadow)
+        return next((each.name for each in members if charge.shares[each.index] == charge.delaySeconds), None)
+
+    def isKnown(self, request: Request) -> bool | None:
+        """
+        Whether the first identity of C{request} is known, for whoever records
+        it: see L{IIdentityAudit}.
+
+        @return: what the first policy says that can tell; L{None} if none can.
+        """
+        for member in self._auditing:
+            try:
+                isKnown = IIdentityAudit(member.policy).isKnown(request)
+            except Exception:
+                self._failed(member)
+                continue
+            if isKnown is not None:
+                return isKnown
+        return None
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
         """
@@ -313,6 +353,7 @@ class Quotas:
 
     def _findLimiting(self) -> None:
         self._limiting = tuple(member for member in self._members if member.policy.isLimiting)
+        self._auditing = tuple(member for member in self._limiting if IIdentityAudit.providedBy(member.policy))
         self.isLimiting = bool(self._limiting)
 
     def _clamped(self, delaySeconds: float) -> float:

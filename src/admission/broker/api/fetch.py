@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from ...interfaces import NOTHING
 from ...operations import waitFor
 from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
-from ..broker import Answer, Body, Broker, Call, Work
+from ..broker import DRAINED, Answer, Body, Broker, Call, Work
 from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
 from .refusals import Refused, repeated
 from .topics import topicById
@@ -29,12 +29,6 @@ FIRST_VERSION_THAT_BACKS_OFF = 8
 """From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
 
 _FIRST_VERSION_WITH_ERROR = 7
-
-_OVER_QUOTA = "over quota"
-"""The key of an older client's fetch that waits until its delay has passed."""
-
-_NO_PARTITION = "no partition"
-"""The key of a fetch that asks for nothing and waits all the same."""
 
 _LEAST_READ_BYTES = 1 << 20
 """What a fetch may read although memory is short, or producers would starve consumers."""
@@ -82,10 +76,12 @@ class PartitionsFetch:
 
     def isSatisfied(self) -> bool:
         """
-        Whether there is enough, or an error to tell.  Partitions that have not
-        grown since the last time are not looked at again: a client may watch
-        thousands.
+        Whether there is enough, or an error to tell, or the broker stops.
+        Partitions that have not grown since the last time are not looked at
+        again: a client may watch thousands.
         """
+        if self.broker.isDraining:
+            return True
         for partition, wanted in self.wanted.items():
             if self._availableBytes >= self.minBytes:
                 break
@@ -170,7 +166,7 @@ def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
         return nothing(call)
     assert call.asked is not None
     delaySeconds = broker.quotas.record(call.asked, NOTHING).delaySeconds
-    waiting = waitFor(broker.purgatory, (_OVER_QUOTA,), lambda: False, delaySeconds)
+    waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
     waiting.addErrback(_timeIsUp)
     # What there is by then is what the client gets: it has waited long enough.
     return waiting.addCallback(lambda _: _partitionsFetch(broker, call, None).readLate)
@@ -222,9 +218,7 @@ def _fetch(broker: Broker, call: Call, budgetBytes: int | None) -> Answer | Defe
     waitSeconds = request.max_wait.total_seconds()
     if waitSeconds <= 0 or partitionsFetch.isSatisfied():
         return partitionsFetch.read(budgetBytes)
-    waiting = waitFor(
-        broker.purgatory, partitionsFetch.wanted or (_NO_PARTITION,), partitionsFetch.isSatisfied, waitSeconds
-    )
+    waiting = waitFor(broker.purgatory, partitionsFetch.wanted or (DRAINED,), partitionsFetch.isSatisfied, waitSeconds)
     waiting.addErrback(_timeIsUp)
     return waiting.addCallback(lambda _: partitionsFetch.readLate)
 

@@ -72,6 +72,7 @@ class Groups:
         self._offsets = Offsets(self._store, self._connections, wallSeconds)
         self._checkCall: IDelayedCall | None = None
         self._isFull = False
+        self._isDraining = False
 
     def start(self) -> None:
         """
@@ -95,6 +96,19 @@ class Groups:
             self._checkCall = None
         for group in self._groups.values():
             self._purgatory.cancelForKey(group)
+
+    def drain(self) -> None:
+        """
+        Stop, and tell the members that wait, and those who still come, to look
+        for their coordinator again, as Kafka does when it hands groups over.
+        Only offsets can be committed yet.
+        """
+        self._isDraining = True
+        self.stop()
+        with self._answers:
+            for group in self._groups.values():
+                for member in group.members.values():
+                    self._rebalancing.answer(member, GroupRefusal(ErrorCode.not_coordinator, member.memberId))
 
     @property
     def sizeBytes(self) -> int:
@@ -136,6 +150,7 @@ class Groups:
         """
         Join a group, which comes into being with its first member.
         """
+        self._checkServes(request.memberId)
         with self._answers:
             self._admittance.check(request)
             group = self._groups.get(request.groupId)
@@ -195,6 +210,7 @@ class Groups:
             where a member id is empty, the other is enough.
         @return: how it went with each.
         """
+        self._checkServes()
         if not groupId:
             raise GroupRefusal(ErrorCode.invalid_group_id)
         with self._answers:
@@ -252,6 +268,7 @@ class Groups:
 
         @raise GroupRefusal: if it is none, or not of this generation.
         """
+        self._checkServes()
         group = self._groups.get(speaker.groupId)
         if group is None:
             isNamed = bool(speaker.groupId)
@@ -289,6 +306,10 @@ class Groups:
             return refusal.errorCode
         self._rebalancing.remove(group, member, "has left")
         return ErrorCode.none
+
+    def _checkServes(self, memberId: str = "") -> None:
+        if self._isDraining:
+            raise GroupRefusal(ErrorCode.not_coordinator, memberId)
 
     def _checkFits(self, group: Group | None, growthBytes: int, errorCode: ErrorCode) -> None:
         sizeBytes = 0 if group is None else group.sizeBytes

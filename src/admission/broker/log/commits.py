@@ -21,6 +21,7 @@ MAX_PENDING_BYTES: Final = 1 << 20
 """How much may be appended before it is committed in mid-turn."""
 
 _CALM_SECONDS: Final = 10.0
+_TROUBLE_SECONDS: Final = 60.0
 
 
 class GroupCommit:
@@ -81,7 +82,18 @@ class GroupCommit:
         self._turn: IDelayedCall | None = None
         self._lost: LogFailed | None = None
         self._failedSeconds: float | None = None
+        self._failureReason = ""
         self._delivering = False
+
+    @property
+    def trouble(self) -> str | None:
+        """
+        Why the log could not be written to lately, in words; L{None} if it
+        could, or if nobody has tried for a while.
+        """
+        if self._failedSeconds is None or self._clock.seconds() - self._failedSeconds >= _TROUBLE_SECONDS:
+            return None
+        return f"the log cannot be written to: {self._failureReason}"
 
     def open(self) -> lmdb.Transaction[bytes]:
         """
@@ -245,4 +257,5 @@ class GroupCommit:
         if self._failedSeconds is None:
             self._log.critical("the log cannot be written to: {reason} ({error})", reason=reason, error=error)
         self._failedSeconds = self._clock.seconds()
+        self._failureReason = reason
         return LogFailed(reason)

@@ -314,6 +314,14 @@ class LmdbLog:
         """
         return self._producers.sizeBytes
 
+    @property
+    def troubles(self) -> list[str]:
+        """
+        What is wrong with it now, in words: that it cannot be written to, or
+        not be synchronised with the disk.
+        """
+        return [trouble for trouble in (self._commits.trouble, self._sync.trouble) if trouble is not None]
+
     def producers(self) -> Iterator[tuple[str, int]]:
         """
         See L{ILog.producers}.

@@ -56,7 +56,15 @@ class BackgroundSync:
         self._running = False
         self._dirty = False
         self._failing = False
+        self._failureReason = ""
         self._closed: Deferred[None] | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """
+        Why the last attempt failed, in words, if it has.
+        """
+        return f"the log cannot be synchronised with the disk: {self._failureReason}" if self._failing else None
 
     def written(self) -> None:
         """
@@ -116,6 +124,7 @@ class BackgroundSync:
         if not self._failing:
             self._failing = True
             reason = explain(failure.value) if isinstance(failure.value, lmdb.Error) else str(failure.value)
+            self._failureReason = reason
             self._log.critical(
                 "the log cannot be synchronised with the disk and would not survive a loss of power: {reason}",
                 reason=reason,

@@ -101,7 +101,7 @@ class Page(Resource):
         """
         There is nothing below a page that was not put there.
         """
-        return Refusal(NOT_FOUND, "there is no such page; / lists those that there are")
+        return Refusal(NOT_FOUND, "there is no such page; /help lists those that there are")
 
     def render(self, request: Any) -> Any:
         """

@@ -9,48 +9,98 @@ could say, is C{null}.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from attrs import asdict
 from twisted.internet.interfaces import IReactorTime
+from twisted.web.http import SERVICE_UNAVAILABLE
 
 from ...interfaces import QuotaStatus, Request
-from ...metrics.histogram import Histogram
+from ...metrics.prometheus import CONTENT_TYPE, exposition
 from ...metrics.registry import SensorRegistry
+from ...profiling.profiler import Profiler
 from ...quotas import Quotas
 from ..broker import ANONYMOUS
+from .health import Health
+from .memory import MemoryPage
+from .numbers import finite, histogramFields
 from .page import BadQuestion, Page
+from .snapshot import Snapshot
 
 ROWS_PER_PIECE = 200
 """How much of a long list is written in one turn."""
 
 
+_ASSETS = Path(__file__).parent / "assets"
+
+
 def statusPages(
-    clock: IReactorTime, quotas: Quotas, sensors: SensorRegistry, wallSeconds: Callable[[], float]
-) -> IndexPage:
+    clock: IReactorTime,
+    quotas: Quotas,
+    sensors: SensorRegistry,
+    wallSeconds: Callable[[], float],
+    snapshot: Snapshot,
+    health: Health,
+    profiler: Profiler | None = None,
+) -> AssetPage:
     """
     Everything that the status port shows.
 
     @param clock: for the turns in which long pages are written.
     @param wallSeconds: seconds since the epoch.
+    @param profiler: where the memory is, if that can be asked.
+    @return: the page for people, which has all others below it.
     """
-    return IndexPage(
-        clock,
-        {
-            "explain": ExplainPage(clock, quotas, wallSeconds),
-            "quotas": QuotasPage(clock, quotas),
-            "sensors": SensorsPage(clock, sensors),
-        },
-    )
+    front = AssetPage(clock, "page.html", b"text/html; charset=utf-8")
+    front.title = "The page for people, with live plots."
+    pages: dict[str, Page] = {
+        "": front,
+        "status.json": SnapshotPage(clock, snapshot),
+        "explain": ExplainPage(clock, quotas, wallSeconds),
+        "quotas": QuotasPage(clock, quotas),
+        "sensors": SensorsPage(clock, sensors),
+        "metrics": MetricsPage(clock, sensors),
+        "healthz": HealthPage(clock, health),
+        **({} if profiler is None else {"memory": MemoryPage(clock, profiler)}),
+    }
+    pages["help"] = HelpPage(clock, pages)
+    assets = {
+        "page.css": AssetPage(clock, "page.css", b"text/css; charset=utf-8"),
+        "page.js": AssetPage(clock, "page.js", b"text/javascript; charset=utf-8"),
+        "plots.js": AssetPage(clock, "plots.js", b"text/javascript; charset=utf-8"),
+        "icon.svg": AssetPage(clock, "icon.svg", b"image/svg+xml"),
+    }
+    for name, page in {**pages, **assets}.items():
+        front.putChild(name.encode("ascii"), page)
+    return front
 
 
-class IndexPage(Page):
+class AssetPage(Page):
     """
-    C{/}: what there is.
+    A file that comes with us, as it is.
+    """
+
+    title = "A part of the page for people."
+
+    def __init__(self, clock: IReactorTime, name: str, contentType: bytes) -> None:
+        super().__init__(clock)
+        self.contentType = contentType
+        self._text = _ASSETS.joinpath(name).read_text(encoding="utf-8")
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        The whole file, which is small.
+        """
+        yield self._text
+
+
+class HelpPage(Page):
+    """
+    C{/help}: what there is.
     """
 
     title = "This list."
@@ -58,12 +108,10 @@ class IndexPage(Page):
 
     def __init__(self, clock: IReactorTime, pages: Mapping[str, Page]) -> None:
         """
-        @param pages: by their names.
+        @param pages: by their names; a live view.
         """
         super().__init__(clock)
-        self._pages = {"": self, **pages}
-        for name, page in self._pages.items():
-            self.putChild(name.encode("ascii"), page)
+        self._pages = pages
 
     def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
         """
@@ -72,6 +120,70 @@ class IndexPage(Page):
         for name, page in self._pages.items():
             query = "&".join(f"{parameter}=" for parameter in page.parameters)
             yield f"/{name}{query and '?'}{query}\n    {page.title}\n"
+
+
+class SnapshotPage(Page):
+    """
+    C{/status.json}: how the broker is, as C{/} and C{admission top} show it.
+    """
+
+    title = "How the broker is at this moment; the lists in it are of the largest."
+
+    def __init__(self, clock: IReactorTime, snapshot: Snapshot) -> None:
+        super().__init__(clock)
+        self._snapshot = snapshot
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        One object.
+        """
+        yield self._snapshot.text
+
+
+class HealthPage(Page):
+    """
+    C{/healthz}: whether to send clients here.
+    """
+
+    title = "Whether all is well; if not, the status is 503, and the reasons are here."
+
+    def __init__(self, clock: IReactorTime, health: Health) -> None:
+        super().__init__(clock)
+        self._health = health
+
+    def render(self, request: Any) -> Any:
+        """
+        See L{Page.render}.
+        """
+        if self._health.reasons:
+            request.setResponseCode(SERVICE_UNAVAILABLE)
+        return super().render(request)
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        One object of C{status} and, unless that is C{ok}, C{reasons}.
+        """
+        reasons = self._health.reasons
+        yield _encoded({"status": "unavailable", "reasons": reasons} if reasons else {"status": "ok"})
+
+
+class MetricsPage(Page):
+    """
+    C{/metrics}: everything that is measured, for Prometheus.
+    """
+
+    title = "Everything that is measured, in the text format of Prometheus."
+    contentType = CONTENT_TYPE.encode("ascii")
+
+    def __init__(self, clock: IReactorTime, sensors: SensorRegistry) -> None:
+        super().__init__(clock)
+        self._sensors = sensors
+
+    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        A metric at a time.
+        """
+        return exposition(self._sensors)
 
 
 class ExplainPage(Page):
@@ -182,29 +294,6 @@ def statusFields(status: QuotaStatus, nowSeconds: float) -> dict[str, Any]:
         "delaySeconds": finite(status.delaySeconds),
         "delayEndsAtSeconds": finite(nowSeconds + status.delaySeconds) if status.delaySeconds > 0 else None,
     }
-
-
-def histogramFields(histogram: Histogram) -> dict[str, Any]:
-    """
-    A histogram as JSON.  A bound of L{None} is for what exceeds all others.
-    """
-    bounds: Sequence[float | None] = (*histogram.bounds, None)
-    return {
-        "count": histogram.count,
-        "total": finite(histogram.total),
-        "median": finite(histogram.quantile(0.5)),
-        "percentile99": finite(histogram.quantile(0.99)),
-        "ranges": [
-            {"upTo": bound, "count": count} for bound, count in zip(bounds, histogram.counts, strict=True) if count
-        ],
-    }
-
-
-def finite(value: float) -> float | None:
-    """
-    C{value}, unless JSON could not say it.
-    """
-    return value if math.isfinite(value) else None
 
 
 def _encoded(document: Mapping[str, Any]) -> str:

@@ -26,6 +26,12 @@ MOST_HEADERS = 64
 CONNECTION_SECONDS = 30.0
 """For everything: to ask, to be answered and to have read the answer."""
 
+CONTENT_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    b"base-uri 'none'; frame-ancestors 'none'"
+)
+"""What a page may load: what comes from here as a file of its own, so that no name of a client is ever run."""
+
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^][]*)\]|(?P<name>[^][:]*))(?::[0-9]*)?")
 
 
@@ -129,6 +135,8 @@ class StatusSite(Site):
         """
         request.setHeader(b"Cache-Control", b"no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
+        request.setHeader(b"Referrer-Policy", b"no-referrer")
+        request.setHeader(b"Content-Security-Policy", CONTENT_POLICY)
         headers = request.requestHeaders
         if not all(map(self._knows, headers.getRawHeaders("Host", []))):
             return Refusal(

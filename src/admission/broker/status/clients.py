@@ -1,0 +1,114 @@
+# -*- test-case-name: tests.test_status_snapshot -*-
+"""
+The connections of a broker and the clients behind them, as the status page
+shows them: the worst of each kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from heapq import nlargest
+from operator import attrgetter
+from typing import Any
+
+from attrs import asdict
+
+from ...connection.mute import MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES
+from ...interfaces import Request
+from ...quotas import Explanation, Quotas
+from ..session import KafkaConnection
+from .numbers import finite, shortened
+
+MOST_CLIENTS = 20
+MOST_CONNECTIONS = 20
+
+RECENTLY_SECONDS = 10.0
+"""For how long who was held back is still shown; delays are often shorter than what one can read."""
+
+_REASONS = (MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES)
+
+_Client = tuple[str, str, str]
+"""A user, a client id and an address."""
+
+
+def mutedFields(connections: Iterable[KafkaConnection]) -> dict[str, int]:
+    """
+    How many connections are not read, by reason; one may have several.
+    """
+    counts = dict.fromkeys(_REASONS, 0)
+    for connection in connections:
+        for reason in connection.mute.reasons:
+            counts[reason] = counts.get(reason, 0) + 1
+    return counts
+
+
+def largestFields(connections: Collection[KafkaConnection], nowSeconds: float) -> list[dict[str, Any]]:
+    """
+    The connections that hold most memory, each with what it has of it.
+    """
+    return [
+        {
+            "peer": connection.peer,
+            "user": shortened(connection.principal),
+            "clientId": shortened(connection.clientId),
+            "heldBytes": heldBytes,
+            "requestBytes": connection.requestBytes,
+            "bufferedBytes": connection.framer.bufferedBytes,
+            "unsentBytes": connection.unsentBytes(),
+            "mutedFor": list(connection.mute.reasons),
+            "mutedSeconds": nowSeconds - min(connection.mute.reasons.values(), default=nowSeconds),
+        }
+        for heldBytes, connection in nlargest(
+            MOST_CONNECTIONS, ((each.heldBytes, each) for each in connections), key=lambda pair: pair[0]
+        )
+    ]
+
+
+def heldBackFields(connections: Iterable[KafkaConnection], nowSeconds: float, quotas: Quotas) -> dict[str, Any]:
+    """
+    The clients over a quota, now or shortly before, those first whose delay
+    ends last; each with the limit that it is furthest beyond.
+    """
+    recent = [each for each in connections if each.throttledUntilSeconds > nowSeconds - RECENTLY_SECONDS]
+    recent.sort(key=attrgetter("throttledUntilSeconds"), reverse=True)
+    untilSeconds: dict[_Client, float] = {}
+    count: Counter[_Client] = Counter()
+    for connection in recent:
+        client = (connection.principal, connection.clientId, connection.host)
+        untilSeconds.setdefault(client, connection.throttledUntilSeconds)
+        count[client] += 1
+    shown = list(untilSeconds.items())[:MOST_CLIENTS]
+    return {
+        "count": len(untilSeconds),
+        "clients": [
+            {
+                "user": shortened(client[0]),
+                "clientId": shortened(client[1]),
+                "ip": client[2],
+                "connections": count[client],
+                "delaySeconds": max(until - nowSeconds, 0.0),
+                **_worstLimit(quotas.explain(Request("", client[0], client[1], client[2], 0))),
+            }
+            for client, until in shown
+        ],
+    }
+
+
+def _worstLimit(explanations: Iterable[Explanation]) -> dict[str, Any]:
+    worst = max(
+        (each for each in explanations if not each.isShadow),
+        key=lambda each: (each.status.delaySeconds, each.status.utilization),
+        default=None,
+    )
+    if worst is None:
+        return {"policy": None, "limitName": None, "limit": None, "used": None, "usedFraction": None, "entity": None}
+    status = worst.status
+    return {
+        "policy": worst.policyName,
+        "limitName": status.limitName,
+        "limit": finite(status.limit),
+        "used": finite(status.used),
+        "usedFraction": finite(status.utilization),
+        "entity": {name: text and shortened(text) for name, text in asdict(status.entity).items()},
+    }

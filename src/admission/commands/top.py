@@ -1,0 +1,254 @@
+# -*- test-case-name: tests.test_top -*-
+"""
+The command C{admission top}: how a broker is, in the terminal, as its status
+port tells it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from twisted.python.usage import Options, UsageError
+
+from ..units import formatSeconds, parseSeconds
+from .explain import Fetch, fetch, parseStatus
+from .talk import CommandFailed, parseTimeout, printable, table
+
+SHORTEST_SECONDS = 0.1
+
+_EXAMPLES = """
+Examples:
+  admission top
+  admission top --status http://127.0.0.1:9191 --interval 5s
+  admission top --once
+"""
+
+# Home, what follows each line, and what follows the last.
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"
+_SHOWN_ROWS = 8
+
+
+class TopOptions(Options):
+    """
+    C{top}.
+
+    After parsing, C{url}, C{intervalSeconds} and C{timeoutSeconds} are keys as well.
+    """
+
+    synopsis = "[options]"
+    longdesc = (
+        "Shows how a broker is that runs with --status: its memory, who is not read and why, which clients are over a "
+        "quota, groups and their lag, and the connections that hold most memory.  Ctrl-C ends it.  Where the output is "
+        "no terminal, it is written once."
+    )
+    optParameters = [
+        ["status", None, "http://127.0.0.1:9090", "The status port of the broker."],
+        ["interval", "i", "1s", "How often to look."],
+        ["timeout", None, "10s", "How long to wait for an answer."],
+    ]
+    optFlags = [["once", None, "Look once."]]
+
+    def getUsage(self, width: int | None = None) -> str:
+        """
+        The usage text, with examples that keep their lines.
+        """
+        usage: str = super().getUsage(width)
+        return usage + _EXAMPLES
+
+    def postOptions(self) -> None:
+        """
+        Find what is wrong while it needs no broker.
+        """
+        self["url"] = f"{parseStatus(self['status'])}/status.json"
+        self["timeoutSeconds"] = parseTimeout(self["timeout"])
+        try:
+            self["intervalSeconds"] = parseSeconds(self["interval"])
+        except ValueError as error:
+            raise UsageError(f"--interval: {error}") from error
+        if self["intervalSeconds"] < SHORTEST_SECONDS:
+            raise UsageError(f"--interval {self['interval']}: write {formatSeconds(SHORTEST_SECONDS)} or more")
+
+
+def run(
+    options: TopOptions,
+    stdin: TextIO,
+    stdout: TextIO,
+    fetch: Fetch = fetch,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """
+    Do what C{options} say.
+
+    @raise CommandFailed: if the broker cannot be asked, in a sentence; once it
+        could be, that is shown instead, and it is asked again.
+    """
+    now = _look(options, fetch)
+    if options["once"] or not stdout.isatty():
+        stdout.write("".join(f"{line}\n" for line in _linesOf(now, None)))
+        return
+    before, sentence = None, ""
+    try:
+        while True:
+            _draw(stdout, [*([sentence, ""] if sentence else []), *_linesOf(now, before)])
+            sleep(options["intervalSeconds"])
+            try:
+                looked = _look(options, fetch)
+            except CommandFailed as error:
+                sentence = f"{error}; what follows is from before"
+            else:
+                sentence = ""
+                if looked["uptimeSeconds"] != now["uptimeSeconds"]:
+                    before, now = now, looked
+    except KeyboardInterrupt:
+        stdout.write("\n")
+
+
+def _look(options: TopOptions, fetch: Fetch) -> Any:
+    try:
+        seen = json.loads(fetch(options["url"], options["timeoutSeconds"]))
+        list(_linesOf(seen, None))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CommandFailed(f"{options['status']} does not answer as the status port of a broker does") from error
+    return seen
+
+
+def _draw(stdout: TextIO, lines: Sequence[str]) -> None:
+    size = shutil.get_terminal_size()
+    shown = [line[: size.columns] for line in lines[: size.lines - 1]]
+    stdout.write(_HOME + "".join(line + _END_OF_LINE for line in shown) + _END_OF_SCREEN)
+    stdout.flush()
+
+
+def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
+    """
+    What is shown.
+
+    @param before: what was seen at the look before, for what happens each second.
+    """
+    health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
+    connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]
+    where = ", ".join(now["listeners"]) or "no port"
+    yield printable(f"admission {now['version']} on {where}, up {_duration(now['uptimeSeconds'])}: {health['status']}")
+    for reason in health["reasons"]:
+        yield printable(f"  {reason}")
+    load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["mostDescriptors"]
+    yield (
+        f"process      {_bytes(process['residentBytes'])} resident, {_bytes(process['privateBytes'])} without files, "
+        f"CPU {'-' if load is None else f'{load:.0%}'}, "
+        f"{process['openDescriptors']}{'' if most < 0 else f' of {most}'} files"
+    )
+    bound = "no bound" if pool["sizeBytes"] is None else _bytes(pool["sizeBytes"])
+    waiting = f", {pool['waiting']} connections wait" if pool["waiting"] else ""
+    yield f"pool         {_bytes(pool['usedBytes'])} of {bound}{waiting}"
+    yield f"ledger       {_pairs(now['ledger'], _bytes)}"
+    rate = _rate(now, before, lambda each: each["requests"]["read"])
+    yield (
+        f"requests     {'' if rate is None else f'{_count(rate)} a second, '}{_count(requests['read'])} in all, "
+        f"{requests['running']} of {requests['mostRunning']} running"
+    )
+    yield (
+        f"connections  {connections['open']} of {connections['allowed']}, {connections['refused']} refused; "
+        f"not read: {_pairs(now['muted'], str)}"
+    )
+    slowest = purgatory["waitPercentile99Seconds"]
+    wait = "" if slowest is None else f"; 99% wait {_duration(slowest)} or less"
+    yield f"purgatory    {purgatory['watched']} wait, {_count(purgatory['expirations'])} ran out of time{wait}"
+    yield ""
+    heldBack = now["heldBack"]
+    yield f"clients over a quota: {heldBack['count']}"
+    yield from _tableOf(
+        ("Client", "Limit", "Used", "Of it", "Held back"),
+        [
+            (
+                _name(each),
+                "none any more" if each["limitName"] is None else f"{each['limitName']}={_count(each['limit'])}",
+                "?" if each["used"] is None else _count(each["used"]),
+                "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
+                _duration(each["delaySeconds"]) if each["delaySeconds"] else "no",
+            )
+            for each in heldBack["clients"]
+        ],
+    )
+    yield f"groups: {groups['count']}, lag {_count(groups['lagRecords'])}"
+    yield from _tableOf(
+        ("Group", "State", "Members", "Lag"),
+        [
+            (
+                each["groupId"],
+                each["state"],
+                str(each["memberCount"]),
+                "?" if each["lagRecords"] is None else _count(each["lagRecords"]),
+            )
+            for each in groups["groups"]
+        ],
+    )
+    yield "connections by memory held:"
+    yield from _tableOf(
+        ("Peer", "Client", "Holds", "Not read for"),
+        [
+            (
+                each["peer"],
+                _name(each),
+                _bytes(each["heldBytes"]),
+                f"{', '.join(each['mutedFor'])} {_duration(each['mutedSeconds'])}" if each["mutedFor"] else "",
+            )
+            for each in connections["largest"]
+        ],
+    )
+
+
+def _tableOf(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if rows:
+        for line in table([titles, *rows[:_SHOWN_ROWS]]).splitlines():
+            yield f"  {line}"
+    if len(rows) > _SHOWN_ROWS:
+        yield f"  and {len(rows) - _SHOWN_ROWS} more"
+    yield ""
+
+
+def _rate(
+    now: Mapping[str, Any], before: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], float]
+) -> float | None:
+    """
+    How fast a counter grows each second; L{None} if the broker was not seen before.
+    """
+    if before is None or now["uptimeSeconds"] <= before["uptimeSeconds"]:
+        return None
+    elapsedSeconds: float = now["uptimeSeconds"] - before["uptimeSeconds"]
+    return (read(now) - read(before)) / elapsedSeconds
+
+
+def _name(client: Mapping[str, Any]) -> str:
+    return f"{client['clientId'] or '(no client id)'} {client['user']}"
+
+
+def _pairs(amounts: Mapping[str, Any], write: Callable[[Any], str]) -> str:
+    """
+    Amounts by their names, those that are zero left out.
+    """
+    return ", ".join(f"{name} {write(amount)}" for name, amount in amounts.items() if amount) or "nothing"
+
+
+def _bytes(sizeBytes: int) -> str:
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(sizeBytes) >= factor:
+            return f"{sizeBytes / factor:.4g}{unit}"
+    return f"{sizeBytes}"
+
+
+def _count(count: float) -> str:
+    for leastCount, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(count) >= leastCount:
+            return f"{count / factor:.4g}{unit}"
+    return f"{count:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    for limitSeconds, unitSeconds, unit in ((1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min")):
+        if seconds < limitSeconds:
+            return f"{seconds / unitSeconds:.3g} {unit}"
+    return f"{seconds / 3600:.4g} h"

@@ -1,0 +1,185 @@
+# -*- test-case-name: tests.test_prometheus -*-
+"""
+The sensors of a server as text that Prometheus reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from itertools import chain, islice
+from typing import Any
+
+from attrs import define, field, frozen
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from .histogram import Histogram
+from .prometheusnames import KAFKA_NAMINGS, Naming, namingOf
+from .registry import Family, SensorRegistry
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MOST_ROWS = 200
+"""How many rows a metric has at most: those with the largest values, or the smallest where these matter."""
+
+MOST_LABEL_CHARACTERS = 128
+"""Longer names of clients are cut off."""
+
+ROWS_PER_TURN = 500
+"""How many rows are looked at before somebody else has a turn."""
+
+LEFT_OUT = "admission_left_out_rows"
+
+_Row = tuple[float, Mapping[str, str]]
+
+_KINDS: Mapping[str, Callable[..., Metric]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+@frozen
+class _Source:
+    """
+    A sensor that a metric is made of.
+
+    @ivar labels: what the sensor's name says.
+    @ivar sensor: its value, or else itself.
+    """
+
+    naming: Naming
+    labels: Mapping[str, str]
+    sensor: float | Histogram | Family
+
+
+@define
+class _Metric:
+    """
+    A metric and the sensors that it is made of.
+    """
+
+    kind: str
+    help: str
+    isLeastFirst: bool = False
+    sources: list[_Source] = field(factory=list)
+
+
+@frozen
+class _Collector:
+    """
+    What the library takes for a registry.
+    """
+
+    metric: Metric
+
+    def collect(self) -> Iterable[Metric]:
+        """
+        The metric.
+        """
+        return [self.metric]
+
+
+def exposition(registry: SensorRegistry) -> Iterator[str]:
+    """
+    Everything that is measured, in the text format of Prometheus.
+
+    A metric has L{MOST_ROWS} rows at most, however many clients there are; how
+    many were left out is a metric, too.
+
+    @return: pieces, some of them empty, none of which takes long to make.
+    """
+    leftOut = GaugeMetricFamily(LEFT_OUT, "Rows of a metric that are left out.", None, ["metric"])
+    for name, metric in _metricsOf(registry).items():
+        made = _KINDS[metric.kind](name, metric.help)
+        rows: list[_Row] = []
+        count = 0
+        choose = nsmallest if metric.isLeastFirst else nlargest
+        for source in metric.sources:
+            if isinstance(source.sensor, Histogram):
+                _addHistogram(made, source.labels, source.sensor)
+                continue
+            unread = _rowsOf(source)
+            while some := list(islice(unread, ROWS_PER_TURN)):
+                count += len(some)
+                rows = list(chain(rows, some))
+                if len(rows) > MOST_ROWS:
+                    rows = choose(MOST_ROWS, rows, key=lambda row: row[0])
+                yield ""
+        _addRows(made, rows)
+        if count > len(rows):
+            leftOut.add_metric([name], count - len(rows))
+        yield _textOf(made)
+    yield _textOf(leftOut)
+
+
+def _textOf(metric: Metric) -> str:
+    return generate_latest(_Collector(metric)).decode("utf-8")
+
+
+def _metricsOf(registry: SensorRegistry) -> dict[str, _Metric]:
+    """
+    The metrics by name: what has the same name must be told together.
+    """
+    metrics: dict[str, _Metric] = {}
+
+    def add(sensor: str, kind: str, source: float | Histogram | Family) -> None:
+        for naming in (namingOf(sensor), *KAFKA_NAMINGS):
+            labels = naming.labelsOf(sensor)
+            if labels is None:
+                continue
+            ofKind = "counter" if naming.isCounter else kind
+            name = naming.name
+            if name in metrics and metrics[name].kind != ofKind:
+                # Two sensors of different makers whose names differ in signs only.
+                name = f"{name}_{ofKind}"
+            metric = metrics.setdefault(name, _Metric(ofKind, naming.help, naming.isLeastFirst))
+            metric.sources.append(_Source(naming, labels, source))
+
+    for name, value in registry:
+        add(name, "counter" if name in registry.counters else "gauge", value)
+    for name, histogram in registry.histograms.items():
+        add(name, "histogram", histogram)
+    for name, family in registry.families.items():
+        add(name, "counter" if family.isCounter else "gauge", family)
+    return metrics
+
+
+def _rowsOf(source: _Source) -> Iterator[_Row]:
+    sensor, naming = source.sensor, source.naming
+    if isinstance(sensor, Family):
+        names = [_labelName(naming.labels.get(name, name)) for name in sensor.labelNames]
+        for texts, value in sensor.read():
+            if not math.isnan(value):
+                labels = (text[:MOST_LABEL_CHARACTERS] for text in texts)
+                yield value * naming.scale, {**source.labels, **dict(zip(names, labels, strict=True))}
+    elif not isinstance(sensor, Histogram):
+        yield sensor * naming.scale, source.labels
+
+
+def _addRows(metric: Metric, rows: Sequence[_Row]) -> None:
+    suffix = "_total" if metric.type == "counter" else ""
+    seen: set[Any] = set()
+    for value, labels in rows:
+        # Names that were cut off may have become equal, and no row may come twice.
+        key = frozenset(labels.items())
+        if key not in seen:
+            seen.add(key)
+            metric.add_sample(metric.name + suffix, dict(labels), value)
+
+
+def _addHistogram(metric: Metric, labels: Mapping[str, str], histogram: Histogram) -> None:
+    total = 0
+    for bound, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
+        total += count
+        upTo = "+Inf" if math.isinf(bound) else f"{bound:g}"
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": upTo}, total)
+    metric.add_sample(f"{metric.name}_sum", dict(labels), histogram.total)
+    metric.add_sample(f"{metric.name}_count", dict(labels), total)
+
+
+def _labelName(name: str) -> str:
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
