@@ -195,7 +195,7 @@ class InstallationTests(SynchronousTestCase):
 
     def test_wheelContents(self) -> None:
         """
-        The wheel has our modules, the drop-ins and the typing markers, and
+        The wheel has our modules, their assets, the drop-ins and the typing markers, and
         nothing that would make C{twisted} a package of ours.
         """
         with zipfile.ZipFile(self.built.wheel) as archive:
@@ -203,7 +203,7 @@ class InstallationTests(SynchronousTestCase):
         expected = {
             str(path.relative_to(root))
             for root in (self.source / "src", self.source / "plugins")
-            for pattern in ("*.py", "py.typed")
+            for pattern in ("*.py", "py.typed", "assets/*")
             for path in root.rglob(pattern)
         }
         expected |= {str(path.relative_to(self.source)) for path in self.source.glob("twisted/plugins/*.py")}

@@ -68,7 +68,8 @@ clientBytes = PolicyFactory(
     help="""
         How many bytes a second each client may send in Produce requests and
         receive in answer to Fetch requests: the limits producer_byte_rate and
-        consumer_byte_rate of users, client ids and client ids of a user.
+        consumer_byte_rate of users, client ids and client ids of a user.  Of
+        servers that know no requests it counts all bytes, received and sent.
 
         produce and fetch are the limits of client ids that have no other (2M).
 
