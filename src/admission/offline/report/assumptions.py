@@ -1,0 +1,111 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+What was asked, what the answers take for granted, and where the numbers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from twisted.web.template import Tag, tags
+
+from ..replay.results import MOST_EXHAUSTED_SHARE
+from ..tables import OUTPUTS
+from .elements import absent, bullets, named, section
+from .results import EVALUATION, Results
+from .words import plural, share, shown
+
+MOST_ANSWERS = 100
+"""Of what C{evaluation.json} says."""
+
+_ASSUMPTIONS = (
+    "Clients are closed loops. A client sends its next request when it has the answer to the last one, was let go and "
+    "has thought, and how long it thinks does not depend on how fast it is served. Real clients also give up, retry "
+    "and time out; where that is more than rare, the answers are rough.",
+    "Requests that were sent before the last one was answered follow the one before them at the recorded distance, "
+    "but none before its connection is read again. Requests that were refused and sent once more still are.",
+    "The server takes as long for each request as it was recorded to. A server with less to do would be faster, and "
+    "one with more to do slower.",
+    "Nobody sends more than was recorded. A connection that is done early might have gone on; with more than "
+    f"{share(MOST_EXHAUSTED_SHARE)} of the connections done early there is no point estimate.",
+    "A candidate takes the place of the recorded policies of its kind. All other policies keep the delays and "
+    "refusals that they were recorded with, and the longest delay counts.",
+    "Delays are cut off at the longest that the server allowed. Limits that were set while the server ran are set "
+    "again at the same moments, unless the candidate says otherwise.",
+    "What comes after the end of the recording is not counted. Of events that are missing nobody knows what they "
+    "would have changed.",
+    "A memory pool is tried with quota delays, service times and the times that requests keep their memory as "
+    "recorded, and with the recorded seed. Waits agree in number and length, not each of them. What else is charged "
+    "to the pool is known once a second.",
+)
+
+
+def assumptionsSection(results: Results) -> Tag:
+    """
+    What the answers take for granted.
+    """
+    items: list[Any] = list(_ASSUMPTIONS)
+    sample = results.says("sample", str)
+    if sample is not None:
+        items.insert(
+            0,
+            f"Only a sample of the clients was taken ({shown(sample)}). Sums, the busiest minute and the pool are "
+            "those of the sample; whatever clients share, such as a limit for a user, is shared by fewer.",
+        )
+    return section("assumptions", "What this takes for granted", bullets(items))
+
+
+def askedSection(results: Results) -> Tag:
+    """
+    What was asked, in the words of C{evaluation.json}.
+    """
+    answers = list(_flattened(results.evaluation))
+    if not answers:
+        return section("asked", "What was asked", absent(f"Nobody has written {EVALUATION}."))
+    listed = [
+        (tags.dt(named(shown(name))), tags.dd(named(shown(value, 2000)))) for name, value in answers[:MOST_ANSWERS]
+    ]
+    more = len(answers) - MOST_ANSWERS
+    rest = [absent(f"{plural(more, 'more is', 'more are')} in {EVALUATION}.")] if more > 0 else []
+    return section("asked", "What was asked", tags.dl(*listed), *rest)
+
+
+def filesSection(results: Results) -> Tag:
+    """
+    Where the numbers are.
+    """
+    words = {table.name: table.words for table in OUTPUTS}
+    items: list[Any] = []
+    for file in results.files():
+        links: list[Any] = [_link(file.parquet, "Parquet")]
+        if file.csv is not None:
+            links += [" and ", _link(file.csv, "CSV")]
+        each = f", each {words[file.name]}" if file.name in words else ""
+        items.append((named(shown(file.name)), f": {plural(file.rows, 'row')}{each}: ", links))
+    if (results.directory / EVALUATION).exists():
+        items.append((_link(EVALUATION, EVALUATION), ": what was asked"))
+    return section("files", "Where the numbers are", bullets(items))
+
+
+def _flattened(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """
+    The plain values in an object, with the way to them.
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flattened(each, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+        for place, each in enumerate(value, 1):
+            yield from _flattened(each, f"{name} {place}")
+    elif isinstance(value, list):
+        yield name, "; ".join(map(str, value)) or "none"
+    elif value is None or isinstance(value, bool):
+        yield name, {None: "not said", True: "yes", False: "no"}[value]
+    else:
+        yield name, str(value)
+
+
+def _link(path: str, words: str) -> Tag:
+    return tags.a(words, href=quote(path))

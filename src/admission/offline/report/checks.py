@@ -1,0 +1,281 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+What was recorded, and whether it and the policies were right: the identity
+gate, what is missing, and the audits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import compute as pc
+from twisted.web.template import Tag, tags
+
+from ..replay.identity import LEAST_MATCHING
+from .elements import Cell, absent, bullets, named, section, table
+from .results import Results, Row, grouped
+from .verdict import GateOutcome
+from .words import NOTHING, client, count, duration, plural, share, shown, size
+
+MOST_ROWS = 20
+
+_METER = ("user", "client_id", "ip")
+_MEASURES = {"bytes": ("bytes", size), "requests": ("requests", count), "throttle_s": ("time held back", duration)}
+
+
+def recordedSection(results: Results) -> Tag:
+    """
+    Who did most, and how often policies asked for delays.
+    """
+    title = "What was recorded"
+    top = results.rows("top_clients", ["measure", "rank", "principal", "client_id", "value", "share"])
+    histogram = results.table("throttle_hist", ["policy", "bucket_ms", "n"])
+    parts: list[Any] = []
+    for measure, (words, written) in _MEASURES.items():
+        rows = sorted((row for row in top or () if row["measure"] == measure), key=lambda row: row["rank"])
+        if rows:
+            heads = ("Client", words.capitalize(), "Of all")
+            cells = ((_client(row), written(row["value"]), share(row["share"])) for row in rows)
+            parts.append(table(f"Clients with the most {words}", heads, cells))
+    if histogram is not None and len(histogram):
+        columns = ("Policy", "Asked about", "Asked for a delay", "Longest up to")
+        parts.append(table("What each policy said, those on trial included", columns, _policyRows(histogram)))
+    return section("recorded", title, *(parts or [absent("The recording was not summed up.")]))
+
+
+def gateSection(gate: GateOutcome) -> Tag:
+    """
+    How replays of the policies that were in force agree with what was recorded.
+    """
+    parts: list[Any] = [
+        tags.p(
+            "Each policy that was in force is replayed as if it were a candidate. Where that does not say what was "
+            f"recorded in {share(LEAST_MATCHING)} of the decisions, each delay to a millisecond, "
+            "nothing that a replay says of other policies is to be believed."
+        )
+    ]
+    if gate.fidelities:
+        columns = (
+            "Policy",
+            "Run of a server",
+            "Believed",
+            "Agreement",
+            "Compared",
+            "Held back",
+            "Off by",
+            "Gaps",
+            "Missing",
+        )
+        shownOnes = gate.fidelities[:MOST_ROWS]
+        rows = (
+            (
+                named(shown(each.candidate)),
+                _run(each.brokerId, each.bootId),
+                "yes" if each.isTrusted else "no",
+                f"{each.matchShare * 100:.3f} %",
+                count(each.compared),
+                count(each.throttled),
+                f"{each.meanErrorMs:.3f} ms",
+                count(each.seqGaps),
+                count(each.missing),
+            )
+            for each in shownOnes
+        )
+        parts.append(table("The identity gate, closed loop: the worst first", columns, rows, words=3))
+        parts += _more(len(gate.fidelities) - len(shownOnes))
+    else:
+        parts.append(absent(gate.sentence))
+    return section("gate", "The identity gate", *parts)
+
+
+def missingSection(results: Results, gate: GateOutcome) -> Tag:
+    """
+    What of the recording is missing or cannot be.
+    """
+    broken = results.rows("broken_rows", ["table", "n", "rows", "words"])
+    notes: list[Any] = [*_gapNotes(results, gate)]
+    notes += [
+        (
+            f"{count(row['n'])} of {plural(row['rows'], 'row')} of ",
+            named(shown(row["table"])),
+            f" left out: {shown(row['words'])}.",
+        )
+        for row in broken or ()
+        if row["n"]
+    ]
+    problems = [each for each in results.says("problems", list) or () if isinstance(each, dict)]
+    notes += [
+        ("Not read: ", named(f"{shown(each.get('path'), 200)}: {shown(each.get('problem'), 200)}"))
+        for each in problems[:MOST_ROWS]
+    ]
+    notes += _more(len(problems) - MOST_ROWS)
+    title = "What is missing"
+    if notes:
+        return section("missing", title, bullets(notes))
+    if broken is None:
+        return section("missing", title, absent("Nobody has looked for rows that cannot be."))
+    return section("missing", title, tags.p("Nothing: no gaps, and no rows that cannot be."))
+
+
+def auditSection(results: Results) -> Tag:
+    """
+    The filter of producer ids, the quotas and the ledger, held against what
+    was the case.
+    """
+    return section(
+        "audit",
+        "Audits",
+        tags.h3("The filter of producer ids"),
+        *_bloomParts(results),
+        tags.h3("Quotas"),
+        *_quotaParts(results),
+        tags.h3("The ledger of memory"),
+        *_ledgerParts(results),
+    )
+
+
+def _gapNotes(results: Results, gate: GateOutcome) -> Iterator[str]:
+    gaps = results.says("seqGaps", int) or max((each.seqGaps for each in gate.fidelities), default=0)
+    if gaps:
+        missing = results.says("missingEvents", int)
+        what = "Events" if missing is None else plural(missing, "event")
+        yield (
+            f"{what} missing in {plural(gaps, 'place')}, where the server had no room for them. What policies would "
+            "have made of them is not known, nor what that would have changed later."
+        )
+    totals = results.rows("replay_summary", ["requests", "poisoned"]) or ()
+    poisoned = max((row["poisoned"] / row["requests"] for row in totals if row["requests"]), default=0.0)
+    if poisoned:
+        yield f"Up to {share(poisoned)} of a candidate's requests come after missing events that may matter to it."
+
+
+def _bloomParts(results: Results) -> Iterator[Tag]:
+    counted = ("asked", "exact_new", "slack", "restored", "fp", "fn")
+    audited = results.table("bloom_audit", ["principal", *counted])
+    if audited is None:
+        yield absent("The filter was not audited.")
+        return
+    if not len(audited):
+        yield absent("No filter was asked about anybody.")
+        return
+    users = grouped(audited, ("principal",), counted).sort_by([("fp", "descending"), ("principal", "ascending")])
+    asked, new, slack, restored, fp, fn = (pc.sum(users[name]).as_py() for name in counted)
+    certain = new - slack - restored
+    yield tags.p(
+        f"Asked {plural(asked, 'time')}, the filter took {count(fp)} of {count(certain)} new producers for known "
+        f"({share(fp / certain) if certain else NOTHING}) and {count(fn)} known ones for new"
+        f"{', which it never should' if fn else ''}."
+    )
+    yield table(
+        "Users with the most mistakes",
+        ("User", "Asked about", "New", "Taken for known", "Known, taken for new"),
+        (
+            (named(shown(row["principal"])), *(count(row[name]) for name in ("asked", "exact_new", "fp", "fn")))
+            for row in users.slice(0, MOST_ROWS).to_pylist()
+        ),
+    )
+    yield from _more(len(users) - MOST_ROWS)
+
+
+def _quotaParts(results: Results) -> Iterator[Tag]:
+    after = ("overshoot_after_throttle_p99", "overshoot_after_throttle_max")
+    columns = ("limit_name", *_METER, "limit", "spans", "utilization_p99", "utilization_max", *after)
+    meters = results.table("quota_summary", columns)
+    if meters is None:
+        yield absent("Quotas were not audited.")
+        return
+    if not len(meters):
+        yield absent("Nobody had a limit.")
+        return
+    worst = pc.max(meters["overshoot_after_throttle_max"]).as_py()
+    yield tags.p(
+        f"Once their delays have had their effect, quotas are exceeded by {share(worst)} at most."
+        if worst is not None
+        else "Nobody was held back for a quota."
+    )
+    order = [(after[1], "descending"), ("utilization_max", "descending"), ("limit_name", "ascending"),
+             *((name, "ascending") for name in _METER)]  # fmt: skip
+    heads = (
+        "Whose",
+        "Limit",
+        "Value",
+        "Spans of time",
+        "Use, 99 % up to",
+        "Most",
+        "Excess after delays, 99 % up to",
+        "Most",
+    )
+    rows = (
+        (
+            named(_meter(row)),
+            shown(row["limit_name"]),
+            f"{row['limit']:,.10g}",
+            count(row["spans"]),
+            *(share(row[name]) for name in ("utilization_p99", "utilization_max", *after)),
+        )
+        for row in meters.sort_by(order).slice(0, MOST_ROWS).to_pylist()
+    )
+    yield table("Limits by what was exceeded", heads, rows, words=2)
+    yield from _more(len(meters) - MOST_ROWS)
+
+
+def _ledgerParts(results: Results) -> Iterator[Tag]:
+    peaks = ("peak_rss_bytes", "peak_ledger_bytes", "peak_unexplained_bytes")
+    runs = results.table("ledger_summary", ["broker_id", "boot_id", "base_bytes", *peaks, "peak_unexplained_share"])
+    if runs is None:
+        yield absent("The ledger was not audited.")
+        return
+    if not len(runs):
+        yield absent("Nobody has sampled the memory of the process.")
+        return
+    yield tags.p(
+        "What the process takes at its largest, and what of it the ledger accounts for. The rest, beyond what it took "
+        "in the beginning, is unexplained."
+    )
+    heads = ("Run of a server", "In the beginning", "At its largest", "In the ledger", "Unexplained", "Of the growth")
+    rows = (
+        (
+            _run(row["broker_id"], row["boot_id"]),
+            size(row["base_bytes"]),
+            *(size(row[name]) for name in peaks),
+            share(row["peak_unexplained_share"]),
+        )
+        for row in runs.sort_by([("peak_unexplained_bytes", "descending")]).slice(0, MOST_ROWS).to_pylist()
+    )
+    yield table("Memory of each run", heads, rows)
+    yield from _more(len(runs) - MOST_ROWS)
+
+
+def _policyRows(histogram: pa.Table) -> Iterator[Sequence[Cell]]:
+    for policy in sorted(set(histogram["policy"].to_pylist())):
+        own = histogram.filter(pc.equal(histogram["policy"], policy)).to_pylist()
+        asked = sum(row["n"] for row in own)
+        delayed = [row for row in own if row["bucket_ms"] != 0 and row["n"]]
+        delays = sum(row["n"] for row in delayed)
+        bounds = [row["bucket_ms"] for row in delayed]
+        longest = "more than any range" if None in bounds else duration(max(bounds) / 1000) if bounds else NOTHING
+        yield (
+            named(shown(policy)),
+            count(asked),
+            f"{count(delays)} ({share(delays / asked) if asked else NOTHING})",
+            longest,
+        )
+
+
+def _client(row: Row) -> Tag:
+    return named(client(row["principal"], row["client_id"]))
+
+
+def _meter(row: Row) -> str:
+    words = {"user": "user", "client_id": "client id", "ip": "address"}
+    return ", ".join(f"{words[name]} {shown(row[name]) or 'none'}" for name in _METER if row[name] is not None)
+
+
+def _run(brokerId: str, bootId: str) -> Tag:
+    return named(f"{shown(bootId)} of broker {shown(brokerId)}")
+
+
+def _more(number: int) -> list[Tag]:
+    return [absent(f"{plural(number, 'more is', 'more are')} in the files.")] if number > 0 else []

@@ -1,0 +1,88 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+Whether everybody gets a share, and who gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import compute as pc
+from twisted.web.template import Tag, tags
+
+from .elements import Cell, named, section, table
+from .lines import RECORDED_LINE, Line, fairnessLines
+from .plots import Plot, figures, timeNote
+from .results import Results
+from .verdict import Verdict
+from .words import count, duration, index, shown
+
+_JAIN = "Jain\N{RIGHT SINGLE QUOTATION MARK}s index"
+
+
+def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
+    """
+    Whether everybody gets a share.
+
+    @param plot: what L{fairnessPlot} returned.
+    """
+    parts: list[Any] = list(figures([plot]))
+    recorded = results.table("fairness_minute", ["starved", "pool_wait_p999_us", "pool_wait_max_us"])
+    leasts = {line.label: float(line.known.min()) for line in plot.lines if len(line.known)}
+    rows: list[Sequence[Cell]] = []
+    if recorded is not None and len(recorded):
+        starved, longestSeconds = pc.sum(recorded["starved"]).as_py(), verdict.recorded.longestSeconds
+        rows.append((RECORDED_LINE, index(leasts.get(RECORDED_LINE)), count(starved), duration(longestSeconds)))
+    for each in verdict.standings or ():
+        if each.isForecast:
+            starved, longestSeconds = each.starvedMinutes, each.total["most_held_s"]
+            name = named(shown(each.label))
+            rows.append((name, index(leasts.get(each.label)), count(starved), duration(longestSeconds)))
+    if rows:
+        heads = ("Candidate", f"Least {_JAIN}", "Minutes of clients without service", "Longest held back at a time")
+        parts.append(table("Fairness and starvation", heads, rows))
+    parts.append(
+        tags.p(
+            "The index is 1 if all clients that want something get as many bytes as each other, and one by their "
+            "number if one of them gets all. Who is held back sends less and so wants less: that is in the time held "
+            "back, not in the index."
+        )
+    )
+    if recorded is not None and len(recorded):
+        high, most = (pc.max(recorded[name]).as_py() for name in ("pool_wait_p999_us", "pool_wait_max_us"))
+        if most == 0:
+            parts.append(tags.p("As recorded, nobody waited for memory."))
+        elif most is not None and high is not None:
+            parts.append(
+                tags.p(
+                    f"As recorded, nobody waited for memory longer than {duration(most / 1e6)}; in the worst minute, "
+                    f"99.9 % of the requests waited no longer than {duration(high / 1e6)}."
+                )
+            )
+    return section("fairness", "Fairness and starvation", *parts)
+
+
+def fairnessPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Plot:
+    """
+    Jain's index, by the minute.
+    """
+    recorded = results.table("fairness_minute", ["minute", "jain_bytes"])
+
+    def fact(line: Line) -> str:
+        known = line.known
+        if not len(known):
+            return "nobody was admitted anything"
+        return f"at least {index(float(known.min()))}, mostly about {index(float(np.median(known)))}"
+
+    return Plot(
+        "fairness",
+        f"{_JAIN} of admitted bytes, by the minute",
+        _JAIN,
+        lines := fairnessLines(verdict.forecasts, minutes, recorded),
+        fact,
+        isIndex=True,
+        note=timeNote(lines),
+    )

@@ -1,0 +1,275 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+Plots, as SVG in the page: the same values make the same bytes, text stays text,
+and colours are the page's own.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
+from typing import Any
+
+from attrs import field, frozen
+from matplotlib import style as styles
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from twisted.web.template import Tag, tags
+
+from .elements import absent, named, parsed
+from .lines import Line
+from .words import duration, plural, shown
+
+MOST_LINES = 8
+"""Of candidates in one plot; there are no more colours that can be told apart."""
+
+_MOST_MARKED = 40
+_INCHES = (5.0, 2.6)
+
+_TEXT, _RULE, _GRID = "#7e0001", "#7e0002", "#7e0003"
+_COLOURS: Sequence[str] = [f"#c0ff0{place}" for place in range(MOST_LINES)]
+_DASHES: Sequence[Sequence[float]] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
+
+# What is drawn in these colours takes the page's in their place, light or dark.
+_PAGE_COLOURS = {
+    _TEXT: "var(--text)",
+    _RULE: "var(--faint)",
+    _GRID: "var(--line)",
+    **{colour: f"var(--c{place})" for place, colour in enumerate(_COLOURS)},
+}
+
+_SETTINGS: Any = {
+    "svg.fonttype": "none",
+    "path.simplify": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": _TEXT,
+    "axes.labelcolor": _TEXT,
+    "xtick.labelcolor": _TEXT,
+    "ytick.labelcolor": _TEXT,
+    "axes.edgecolor": _RULE,
+    "xtick.color": _RULE,
+    "ytick.color": _RULE,
+    "grid.color": _GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+@frozen
+class Style:
+    """
+    How a line looks.
+
+    @ivar colour: one that the page's takes the place of.
+    @ivar dashes: how long strokes and gaps are, in line widths; empty if there
+        are no gaps.
+    @ivar width: in points.
+    @ivar opacity: 1 if nothing shines through.
+    """
+
+    colour: str
+    dashes: Sequence[float] = ()
+    width: float = 1.8
+    opacity: float = 1.0
+
+
+_RECORDED = Style(_RULE, width=6.0, opacity=0.4)
+
+
+@frozen(eq=False)
+class Plot:
+    """
+    Some lines and the axes that they share.
+
+    @ivar name: of the plot among those of the page.
+    @ivar title: what it shows.
+    @ivar unit: what values are, in a few words.
+    @ivar lines: those to draw.
+    @ivar fact: says a line's figures in words.
+    @ivar isIndex: whether values are from 0 to 1, and so is the axis.
+    @ivar isByDelay: whether places are delays in seconds, and values shares to
+        be written as percentages; else places are moments.
+    @ivar note: what else there is to say.
+    """
+
+    name: str
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    fact: Callable[[Line], str]
+    isIndex: bool = False
+    isByDelay: bool = False
+    note: str = ""
+    drawn: Sequence[tuple[Line, Style]] = field(init=False)
+
+    @drawn.default
+    def _choose(self) -> Sequence[tuple[Line, Style]]:
+        recorded = [(line, _RECORDED) for line in self.lines if line.isRecorded]
+        candidates = [line for line in self.lines if not line.isRecorded][:MOST_LINES]
+        looks = (Style(colour, _DASHES[place % len(_DASHES)]) for place, colour in enumerate(_COLOURS))
+        return [*recorded, *zip(candidates, looks, strict=False)]
+
+    def figure(self) -> Figure:
+        """
+        Draw it.  Each line has a C{gid}: the name of the plot, a colon and its
+        label.
+        """
+        with styles.context(["default", _SETTINGS]):
+            figure = Figure(figsize=_INCHES, layout="constrained")
+            FigureCanvasSVG(figure)
+            figure.patch.set_visible(False)
+            axes = figure.subplots()
+            axes.patch.set_visible(False)
+            axes.grid(True, linewidth=0.6)
+            axes.set_ylabel(self.unit)
+            for line, style in self.drawn:
+                axes.plot(
+                    line.places,
+                    line.values,
+                    gid=f"{self.name}:{shown(line.label)}",
+                    color=style.colour,
+                    alpha=style.opacity,
+                    linestyle=(0, tuple(style.dashes)) if style.dashes else "-",
+                    linewidth=style.width,
+                    marker=self._markerOf(line),
+                    markersize=max(3.0, style.width),
+                )
+            self._setScales(axes)
+        return figure
+
+    def tag(self) -> Tag:
+        """
+        The plot with its caption and legend, for the page.
+        """
+        leftOut = len(self.lines) - len(self.drawn)
+        notes = [self.note] if self.note else []
+        if leftOut:
+            notes.append(f"{plural(leftOut, 'candidate is', 'candidates are')} left out for lack of colours.")
+        legend = tags.ul(
+            *(tags.li(_key(style), named(shown(line.label)), ": ", self.fact(line)) for line, style in self.drawn),
+            class_="legend",
+        )
+        caption = tags.figcaption(tags.strong(self.title), legend, *(tags.p(note) for note in notes))
+        return tags.figure(self._svg(), caption, id=f"plot-{self.name}")
+
+    def _svg(self) -> Tag:
+        written = io.StringIO()
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        with styles.context(["default", {**_SETTINGS, "svg.hashsalt": self.name}]):
+            self.figure().savefig(written, format="svg", metadata=metadata, transparent=True)
+        text = written.getvalue()
+        svg = parsed(text[text.index("<svg") :])
+        _adapt(svg)
+        del svg.attributes["width"], svg.attributes["height"]
+        return svg(class_="plot", role="img", **{"aria-label": self.title})
+
+    def _markerOf(self, line: Line) -> str:
+        isMarked = len(line.places) <= _MOST_MARKED and not self.isByDelay and not line.isRecorded
+        return "o" if isMarked or len(line.places) == 1 else ""
+
+    def _setScales(self, axes: Axes) -> None:
+        if self.isByDelay:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(numticks=8))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda part, _: f"{part * 100:.3g} %"))
+        else:
+            locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
+            axes.xaxis.set_major_locator(locator)
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+        if self.isIndex:
+            axes.set_ylim(0, 1.05)
+            axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        else:
+            most = max((line.most for line, _ in self.drawn), default=0)
+            axes.set_ylim(0, 1.05 * most or 1)
+
+
+def scaled(lines: Sequence[Line]) -> tuple[list[Line], str]:
+    """
+    Lines of bytes in a unit in which they are no long numbers.
+
+    @return: the lines, and the unit.
+    """
+    most = max((line.most for line in lines), default=0)
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = next(power for power in range(len(units)) if most < 1024 ** (power + 1) or power == len(units) - 1)
+    factor = 1024**power
+    return [Line(line.label, line.places, line.values / factor, line.isRecorded) for line in lines], units[power]
+
+
+def figures(plots: Sequence[Plot]) -> Iterator[Tag]:
+    """
+    Plots for the page.
+    """
+    drawn = [plot.tag() for plot in plots if plot.drawn]
+    if drawn:
+        yield tags.div(drawn, class_="plots")
+    for plot in plots:
+        if not plot.drawn:
+            yield absent(f"{plot.title}: there is nothing to show.")
+
+
+def timeNote(lines: Sequence[Line]) -> str:
+    """
+    What to say below a plot of moments.
+    """
+    step = max((line.stepMinutes for line in lines), default=1)
+    return "Times are in UTC." if step == 1 else f"Times are in UTC; each point is of {step} minutes."
+
+
+def _adapt(tag: Tag) -> None:
+    """
+    Make a part of the page of what is a drawing by itself.
+    """
+    style = tag.attributes.pop("style", None)
+    if style is not None:
+        # Fonts are the page's.
+        kept = [each.strip() for each in str(style).split(";") if "font-family" not in each]
+        tag.attributes["style"] = "; ".join(map(_pageColoured, kept))
+    identity = str(tag.attributes.get("id", ""))
+    if ":" in identity:
+        tag.attributes["data-line"] = identity
+    if tag.tagName == "g":
+        # Nothing refers to groups, and each plot has the same ones.
+        tag.attributes.pop("id", None)
+    # Styles in an SVG would go for all of the page.
+    tag.children = [each for each in tag.children if not _isStyle(each) and str(each).strip()]
+    for child in _tagsOf(tag):
+        _adapt(child)
+
+
+def _tagsOf(tag: Tag) -> Iterator[Tag]:
+    return (child for child in tag.children if isinstance(child, Tag))
+
+
+def _isStyle(child: Any) -> bool:
+    return isinstance(child, Tag) and child.tagName == "style"
+
+
+def _pageColoured(declaration: str) -> str:
+    name, _, value = declaration.partition(": ")
+    return f"{name}: {_PAGE_COLOURS.get(value, value)}"
+
+
+def _key(style: Style) -> Tag:
+    """
+    A piece of a line, for the legend.
+    """
+    dashes = " ".join(f"{length * style.width:g}" for length in style.dashes)
+    attributes = {
+        "x1": "0",
+        "x2": "28",
+        "y1": "4",
+        "y2": "4",
+        "style": f"stroke: {_PAGE_COLOURS[style.colour]}; stroke-width: {style.width:g}; opacity: {style.opacity:g}",
+        **({"stroke-dasharray": dashes} if dashes else {}),
+    }
+    line = Tag("line")(**attributes)
+    return Tag("svg")(line, class_="key", viewBox="0 0 28 8", **{"aria-hidden": "true"})

@@ -1,0 +1,173 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+How full the memory pool was, and how full others would have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import frozen
+from pyarrow import compute as pc
+from twisted.web.template import Tag, tags
+
+from ..replay.pool import TOTALS
+from ..replay.results import MOST_EXHAUSTED_SHARE
+from ..replay.trials import RECORDED
+from .elements import Cell, absent, bullets, named, section, table
+from .lines import RECORDED_LINE, Line, poolLines
+from .plots import Plot, figures, scaled, timeNote
+from .results import Results, Row, grouped, only
+from .words import NOTHING, client, count, duration, share, shown, size
+
+_POOL = ("candidate", "broker_id", "boot_id")
+
+
+@frozen
+class PoolTotal:
+    """
+    A pool, over all runs of servers.
+
+    @ivar label: which candidate.
+    @ivar total: the columns of L{TOTALS}, added up, and where that cannot be
+        the worst of all runs.
+    """
+
+    label: str
+    total: Row
+
+    @property
+    def exhaustedShare(self) -> float:
+        """
+        Which share of the connections ran out of recorded requests.
+        """
+        return float(self.total["exhausted_connections"] / max(self.total["connections"], 1))
+
+    @property
+    def isForecast(self) -> bool:
+        """
+        Whether the numbers may be read as what would have happened.
+        """
+        return self.exhaustedShare <= MOST_EXHAUSTED_SHARE
+
+
+def poolSection(results: Results) -> Tag:
+    """
+    How full the memory pool is.
+    """
+    recorded = results.table("pool_minute", ["minute", "used_max", "depleted_pct", "covered_s"])
+    pools = _pools(results)
+    minutes = results.table("replay_pool_minute", ["candidate", "minute", "used_max_bytes"])
+    forecasts = [each.label for each in pools if each.isForecast]
+    lines, unit = scaled(poolLines(forecasts, minutes, recorded))
+
+    def fact(line: Line) -> str:
+        return f"at most {line.most:.4g} {unit}"
+
+    plot = Plot("pool", "The most memory taken, by the minute", unit, lines, fact, note=timeNote(lines))
+    parts: list[Any] = list(figures([plot]))
+    rows = [*_recordedPool(results, recorded), *map(_poolRow, pools)]
+    if rows:
+        heads = (
+            "Pool",
+            "Most taken",
+            "Time without memory",
+            "Requests that waited",
+            "99 % of waits up to",
+            "Longest wait",
+            "Still waiting at the end",
+            "Too large for it",
+            "Connections that ran out of requests",
+        )
+        parts.append(table("The pool as recorded, and others in its place", heads, rows))
+    if not pools:
+        parts.append(absent("No other pool was replayed."))
+    if any(each.label.startswith(RECORDED) for each in pools):
+        parts.append(
+            tags.p(
+                f"What is called {RECORDED.strip()} is the pool that was there, replayed: how far that is from the "
+                "pool as recorded tells how far to believe the others."
+            )
+        )
+    parts += [bullets(notes)] if (notes := list(_poolNotes(results, pools))) else []
+    return section("pool", "How full the memory pool is", *parts)
+
+
+def _pools(results: Results) -> list[PoolTotal]:
+    rows = results.rows("replay_pool", [*_POOL, *TOTALS.names])
+    labels = sorted({row["candidate"] for row in rows or ()})
+    found = []
+    for label in labels:
+        own = [row for row in rows or () if row["candidate"] == label]
+        spanUs = max(sum(row["span_us"] for row in own), 1)
+        total: Row = {
+            name: sum(row[name] for row in own)
+            for name in ("requests", "waits", "unserved", "oversized", "connections", "exhausted_connections")
+        }
+        for name in ("wait_p99_us", "wait_max_us", "peak_bytes"):
+            total[name] = max((row[name] for row in own if row[name] is not None), default=None)
+        total["depleted_share"] = sum(row["depleted_share"] * row["span_us"] for row in own) / spanUs
+        found.append(PoolTotal(label, total))
+    return found
+
+
+def _recordedPool(results: Results, minutes: pa.Table | None) -> Iterator[Sequence[Cell]]:
+    if minutes is None or not len(minutes):
+        return
+    rows = [row for row in minutes.to_pylist() if row["depleted_pct"] is not None and row["covered_s"]]
+    coveredSeconds = sum(row["covered_s"] for row in rows)
+    depleted = sum(row["depleted_pct"] * row["covered_s"] for row in rows) / 100 / coveredSeconds if rows else None
+    waits = results.table("client_minute", ["pool_wait_max_us"])
+    longestUs = None if waits is None else pc.max(waits["pool_wait_max_us"]).as_py()
+    yield (
+        RECORDED_LINE,
+        size(pc.max(minutes["used_max"]).as_py()),
+        share(depleted),
+        NOTHING,
+        NOTHING,
+        duration(None if longestUs is None else longestUs / 1e6),
+        *[NOTHING] * 3,
+    )
+
+
+def _poolRow(pool: PoolTotal) -> Sequence[Cell]:
+    total = pool.total
+    label = named(shown(pool.label))
+    if not pool.isForecast:
+        return label, "no point estimate", *[NOTHING] * 6, share(pool.exhaustedShare)
+    return (
+        label,
+        size(total["peak_bytes"]),
+        share(total["depleted_share"]),
+        f"{count(total['waits'])} of {count(total['requests'])}",
+        *(duration(None if total[name] is None else total[name] / 1e6) for name in ("wait_p99_us", "wait_max_us")),
+        count(total["unserved"]),
+        count(total["oversized"]),
+        share(pool.exhaustedShare),
+    )
+
+
+def _poolNotes(results: Results, pools: Sequence[PoolTotal]) -> Iterator[Any]:
+    clients = results.table("replay_pool_client", ["candidate", "principal", "client_id", "wait_us", "wait_max_us"])
+    for pool in pools:
+        if not pool.isForecast:
+            yield (
+                tags.strong(named(shown(pool.label))),
+                f": no point estimate, since {share(pool.exhaustedShare)} of its connections ran out of recorded "
+                "requests; its waits are too few rather than too many.",
+            )
+        elif clients is not None:
+            order = [("wait_max_us", "descending"), ("principal", "ascending"), ("client_id", "ascending")]
+            own = grouped(
+                only(clients, candidate=pool.label), ("principal", "client_id"), ("wait_us",), ("wait_max_us",)
+            ).sort_by(order)
+            [worst] = own.slice(0, 1).to_pylist() or [None]
+            if worst is not None and worst["wait_max_us"]:
+                yield (
+                    tags.strong(named(shown(pool.label))),
+                    ": the longest wait is that of ",
+                    named(client(worst["principal"], worst["client_id"])),
+                    f", {duration(worst['wait_max_us'] / 1e6)}, of {duration(worst['wait_us'] / 1e6)} in all.",
+                )

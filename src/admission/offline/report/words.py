@@ -1,0 +1,106 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+Numbers and names as the report writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NOTHING = "\N{EN DASH}"
+"""What stands where there is no value."""
+
+LONGEST_NAME = 80
+"""In characters; what is longer is cut."""
+
+_STEPS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def duration(seconds: float | None) -> str:
+    """
+    A time, to about three digits.
+    """
+    if seconds is None:
+        return NOTHING
+    if seconds < 0:
+        return f"\N{MINUS SIGN}{duration(-seconds)}"
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.0005:
+        return "less than 1 ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 99.95:
+        return f"{seconds:.3g} s"
+    for largeSeconds, large, smallSeconds, small in _STEPS:
+        whole, rest = divmod(round(seconds / smallSeconds), largeSeconds // smallSeconds)
+        if whole >= 2:
+            return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
+    return f"{seconds:.0f} s"
+
+
+def size(sizeBytes: float | None) -> str:
+    """
+    An amount of memory or data, in units of powers of two.
+    """
+    if sizeBytes is None:
+        return NOTHING
+    if sizeBytes < 0:
+        return f"\N{MINUS SIGN}{size(-sizeBytes)}"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if sizeBytes < 1023.5:
+            return f"{sizeBytes:.0f} {unit}" if sizeBytes >= 99.95 else f"{sizeBytes:.3g} {unit}"
+        sizeBytes /= 1024
+    return f"{sizeBytes:,.1f} TiB"
+
+
+def count(number: float | None) -> str:
+    """
+    How many.
+    """
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def share(fraction: float | None) -> str:
+    """
+    A part of the whole, as a percentage that is 0 or 100 only if it is exactly.
+    """
+    if fraction is None:
+        return NOTHING
+    percent = fraction * 100
+    if 0 < percent < 0.05:
+        return "less than 0.1 %"
+    if 99.95 <= percent < 100:
+        return "more than 99.9 %"
+    return f"{percent:.1f} %".replace(".0 %", " %")
+
+
+def index(value: float | None) -> str:
+    """
+    An index between nothing and one.
+    """
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def shown(text: Any, longest: int = LONGEST_NAME) -> str:
+    """
+    A name that somebody else has chosen, on one line: what does not print is
+    written as Python would, and what is too long is cut.
+    """
+    cut = str(text)[: longest + 1]
+    written = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+    return written if len(written) <= longest else f"{written[:longest]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def client(principal: str | None, clientId: str | None) -> str:
+    """
+    Who a client is.
+    """
+    return f"{shown(clientId) if clientId else 'no client id'} ({shown(principal) if principal else 'no user'})"
+
+
+def plural(number: int, one: str, several: str = "") -> str:
+    """
+    So many of something: C{1 request}, C{2 requests}.
+    """
+    return f"{count(number)} {one if number == 1 else several or f'{one}s'}"

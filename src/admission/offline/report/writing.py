@@ -1,0 +1,51 @@
+# -*- test-case-name: tests.test_report -*-
+"""
+The report: one page that says what was found, made of nothing but the results
+in a directory.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+REPORT = "report.html"
+
+_NEEDED = ("pyarrow", "numpy", "matplotlib")
+
+
+class ReportError(Exception):
+    """
+    There can be no report, in words for the operator.
+    """
+
+
+def writeReport(outDirectory: str | Path) -> Path:
+    """
+    Write the report on what the offline jobs have left in a directory, into
+    that directory.  The same results make the same bytes.  It needs no Spark.
+
+    @param outDirectory: what C{--out} said; see
+        L{admission.offline.report.results} for what may be there.
+    @return: the page, which needs no other file but for its links to results.
+    @raise ReportError: if there is nothing to report on, it cannot be read, or
+        the page cannot be written.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ReportError(f"the report needs {', '.join(missing)}: pip install 'admission[spark]'")
+    from .page import pageOf
+    from .results import Results
+
+    text = pageOf(Results.open(outDirectory))
+    path = Path(outDirectory) / REPORT
+    unfinished = path.with_name(f".{REPORT}.tmp")
+    try:
+        unfinished.write_text(text, "utf-8")
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise ReportError(f"the report cannot be written to {path}: {error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,190 @@
+# -*- test-case-name: tests.test_profiling -*-
+"""
+Takes snapshots, without keeping anybody waiting while it does.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Cooperator
+from twisted.python.failure import Failure
+
+from ..metrics.process import ProcessUsage
+from .census import MOST_MEMBERS, MOST_OBJECTS, Census
+from .groups import Grouping
+from .reading import read
+from .sizing import Sizing
+from .snapshot import Cost, GroupSize, Snapshot, documentOf, sizesOf
+
+TURN_SECONDS = 0.005
+"""For how long it works at a stretch."""
+
+REST_SECONDS = 0.01
+"""For how long it leaves the reactor to others after that."""
+
+LEAST_SECONDS = 10.0
+"""Whoever asks again within this time gets what there is."""
+
+
+class ProfilerStopped(Exception):
+    """
+    There will be no snapshot any more.
+    """
+
+
+class Profiler:
+    """
+    Looks at a process in turns of a few milliseconds, with rests in between.
+
+    What is looked at does not stand still meanwhile, so a snapshot is a little
+    blurred.  Nothing is done, and pympler is not imported, until somebody asks.
+
+    @ivar boot: what the process is called.
+    @ivar document: what the last snapshot says, see L{documentOf}; L{None} before the first.
+    """
+
+    def __init__(
+        self,
+        grouping: Grouping,
+        claims: Callable[[], Mapping[str, int]],
+        clock: IReactorTime,
+        wallSeconds: Callable[[], float],
+        boot: str,
+        opaque: Callable[[], Mapping[type, Callable[[Any], int]]] = dict,
+        usage: ProcessUsage | None = None,
+        objects: Callable[[], list[Any]] = gc.get_objects,
+        mostObjects: int = MOST_OBJECTS,
+    ) -> None:
+        """
+        To be made before the server builds anything: what the process has now
+        is what later growth counts from.
+
+        @param claims: the server's books: bytes by purpose.
+        @param clock: for turns and rests, and to measure them; monotonic.
+        @param opaque: see L{Sizing}.
+        @param usage: what the kernel says of the process.
+        @param objects: see L{Census}, like C{mostObjects}.
+        """
+        self.boot = boot
+        self.document: dict[str, Any] | None = None
+        self._grouping = grouping
+        self._claims = claims
+        self._clock = clock
+        self._wallSeconds = wallSeconds
+        self._opaque = opaque
+        self._usage = ProcessUsage() if usage is None else usage
+        self._objects = objects
+        self._mostObjects = mostObjects
+        self._start = read(self._usage, {})
+        self._first: Snapshot | None = None
+        self._previous: Snapshot | None = None
+        self._count = 0
+        self._takenSeconds = float("-inf")
+        self._waiting: list[Deferred[dict[str, Any]]] = []
+        self._cooperator: Any = None
+        self._turns: list[float] = []
+
+    def ask(self) -> Deferred[dict[str, Any]]:
+        """
+        A snapshot, but no more than one in L{LEAST_SECONDS}: the last one if
+        it is younger.
+
+        @return: fires with its document.
+        """
+        isFresh = self._clock.seconds() - self._takenSeconds < LEAST_SECONDS
+        if self.document is not None and isFresh and self._cooperator is None:
+            return succeed(self.document)
+        return self.take()
+
+    def take(self) -> Deferred[dict[str, Any]]:
+        """
+        Take a snapshot, or wait for the one that is being taken.
+
+        @return: fires with its document; fails if there can be none.
+        """
+        waiting: Deferred[dict[str, Any]] = Deferred(self._forget)
+        self._waiting.append(waiting)
+        if self._cooperator is None:
+            self._turns = []
+            self._cooperator = Cooperator(
+                terminationPredicateFactory=self._turn,
+                scheduler=lambda turn: self._clock.callLater(REST_SECONDS, turn),
+            )
+            self._cooperator.cooperate(self._steps()).whenDone().addCallbacks(self._done, self._failed)
+        return waiting
+
+    def stop(self) -> None:
+        """
+        Leave no timer behind; what is being taken is given up.
+        """
+        cooperator, self._cooperator = self._cooperator, None
+        waiting, self._waiting = self._waiting, []
+        if cooperator is not None:
+            cooperator.stop()
+        for each in waiting:
+            each.errback(ProfilerStopped())
+
+    def _forget(self, waiting: Deferred[dict[str, Any]]) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+
+    def _turn(self) -> Callable[[], bool]:
+        began = self._clock.seconds()
+        self._turns.append(0.0)
+
+        def isOver() -> bool:
+            self._turns[-1] = self._clock.seconds() - began
+            return self._turns[-1] >= TURN_SECONDS
+
+        return isOver
+
+    def _steps(self) -> Iterator[None]:
+        began = self._clock.seconds()
+        now = read(self._usage, self._claims())
+        self._count += 1
+        census = Census(self._grouping, Random(self._count), self._objects, self._mostObjects)
+        yield from census.steps()
+        opaque = self._opaque()
+        measured = []
+        for group, members, count in zip(self._grouping.groups, census.members, census.counts, strict=True):
+            sizing = Sizing(self._grouping, opaque)
+            yield from sizing.steps(members, count)
+            claimed = sum(now.claims.get(purpose, 0) for purpose in group.purposes) if group.purposes else None
+            isSampled = count > MOST_MEMBERS or census.stride > 1
+            measured.append(GroupSize(group.name, count, sizing.sizeBytes, claimed, isSampled, sizing.isCut))
+        snapshot = Snapshot(
+            self.boot,
+            self._count,
+            self._wallSeconds(),
+            self._start,
+            now,
+            sizesOf(self._grouping.groups, measured, now.claims),
+            census.rows,
+            census.stride,
+            Cost(self._clock.seconds() - began, sum(self._turns), max(self._turns)),
+        )
+        self._grouping.forget()
+        yield
+        self.document = documentOf(snapshot, self._first, self._previous)
+        self._first = self._first or snapshot
+        self._previous = snapshot
+        self._takenSeconds = self._clock.seconds()
+
+    def _done(self, result: object) -> None:
+        assert self.document is not None
+        self._cooperator = None
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(self.document)
+
+    def _failed(self, failure: Failure) -> None:
+        self._cooperator = None
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.errback(failure)

@@ -1,0 +1,153 @@
+# -*- test-case-name: tests.test_profiling -*-
+"""
+A snapshot as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+Document = Mapping[str, Any]
+"""What L{admission.profiling.snapshot.documentOf} makes."""
+
+TITLES = ("", "objects", "measured", "in the ledger", "counted")
+
+
+def textOf(document: Document) -> str:
+    """
+    All of it.
+
+    @raise LookupError: if it is no such document; C{TypeError} and
+        C{ValueError} likewise.
+    """
+    return "".join(f"{line}\n" for line in _lines(document))
+
+
+def sentencesOf(document: Document) -> list[str]:
+    """
+    What matters, in a few sentences.
+    """
+    process, growth = document["process"], document["growth"]
+    sentences = [
+        f"{amount(process['residentBytes'])} resident: {amount(process['privateBytes'])} private, "
+        f"{amount(process['fileBytes'])} of mapped files",
+        f"at the start {amount(process['startPrivateBytes'])} private, since then {signed(growth['bytes'])}; "
+        f"{_accounted(growth)}",
+    ]
+    for since in document["since"]:
+        sentences.append(
+            f"in {since['seconds']:.0f} s since snapshot {since['number']} {signed(since['bytes'])}; "
+            f"{_accounted(since)}; objects of Python {signed(since['heapBytes'])}"
+        )
+    return sentences
+
+
+def titleOf(document: Document) -> str:
+    """
+    Which snapshot it is, and when it was taken.
+    """
+    taken = datetime.fromtimestamp(document["atSeconds"], UTC)
+    return f"Memory, snapshot {document['number']} of {document['boot']}, {taken:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def notesOf(document: Document) -> list[str]:
+    """
+    What the snapshot cost, and where it is an estimate.
+    """
+    cost, heap = document["cost"], document["heap"]
+    notes = [
+        f"it took {cost['seconds']:.2g} s, of which the server stood still for {cost['workSeconds']:.2g} s in turns of "
+        f"{1000 * cost['longestTurnSeconds']:.2g} ms at most"
+    ]
+    if heap["stride"] > 1:
+        notes.append(f"one container in {heap['stride']} was looked at, so all numbers of objects are estimates")
+    sampled = [each["name"] for each in document["groups"] if each["isSampled"]]
+    if sampled:
+        notes.append(f"measured by a sample of the objects: {', '.join(sampled)}")
+    cut = [each["name"] for each in document["groups"] if each["isCut"]]
+    if cut:
+        notes.append(f"too large to be measured whole, so they take more than that: {', '.join(cut)}")
+    return notes
+
+
+def groupRowsOf(document: Document) -> list[Sequence[str]]:
+    """
+    A row for each group, in the order of L{TITLES}.
+    """
+    return [
+        (
+            each["name"],
+            "" if each["objects"] is None else f"{each['objects']:,}",
+            "" if each["objects"] is None else amount(each["measuredBytes"]),
+            "" if each["claimedBytes"] is None else amount(each["claimedBytes"]),
+            amount(each["countedBytes"]),
+        )
+        for each in document["groups"]
+    ]
+
+
+def amount(sizeBytes: float) -> str:
+    """
+    A size in a unit that suits it.
+    """
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(sizeBytes) >= factor:
+            return f"{sizeBytes / factor:,.1f} {unit}"
+    return f"{sizeBytes:,.0f} B"
+
+
+def signed(sizeBytes: float) -> str:
+    """
+    Likewise a change of size.
+    """
+    return f"{'+' if sizeBytes >= 0 else ''}{amount(sizeBytes)}"
+
+
+def _accounted(growth: Mapping[str, Any]) -> str:
+    fraction = growth["unexplainedFraction"]
+    part = "" if fraction is None else f" ({fraction:.0%})"
+    return f"explained {signed(growth['explainedBytes'])}, unexplained {signed(growth['unexplainedBytes'])}{part}"
+
+
+def _lines(document: Document) -> Iterator[str]:
+    yield titleOf(document)
+    yield ""
+    yield from sentencesOf(document)
+    yield ""
+    yield from _columns([TITLES, *groupRowsOf(document)])
+    yield ""
+    yield "Where the unexplained may be:"
+    yield from _columns([(signed(each["bytes"]), each["name"]) for each in document["remainder"]], isNamedLast=True)
+    for since in document["since"]:
+        yield ""
+        yield f"Changed most since snapshot {since['number']}:"
+        yield from _summary(since["most"])
+    yield ""
+    heap = document["heap"]
+    yield f"Largest of {heap['objects']:,} objects, {amount(heap['bytes'])}:"
+    yield from _summary(heap["largest"])
+    yield ""
+    yield from (f"Note: {note}." for note in notesOf(document))
+
+
+def _summary(rows: Sequence[list[Any]]) -> Iterator[str]:
+    from pympler import summary
+
+    for line in summary.format_(rows, limit=len(rows)):  # type: ignore[no-untyped-call]
+        yield f"  {line}"
+
+
+def _columns(rows: Sequence[Sequence[str]], isNamedLast: bool = False) -> Iterator[str]:
+    """
+    Numbers to the right, names to the left.
+    """
+    name = len(rows[0]) - 1 if isNamedLast and rows else 0
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place == name else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield f"  {'  '.join(cells)}".rstrip()
