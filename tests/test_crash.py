@@ -194,7 +194,7 @@ class TerminatedTests(SynchronousTestCase):
 
     def test_sigterm(self) -> None:
         """
-        The broker closes its connections, those that wait and those that take
+        The broker answers who waits, closes its connections, those that take
         no part included, ends as C{twistd} does, and leaves behind all that
         was acknowledged.
         """
@@ -214,6 +214,7 @@ class TerminatedTests(SynchronousTestCase):
             until(isProducing)
             # Twisted takes care to end a process by the signal that ended its reactor.
             self.assertEqual(broker.stop(), -signal.SIGTERM)
+            self.assertEqual(waiting.receive(1, 12).responses[0].partitions[0].records, b"")
             self.assertTrue(waiting.isClosedByPeer())
         self.assertIn("Server Shut Down", broker.log())
         self.assertEqual(broker.complaints(), [])

@@ -389,6 +389,37 @@ class StoppingTests(ServiceTestCase):
         self.assertEqual(service.broker.purgatory.watched, 0)
 
     @inlineCallbacks
+    def test_order(self) -> Any:
+        """
+        Ports close first, then whoever waits is answered and let go, then the log is closed; exporters end last.
+        """
+        service = self.start(self.service())
+        client = yield self.connect(service)
+        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        topic = service.broker.log.topic("events")
+        answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6))
+        while not service.broker.purgatory.watched:
+            yield deferLater(reactor, 0.01)
+        happened: list[Any] = []
+
+        def watch(owner: Any, name: str) -> None:
+            called = getattr(owner, name)
+
+            def note() -> Any:
+                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
+                return called()
+
+            self.patch(owner, name, note)
+
+        watch(service.factory, "closeAll")
+        watch(service.broker.log, "close")
+        watch(service._recorder, "stop")
+        yield service.stopService()
+        self.assertEqual(happened, [("closeAll", 0, False, 1), ("close", 0, True, 0), ("stop", 0, True, 0)])
+        fetched = yield answer
+        self.assertEqual(fetched.responses[0].partitions[0].error_code, ErrorCode.none)
+
+    @inlineCallbacks
     def test_refusesMeanwhile(self) -> Any:
         """
         Who connects while the service stops finds nobody.

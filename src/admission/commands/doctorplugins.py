@@ -1,0 +1,208 @@
+# -*- test-case-name: tests.test_doctor -*-
+"""
+What the doctor looks at: whether plug-ins are found, and can be used.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+from twisted import plugins
+from twisted.plugin import IPlugin
+from twisted.python.modules import getModule
+
+from ..interfaces import IMemoryPoolFactory, IMetricsExporterFactory, IPurgatoryFactory, IQuotaPolicyFactory
+from ..plugins import InstalledFactory, PolicyFactory
+from .findings import Finding, Level
+
+KINDS = {
+    "--pool": IMemoryPoolFactory,
+    "--purgatory": IPurgatoryFactory,
+    "--quota": IQuotaPolicyFactory,
+    "--export": IMetricsExporterFactory,
+}
+
+_CACHE = "dropin.cache"
+
+
+@frozen
+class Dropin:
+    """
+    A module among Twisted's plug-ins.
+
+    @ivar load: imports it.
+    """
+
+    name: str
+    path: Path
+    load: Callable[[], Any] = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        """
+        What the cache calls it.
+        """
+        return self.name.rpartition(".")[2]
+
+
+def installedDropins() -> list[Dropin]:
+    """
+    All that Twisted would look at.
+    """
+    found = getModule(plugins.__name__).iterModules()  # type: ignore[no-untyped-call]
+    return [
+        Dropin(each.name, Path(each.filePath.path), lambda name=each.name: import_module(name))  # type: ignore[misc]
+        for each in found
+    ]
+
+
+def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) -> Finding:
+    """
+    Whether the caches of plug-ins tell what there is.
+
+    Twisted believes what a cache says of a module that is older than the
+    cache.  So a module that was replaced by an older file, as layers of an
+    image do it, keeps its former plug-ins.
+    """
+    name = "plug-in cache"
+    stale, unwritable, places = [], [], []
+    for directory, modules in _byDirectory(dropins).items():
+        path = directory / _CACHE
+        cached = _read(path)
+        writtenSeconds = path.stat().st_mtime if cached else 0.0
+        outdated = [each for each in modules if each.key not in cached or each.path.stat().st_mtime >= writtenSeconds]
+        hidden = [
+            each.key for each in modules if each not in outdated and _pluginsOf(each) not in (None, cached[each.key])
+        ]
+        if hidden:
+            stale.append(f"{path} is wrong about {' and '.join(hidden)}")
+        elif (outdated or len(cached) > len(modules)) and not isWritable(directory):
+            unwritable.append(f"{path} is not up to date and cannot be written")
+        places.append(str(directory))
+    if stale:
+        remedy = "delete the file: what is new in there is not found"
+        return Finding(name, Level.FAIL, "; ".join(stale), remedy)
+    if unwritable:
+        remedy = (
+            "run twistd --help once as somebody who may write it, as when an image is built; until then every start "
+            "imports all plug-ins, and logs that"
+        )
+        return Finding(name, Level.WARN, "; ".join(unwritable), remedy)
+    return Finding(name, Level.OK, f"in order in {' and '.join(places) or 'no place at all'}")
+
+
+def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Finding:
+    """
+    Whether every module with plug-ins, and every entry point for policies, can be imported.
+    """
+    broken, count = [], 0
+    for what, load in (
+        *((str(each.path), each.load) for each in dropins),
+        *((f"entry point {each.name} ({each.value})", each.load) for each in entries),
+    ):
+        count += 1
+        try:
+            load()
+        except Exception as error:
+            broken.append(f"{what}: {type(error).__name__}: {error}")
+    if broken:
+        remedy = "mend or uninstall what it belongs to; Twisted logs a traceback at every start, and goes on without it"
+        return Finding("plug-ins", Level.FAIL, "; ".join(broken), remedy)
+    return Finding("plug-ins", Level.OK, f"{count} modules and entry points can be imported")
+
+
+def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Finding:
+    """
+    Whether every policy has a name of its own, and can be imported.
+
+    @param installed: by the option that chooses among them.
+    """
+    twice, broken, names = [], [], []
+    for option, factories in installed.items():
+        providers: dict[str, list[str]] = defaultdict(list)
+        for each in factories:
+            providers[each.name].append(each.providedBy)
+            if isinstance(each.factory, PolicyFactory):
+                try:
+                    each.factory.resolve()
+                except Exception as error:
+                    broken.append(f"{option} {each.name} cannot be used: {error}")
+        names += [f"{option} {' '.join(providers) or 'none'}"]
+        twice += [f"{option} {name} comes from {' and '.join(who)}" for name, who in providers.items() if len(who) > 1]
+    missing = [option for option, factories in installed.items() if not factories]
+    if twice:
+        return Finding("policies", Level.FAIL, "; ".join(twice), "uninstall all but one")
+    if missing:
+        remedy = "pip install admission again; in a tree, PYTHONPATH=src:plugins:."
+        return Finding("policies", Level.FAIL, f"none for {' and '.join(missing)}: ours are not found", remedy)
+    if broken:
+        return Finding("policies", Level.WARN, "; ".join(broken), "pip install what is missing, or do not use it")
+    return Finding("policies", Level.OK, ", ".join(names))
+
+
+def checkNames(directories: Iterable[Path]) -> Finding:
+    """
+    Whether no module with plug-ins hides another of its name.
+
+    @param directories: where Twisted looks for them.
+    """
+    paths: dict[str, list[str]] = defaultdict(list)
+    for directory in dict.fromkeys(each.resolve() for each in directories):
+        for path in sorted(directory.glob("*.py")):
+            if path.stem != "__init__":
+                paths[path.stem].append(str(path))
+    hidden = [" hides ".join(found) for found in paths.values() if len(found) > 1]
+    if hidden:
+        remedy = "rename one of them, best after its distribution"
+        return Finding("plug-in names", Level.WARN, "; ".join(hidden), remedy)
+    return Finding("plug-in names", Level.OK, f"{len(paths)} modules, no name twice")
+
+
+def mayWrite(directory: Path) -> bool:
+    """
+    Whether we may make files there.
+    """
+    return os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _byDirectory(dropins: Iterable[Dropin]) -> Mapping[Path, Collection[Dropin]]:
+    found: dict[Path, list[Dropin]] = defaultdict(list)
+    for each in dropins:
+        found[each.path.parent].append(each)
+    return found
+
+
+def _read(path: Path) -> Mapping[str, set[str]]:
+    """
+    A cache as Twisted reads it: for each module the names of its plug-ins.
+    """
+    try:
+        with path.open("rb") as file:
+            cached = pickle.load(file)
+        return {key: {each.name for each in dropin.plugins} for key, dropin in cached.items()}
+    except Exception:
+        # Twisted does not mind either, and makes another.
+        return {}
+
+
+def _pluginsOf(dropin: Dropin) -> set[str] | None:
+    try:
+        module = dropin.load()
+    except Exception:
+        # Another check tells.
+        return None
+    return set(_namesIn(module))
+
+
+def _namesIn(module: Any) -> Iterator[str]:
+    for name, value in vars(module).items():
+        if IPlugin(value, None) is not None:
+            yield name
