@@ -39,6 +39,7 @@ from admission.broker.recording import (
 from admission.broker.security.checkers import makePortal
 from admission.broker.security.login import Logins
 from admission.broker.session import BEHIND
+from admission.clock import HeldClock
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.interfaces import (
@@ -152,6 +153,7 @@ class RecordedTestCase(BrokerTestCase):
         """
         super().setUp()
         self.exporter = CallingExporter()
+        self.policyClock = HeldClock(self.clock)
         self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry())
         self.recorder.start(Origin("0", "boot"), lambda function, *args: succeed(function(*args)))
         self.addCleanup(self._stopRecording)
@@ -172,7 +174,7 @@ class RecordedTestCase(BrokerTestCase):
         """
         As the service does it.
         """
-        connection = RecordedConnection(self.broker, self.recorder)
+        connection = RecordedConnection(self.broker, self.recorder, self.policyClock)
         connection.listener = LISTENER
         return connection
 

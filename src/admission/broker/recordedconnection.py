@@ -12,6 +12,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from ..clock import HeldClock
 from ..interfaces import NOTHING, Decision, ILease, Request, Usage
 from ..metrics.recorder import EventRecorder
 from .broker import Broker
@@ -37,6 +38,7 @@ class RecordedConnection(KafkaConnection):
     __slots__ = (
         "_openRequests",
         "_openedSeconds",
+        "_policyClock",
         "_recorder",
         "_requestCount",
         "connectionId",
@@ -46,8 +48,12 @@ class RecordedConnection(KafkaConnection):
 
     recorded: RecordedRequest | None
 
-    def __init__(self, broker: Broker, recorder: EventRecorder) -> None:
+    def __init__(self, broker: Broker, recorder: EventRecorder, policyClock: HeldClock) -> None:
+        """
+        @param policyClock: what the quota policies go by.
+        """
         super().__init__(broker)
+        self._policyClock = policyClock
         self.listener = ""
         self.connectionId = 0
         self.recorded = None
@@ -144,10 +150,15 @@ class RecordedConnection(KafkaConnection):
         See L{KafkaConnection.askPolicies}.
         """
         recorded = self.recorded
-        if recorded is not None:
-            recorded.asks(asked)
-        decision = super().askPolicies(asked)
-        if recorded is not None and not decision.admitted:
+        if recorded is None:
+            return super().askPolicies(asked)
+        clock = self._policyClock
+        recorded.asks(asked, clock.hold())
+        try:
+            decision = super().askPolicies(asked)
+        finally:
+            clock.letGo()
+        if not decision.admitted:
             recorded.refuses(decision)
         return decision
 
@@ -158,8 +169,12 @@ class RecordedConnection(KafkaConnection):
         recorded = self.recorded
         if recorded is None:
             return super().tellPolicies(asked, usage)
-        recorded.tells()
-        charge = self.broker.quotas.record(asked, usage)
+        clock = self._policyClock
+        recorded.tells(clock.hold())
+        try:
+            charge = self.broker.quotas.record(asked, usage)
+        finally:
+            clock.letGo()
         recorded.charged(charge, usage is not NOTHING)
         return charge.delaySeconds
 

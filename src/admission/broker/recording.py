@@ -206,11 +206,13 @@ class RecordedRequest:
 
     # What becomes of it
 
-    def asks(self, asked: Request) -> None:
+    def asks(self, asked: Request, atSeconds: float) -> None:
         """
         The policies are about to be asked whether it may go ahead.
+
+        @param atSeconds: the moment that they go by.
         """
-        self._toldSeconds = self._seconds()
+        self._toldSeconds = atSeconds
         isKnown = self._connection.broker.quotas.isKnown(asked) if asked.identities else None
         if isKnown is not None:
             self.event.bloomSeen = isKnown
@@ -242,11 +244,13 @@ class RecordedRequest:
         self.event.responseBytes = responseBytes
         self.event.serviceSeconds = serviceSeconds
 
-    def tells(self) -> None:
+    def tells(self, atSeconds: float) -> None:
         """
         The policies are about to be told of it.
+
+        @param atSeconds: the moment that they go by.
         """
-        self._toldSeconds = self._seconds()
+        self._toldSeconds = atSeconds
 
     def charged(self, charge: Charge, isCounted: bool) -> None:
         """

@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..clock import MonotonicClock, wallSeconds
+from ..clock import HeldClock, MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
 from ..connection.protocol import peerName
@@ -223,7 +223,10 @@ class BrokerService(Service):
         if self._memoryProfile is not None or self._statusPort is not None:
             self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
-        quotas = buildQuotas(settings, self._quotaDescriptions, purgatory.clock)
+        # Only who records has to hold it, and each look at it costs a little more.
+        self._policyClock = HeldClock(purgatory.clock)
+        policyClock = self._policyClock if self._exportDescriptions else purgatory.clock
+        quotas = buildQuotas(settings, self._quotaDescriptions, policyClock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
         gateSeed = SystemRandom().getrandbits(63)
@@ -334,7 +337,7 @@ class BrokerService(Service):
 
     def _makeConnection(self) -> KafkaConnection:
         if self._recorder.isRecording:
-            return RecordedConnection(self.broker, self._recorder)
+            return RecordedConnection(self.broker, self._recorder, self._policyClock)
         return KafkaConnection(self.broker)
 
     def _startRecording(self, clock: MonotonicClock, gateSeed: int) -> None:
