@@ -51,6 +51,7 @@ ARGUED = {
     ("broker", "profiling"): "a server tells the profiler what its objects are, and has it start and stop",
     ("broker", "plugins"): "the options let the operator choose policies, the service builds them",
     ("commands", "clock"): "a client measures its timeouts on monotonic time",
+    ("commands", "memorylimit"): "the doctor tells what the process may use",
     ("commands", "plugins"): "a command lets its user choose policies, too",
     ("offline", "cli"): "python -m admission.offline is the command",
     ("offline", "gate"): "the replay of a memory pool and synthetic servers hand out memory as a server does",

@@ -27,6 +27,7 @@ Examples:
   admission quotas set --client-id-default producer_byte_rate=4M
   admission explain --client-id reports --user alice
   admission top
+  admission doctor --data /var/lib/admission
   admission evaluate recording --out results --candidate client-bytes:produce=4M
   admission users set passwords.txt alice
 
@@ -91,6 +92,12 @@ COMMANDS = (
         "Tell where the memory of a broker is.",
         "admission.commands.memory.MemoryOptions",
         "admission.commands.memory.run",
+    ),
+    Command(
+        "doctor",
+        "Tell whether a broker can run here, and what would help it.",
+        "admission.commands.doctor.DoctorOptions",
+        "admission.commands.doctor.run",
     ),
     Command(
         "synth",
@@ -190,7 +197,8 @@ def _run(arguments: list[str]) -> int:
     try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except UsageError as error:
-        return _complain(f"{error}; see {' '.join(_path(options))} --help", MISUSED)
+        # Some of Twisted's are whole sentences.
+        return _complain(f"{str(error).rstrip('.')}; see {' '.join(_path(options))} --help", MISUSED)
     (command,) = (each for each in COMMANDS if each.name == options.subCommand)
     try:
         command.resolve()(options.subOptions, sys.stdin, sys.stdout)

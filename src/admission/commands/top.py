@@ -30,6 +30,8 @@ Examples:
 # Home, what follows each line, and what follows the last.
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"
 _SHOWN_ROWS = 8
+_SHOWN_CHARACTERS = 40
+"""How much of a name is shown: a client that chooses a long one hides no column."""
 
 
 class TopOptions(Options):
@@ -178,7 +180,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         ("Group", "State", "Members", "Lag"),
         [
             (
-                each["groupId"],
+                _shown(each["groupId"]),
                 each["state"],
                 str(each["memberCount"]),
                 "?" if each["lagRecords"] is None else _count(each["lagRecords"]),
@@ -223,7 +225,12 @@ def _rate(
 
 
 def _name(client: Mapping[str, Any]) -> str:
-    return f"{client['clientId'] or '(no client id)'} {client['user']}"
+    return f"{_shown(client['clientId']) or '(no client id)'} {_shown(client['user'])}"
+
+
+def _shown(name: str) -> str:
+    safe = printable(name)
+    return safe if len(safe) <= _SHOWN_CHARACTERS else f"{safe[: _SHOWN_CHARACTERS - 3]}..."
 
 
 def _pairs(amounts: Mapping[str, Any], write: Callable[[Any], str]) -> str:

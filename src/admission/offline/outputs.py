@@ -29,7 +29,8 @@ def rounded(frame: DataFrame) -> DataFrame:
     All fractions with L{DIGITS} digits after the point.
     """
     fractions = {name: F.round(F.col(f"`{name}`"), DIGITS) for name, type in frame.dtypes if type == "double"}
-    return frame.withColumns(fractions)
+    # Spark Connect does not take no columns.
+    return frame.withColumns(fractions) if fractions else frame
 
 
 def ordered(frame: DataFrame) -> DataFrame:

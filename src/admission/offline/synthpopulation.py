@@ -58,6 +58,7 @@ _PRINCIPALS = 100
 _HOSTS = 500
 _MOST_CLIENTS = 2000
 _MOST_CONNECTIONS = 100_000
+_MOST_REQUESTS = 1_000_000_000
 
 
 @frozen
@@ -198,6 +199,11 @@ class Population:
             raise ValueError(f"connections must be {_MOST_CONNECTIONS // self.clients} or fewer for so many clients")
         if not 0.001 <= self.seconds <= 10 * 366 * 86400:
             raise ValueError(f"seconds must be from a thousandth to ten years, not {self.seconds:g}")
+        if self.offeredRequests > _MOST_REQUESTS:
+            raise ValueError(
+                f"requests must be {_MOST_REQUESTS} or fewer, not {self.offeredRequests:.4g}; "
+                "unless given, they follow from clients, connections and seconds"
+            )
         if self.hotShare is not None and not (0 < self.hotShare < 1 and self.clients > 1):
             raise ValueError(f"hotShare must be between 0 and 1, with two clients or more, not {self.hotShare:g}")
         object.__setattr__(self, "members", self._makeMembers())

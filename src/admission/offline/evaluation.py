@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.test_offline_jobs -*-
+"""
+C{OUT/evaluation.json}: what the results beside it are results of, so that
+whoever reads them needs nothing else.  One object, with these keys:
+
+  - C{recording}, C{since}, C{until}, C{sample}: what was read, as it was
+    given; null for everything,
+  - C{admission}, C{pyspark}: the versions of those who made it,
+  - C{requests}: how many there are, and C{runs}: each run of a server, with
+    C{brokerId}, C{bootId}, C{requests}, C{begin} and C{end} (ISO 8601),
+    C{policies}, C{pool} (as they were described) and C{gateSeed},
+  - C{isSynthetic}: whether no client of them exists,
+  - of the audit: C{problems}, each with C{path} and C{problem}, of files that
+    cannot be read, and C{brokenRows}, how many rows cannot be,
+  - of the replay: C{candidates} and C{pools}, each with C{label} and
+    C{description}, C{modes}, C{gaps} (C{brokerId}, C{bootId}, C{seq}, C{at} and
+    C{missing} of the first of them), C{seqGaps} and C{missingEvents} (of all),
+    C{isTrusted} (whether every replay of a policy in force agrees with what was
+    recorded; null if there is none) and C{trust}, the same in sentences,
+  - C{notes}: what else is to be known of the replay, in sentences.
+
+What a job says is there once it has run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, define, field
+
+from .outputs import OutputError
+from .report.results import EVALUATION
+from .running import Selection
+
+_SHOWN = {"recording": "DIRECTORY", "since": "--from", "until": "--to", "sample": "--sample"}
+
+
+@define(eq=False)
+class Evaluation:
+    """
+    The file, and what is in it.
+
+    @ivar path: where it is.
+    @ivar facts: by key.
+    """
+
+    path: Path
+    facts: dict[str, Any] = field(factory=dict)
+
+    @classmethod
+    def open(cls, directory: str | Path, selection: Selection) -> Evaluation:
+        """
+        Begin one, or go on with one.
+
+        @param directory: where results go.
+        @raise OutputError: if there are results of something else.
+        """
+        path = Path(directory) / EVALUATION
+        asked = {**asdict(selection), "recording": os.path.abspath(selection.recording)}
+        found = _read(path) or asked
+        for name, option in _SHOWN.items():
+            if found.get(name) != asked[name]:
+                raise OutputError(
+                    f"{directory} has results with {option} {found.get(name) or 'not given'}, and not "
+                    f"{asked[name] or 'without it'}; name another directory with --out, or remove that one"
+                )
+        return cls(path, {**found, **asked})
+
+    def tell(self, facts: Mapping[str, Any]) -> None:
+        """
+        Write something down, in place of what was said of it before.
+
+        @raise OutputError: if that is impossible.
+        """
+        self.facts.update(facts)
+        unfinished = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps(self.facts, indent=2, sort_keys=True) + "\n", "utf-8")
+            os.replace(unfinished, self.path)
+        except OSError as error:
+            raise OutputError(
+                f"results cannot be written to {self.path.parent}: {error}; name another directory"
+            ) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path} cannot be read: {error}; remove it, or name another directory with --out") from error
+    if not isinstance(found, dict):
+        raise OutputError(f"{path} is not an object; remove it, or name another directory with --out")
+    return found

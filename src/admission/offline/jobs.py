@@ -1,0 +1,335 @@
+# -*- test-case-name: tests.test_offline_jobs -*-
+"""
+The offline jobs: each reads a recording and writes the results that
+L{admission.offline.tables} lists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyspark
+from attrs import define, evolve, frozen
+from pyspark.sql import DataFrame, SparkSession
+
+from .. import __version__
+from ..metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS
+from ..plugins import PolicyError
+from .aggregate import clientMinutes, topClients
+from .bloomaudit import FilterShape, bloomAudit
+from .clean import brokenRows, clean
+from .depletion import poolMinutes
+from .evaluation import Evaluation
+from .fairness import fairnessMinutes, starvedMinutes
+from .ledgeraudit import ledgerAudit, ledgerSummary
+from .outputs import ordered, writeResult, writeTable
+from .quotaaudit import quotaSpans, quotaSummary
+from .recording import Recording, RecordingError
+from .replay.boots import Boot
+from .replay.candidates import Candidate
+from .replay.identity import Fidelity
+from .replay.spark import Scale, findBoots
+from .replay.sparkpools import PoolTotals, planPools, replayPoolTrials
+from .replay.tally import Totals, fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
+from .replay.trials import RECORDED, planRecorded, planTrials
+from .running import Selection
+from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
+from .survey import Run, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
+from .tables import AGGREGATE, AUDIT, REPLAY, namesOf
+from .throttling import throttleHistogram, throttleMinutes
+
+MOST_GAPS = 100
+"""How many gaps L{admission.offline.evaluation} lists."""
+
+STREAMS = {"client_minute_stream": clientMinutesStream, "throttle_minute_stream": throttleMinutesStream}
+"""The results of L{aggregateStream}, which are directories of Parquet files."""
+
+
+@frozen
+class Question:
+    """
+    What a replay is to answer.
+
+    @ivar candidates: quota policies to try.
+    @ivar pools: memory pools to try.
+    @ivar modes: of L{admission.offline.replay.decisions}.
+    """
+
+    candidates: Sequence[Candidate]
+    pools: Sequence[Candidate]
+    modes: Sequence[str]
+
+
+@frozen
+class Answer:
+    """
+    What a replay has come to, in short.
+
+    @ivar totals: of quota policies; L{None} if there were none to try.
+    @ivar fidelities: how far these can be trusted.
+    @ivar pools: of memory pools; L{None} if there were none to try.
+    """
+
+    totals: Totals | None
+    fidelities: Sequence[Fidelity]
+    pools: PoolTotals | None
+
+
+@define(eq=False)
+class Work:
+    """
+    What a job works on.
+
+    @ivar recording: what it reads.
+    @ivar requests: those of them, clean.
+    @ivar runs: of servers.
+    @ivar out: where results go.
+    @ivar evaluation: what is said of them.
+    @ivar tell: takes a line for whoever waits.
+    """
+
+    recording: Recording
+    requests: DataFrame
+    runs: Sequence[Run]
+    out: Path
+    evaluation: Evaluation
+    tell: Callable[[str], None]
+
+    @classmethod
+    def begin(cls, session: SparkSession, selection: Selection, out: str, tell: Callable[[str], None]) -> Work:
+        """
+        Look into a recording.
+
+        @raise RecordingError: if it cannot be read, or has no requests where
+            it was asked for some.
+        @raise OutputError: if C{out} has results of something else, or cannot
+            be written to.
+        """
+        recording = Recording.open(session, selection.recording, selection.since, selection.until, selection.sample)
+        evaluation = Evaluation.open(out, selection)
+        requests = clean(recording.requests(), REQUESTS)
+        runs = findRuns(requests)
+        if not runs:
+            raise RecordingError(f"there are no requests in {selection.inWords()}; ask for another time or for more")
+        work = cls(recording, requests, runs, Path(out), evaluation, tell)
+        evaluation.tell(
+            {
+                "admission": __version__,
+                "pyspark": pyspark.__version__,
+                "requests": work.requestCount,
+                "runs": [run.asFacts() for run in runs],
+                "isSynthetic": all(run.isSynthetic for run in runs),
+            }
+        )
+        tell(f"{work.requestCount:,} requests of {len(runs)} runs of servers")
+        return work
+
+    @property
+    def requestCount(self) -> int:
+        """
+        How many requests there are.
+        """
+        return sum(run.requests for run in self.runs)
+
+    @property
+    def limits(self) -> DataFrame:
+        """
+        The limits, clean, with those that were set before the time asked for.
+        """
+        return clean(limitsFromTheStart(self.recording), LIMITS)
+
+    @property
+    def sensors(self) -> DataFrame:
+        """
+        What the sensors said, clean.
+        """
+        return clean(self.recording.sensors(), SENSORS)
+
+    def clear(self, job: str) -> None:
+        """
+        Remove what a job has made before: it may be of another question.
+        """
+        for name in namesOf(job):
+            for suffix in ("parquet", "csv"):
+                self.out.joinpath(f"{name}.{suffix}").unlink(missing_ok=True)
+
+    def write(self, name: str, result: DataFrame | pa.Table) -> None:
+        """
+        Write a result.
+
+        @raise OutputError: if that is impossible.
+        """
+        self.tell(name)
+        if isinstance(result, pa.Table):
+            writeTable(result, self.out, name)
+        else:
+            writeResult(result, self.out, name)
+
+
+def aggregate(work: Work) -> None:
+    """
+    Sum up what was recorded.
+
+    @raise OutputError: if results cannot be written.
+    """
+    work.clear(AGGREGATE)
+    requests = work.requests
+    minutes, delays = clientMinutes(requests).persist(), throttleMinutes(requests).persist()
+    try:
+        work.write("client_minute", minutes)
+        work.write("top_clients", topClients(minutes))
+        work.write("throttle_minute", delays)
+        work.write("throttle_hist", throttleHistogram(delays))
+    finally:
+        minutes.unpersist()
+        delays.unpersist()
+    work.write("fairness_minute", fairnessMinutes(requests))
+    work.write("starved_minute", starvedMinutes(requests))
+    work.write("pool_minute", poolMinutes(requests, work.sensors))
+
+
+def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
+    """
+    Add what has been recorded since the last time: L{STREAMS}.
+
+    @param recording: the directory of a recording that may be growing.
+    """
+    for name, summed in STREAMS.items():
+        requests = session.readStream.format("admission").load(os.path.abspath(recording))
+        appendAvailable(summed(requests), os.path.abspath(Path(out, name)), name).awaitTermination()
+
+
+def audit(work: Work) -> None:
+    """
+    Hold what was recorded against what should have been.
+
+    @raise OutputError: if results cannot be written.
+    @raise RecordingError: if a recorded description makes no sense.
+    """
+    work.clear(AUDIT)
+    recording, requests = work.recording, work.requests
+    tables = (
+        (recording.requests(), REQUESTS),
+        (recording.connections(), CONNECTIONS),
+        (recording.limits(), LIMITS),
+        (recording.sensors(), SENSORS),
+    )
+    broken = ordered(_united([brokenRows(frame, table) for frame, table in tables])).toArrow()
+    work.write("broken_rows", broken)
+    work.tell("unreadable files")
+    problems = [{"path": path, "problem": problem} for path, problem in recording.problems()]
+    work.evaluation.tell({"problems": problems, "brokenRows": sum(broken["n"].to_pylist())})
+    # Without any filter the table is there, and empty.
+    shapes = filterShapes(work.runs) or {FilterShape(): []}
+    work.write(
+        "bloom_audit", _united([bloomAudit(requests.where(ofRuns(runs)), each) for each, runs in shapes.items()])
+    )
+    spans, samples = quotaSpans(requests, work.limits).persist(), ledgerAudit(work.sensors).persist()
+    try:
+        work.write("quota_span", spans)
+        work.write("quota_summary", quotaSummary(spans))
+        work.write("ledger_sample", samples)
+        work.write("ledger_summary", ledgerSummary(samples))
+    finally:
+        spans.unpersist()
+        samples.unpersist()
+
+
+def replay(work: Work, question: Question) -> Answer:
+    """
+    Find out what would have been.
+
+    @raise TraceError: if the recording cannot be replayed.
+    @raise PolicyError: if a policy cannot be built.
+    @raise OutputError: if results cannot be written.
+    """
+    for each in (*question.candidates, *question.pools):
+        if each.label.startswith(RECORDED):
+            raise PolicyError(f"{each.label!r} is called as if it had been in force; write another label before the =")
+    work.clear(REPLAY)
+    facts: dict[str, object] = {"modes": list(question.modes), "notes": [], "isTrusted": None, "trust": []}
+    for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
+        facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
+    work.evaluation.tell(facts)
+    totals, fidelities = _replayQuotas(work, question) if question.candidates else (None, [])
+    pools = _replayPools(work, question) if question.pools else None
+    return Answer(totals, fidelities, pools)
+
+
+def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fidelity]]:
+    work.tell("limits and gaps")
+    boots = [_trimmed(boot, work) for boot in findBoots(work.requests, work.limits, numbered(work.recording))]
+    gaps = [(boot, gap) for boot in boots for gap in boot.gaps]
+    work.evaluation.tell(
+        {
+            "seqGaps": len(gaps),
+            "missingEvents": sum(gap.missing for _, gap in gaps),
+            "gaps": [
+                {
+                    "brokerId": boot.brokerId,
+                    "bootId": boot.bootId,
+                    "seq": gap.seq,
+                    "at": isoMoment(gap.atUs + boot.wallOffsetUs),
+                    "missing": gap.missing,
+                }
+                for boot, gap in gaps[:MOST_GAPS]
+            ],
+        }
+    )
+    trials = {**planRecorded(boots), **planTrials(question.candidates, boots)}
+    work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
+    replayed = outcomes(work.requests, trials, question.modes, Scale(work.requestCount)).persist()
+    try:
+        fidelities = judgeReplays(work.requests, replayed, trials, question.modes)
+        work.write("replay_fidelity", fidelityTable(fidelities))
+        totals = totalsOf(replayed)
+        work.write("replay_summary", totals.summary)
+        work.write("replay_client", totals.clients)
+        work.write("replay_delay_hist", totals.histogram)
+        work.write("replay_minute", minutesOf(replayed))
+    finally:
+        replayed.unpersist()
+    work.evaluation.tell(
+        {
+            "isTrusted": all(each.isTrusted for each in fidelities) if fidelities else None,
+            "trust": [each.inWords() for each in fidelities],
+        }
+    )
+    return totals, fidelities
+
+
+def _replayPools(work: Work, question: Question) -> PoolTotals:
+    trials, notes = planPools(question.pools, {(run.brokerId, run.bootId): run.pool for run in work.runs})
+    largest = max(run.requests for run in work.runs)
+    tasks = sum(len(trial.runs) for trial in trials)
+    notes.append(
+        f"pools took {tasks} tasks, one for each pool and run of a server, which nothing makes smaller; "
+        f"the largest had {largest:,} requests"
+    )
+    if work.recording.sample < 1:
+        notes.append("pools had the requests of the sample only, so they were emptier than they would have been")
+    work.tell(f"replaying pools: {tasks} tasks")
+    pools = replayPoolTrials(work.requests, trials)
+    work.write("replay_pool", pools.totals)
+    work.write("replay_pool_minute", pools.minutes)
+    work.write("replay_pool_client", pools.clients)
+    work.evaluation.tell({"notes": notes})
+    return pools
+
+
+def _trimmed(boot: Boot, work: Work) -> Boot:
+    """
+    Without the gaps outside the time that is asked for; at the edges of what
+    was read there are some that are none.
+    """
+    range = work.recording.options.range
+    gaps = [gap for gap in boot.gaps if range.overlaps(*[gap.atUs + boot.wallOffsetUs] * 2)]
+    return evolve(boot, gaps=gaps)
+
+
+def _united(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)
