@@ -33,7 +33,7 @@ class BenchmarkTests(SynchronousTestCase):
     Each benchmark as a person starts it, in its short form.
     """
 
-    def results(self, name: str) -> Any:
+    def results(self, name: str, patienceSeconds: float = 120) -> Any:
         """
         What C{python -m benchmarks.NAME --quick --json} prints.
         """
@@ -44,7 +44,7 @@ class BenchmarkTests(SynchronousTestCase):
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patienceSeconds,
         )
         self.assertEqual(result.returncode, 0, result.stderr)
         results = json.loads(result.stdout)
@@ -309,6 +309,48 @@ class BenchmarkTests(SynchronousTestCase):
             timers=timers,
         )
         self.check(results["memory"], {"timers", "outstanding", "bytesEach", "bytesEachWithArgument"}, timers=timers)
+
+    def test_offline(self) -> None:
+        """
+        Every job is measured on a recording and on copies of it, with what its
+        workers take, and every replay without Spark as well.
+        """
+        results = self.results("offline", 300)
+        one, copied = results["recordings"]
+        self.assertEqual([copied["copies"], copied["rows"]], [2, 2 * one["rows"]])
+        jobs = {"read, Parquet", "read, data source", "clients by minute", "runs, gaps"}
+        replays = {"replay, open loop", "replay, closed loop", "replay, pool"}
+        for row in results["jobs"]:
+            # Counted in hundredths of a second, of which so few rows may take none.
+            self.assertGreaterEqual(row.pop("pythonMicroseconds"), 0, row)
+            if row["job"] in replays:
+                self.assertGreater(row["workerMebibytes"], 0, row)
+        self.check(
+            results["jobs"],
+            {
+                "job",
+                "rows",
+                "wallSeconds",
+                "rowsPerSecond",
+                "cpuMicroseconds",
+                "perCpuSecond",
+                "ratioToFirst",
+                "workerMebibytes",
+            },
+            job=jobs | replays,
+            rows={one["rows"], copied["rows"]},
+        )
+        self.check(
+            results["oneProcess"],
+            {"replay", "step", "cpuMicroseconds", "perSecond"},
+            replay=replays,
+            step={"read, offer", "sort", "decide", "add up"},
+        )
+        self.check(
+            results["comparison"],
+            {"replay", "oneProcessPerSecond", "sparkPerSecond", "ratio", "decidePerSecond"},
+            replay=replays,
+        )
 
 
 class MeasureTests(SynchronousTestCase):

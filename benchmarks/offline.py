@@ -1,0 +1,333 @@
+"""
+The offline jobs: rows read, summed up and replayed by Spark on two cores, whether a row costs more where there are more
+of them, what memory workers take, and the same replays in one process without Spark.
+
+    python -m benchmarks.offline [--json] [--quick] [--rows 1M,10M] [--recordings DIRECTORY]
+
+The first number of rows is made up by C{admission.offline.synth}; the others are copies of that recording, each a run
+of a server of its own.  Recordings stay in C{DIRECTORY}, where the next benchmark finds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from attrs import define, frozen
+from pyspark.sql import DataFrame, SparkSession
+
+from admission.interfaces import IMemoryPoolFactory
+from admission.metrics.schema import LIMITS, REQUESTS
+from admission.offline.aggregate import clientMinutes
+from admission.offline.clean import clean
+from admission.offline.recording import Recording
+from admission.offline.replay.boots import Boot
+from admission.offline.replay.candidates import resolveCandidate
+from admission.offline.replay.decisions import CLOSED, OPEN
+from admission.offline.replay.spark import Scale, findBoots
+from admission.offline.replay.sparkpools import PoolTrial, replayPoolTrials
+from admission.offline.replay.tally import outcomes, totalsOf
+from admission.offline.replay.trials import Trial, TrialKey, planTrials
+from admission.offline.session import openSession
+from admission.offline.survey import findRuns, limitsFromTheStart, numbered
+from admission.units import parseRate
+
+from .loops import Processes
+from .measure import MIB, Report, inTurns, median, progress
+from .processtree import Cost, costOf
+from .recording import NOT_RECORDED, NOTHING, SPARK, measureEvent, measureGaps
+from .recordings import SyntheticRecording, copied, synthesize
+from .replaycore import DECIDE, Steps, replayInSteps, replayPoolInSteps
+
+CORES = 2
+CANDIDATE = "client-bytes:produce=64KiB:fetch=128KiB"
+POOL = "bounded:24MiB"
+IN_A_PROCESS = "in a process"
+
+SETTINGS: Mapping[str, str] = {
+    "spark.master": f"local[{CORES}]",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+QUICK_SETTINGS: Mapping[str, str] = {
+    **SETTINGS,
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+PARQUET = "read, Parquet"
+SOURCE = "read, data source"
+MINUTES = "clients by minute"
+RUNS = "runs, gaps"
+REPLAY_OPEN = "replay, open loop"
+REPLAY_CLOSED = "replay, closed loop"
+REPLAY_POOL = "replay, pool"
+
+_MEASURES = {
+    "request_bytes": "sum",
+    "response_bytes": "sum",
+    "service_us": "max",
+    "throttle_ms": "max",
+    "conn_id": "max",
+}
+
+
+@frozen
+class Spent:
+    """
+    What a job took on a recording.
+
+    @ivar rows: how many requests were recorded.
+    @ivar cost: what it took.
+    """
+
+    rows: int
+    cost: Cost
+
+    @property
+    def cpuMicroseconds(self) -> float:
+        """
+        For each row.
+        """
+        return self.cost.cpuSeconds / self.rows * 1e6
+
+
+@define(eq=False)
+class Jobs:
+    """
+    The jobs on one recording.
+
+    @ivar requests: the clean requests.
+    @ivar trials: of the candidate in every run.
+    """
+
+    session: SparkSession
+    directory: str
+    rows: int
+    recording: Recording
+    requests: DataFrame
+    trials: Mapping[TrialKey, Trial]
+
+    @classmethod
+    def on(cls, session: SparkSession, made: SyntheticRecording) -> Jobs:
+        """
+        Open a recording.
+        """
+        recording = Recording.open(session, str(made.directory))
+        requests = clean(recording.requests(), REQUESTS)
+        jobs = cls(session, str(made.directory), made.rowCount(), recording, requests, {})
+        jobs.trials = planTrials([resolveCandidate(CANDIDATE)], jobs.findBoots())
+        return jobs
+
+    def measure(self, name: str) -> Spent:
+        """
+        Do a job.
+
+        @param name: one of L{JOBS}.
+        """
+        _, cost = costOf(partial(JOBS[name], self))
+        return Spent(self.rows, cost)
+
+    def readParquet(self) -> None:
+        """
+        Five columns, by Spark's own reader.
+        """
+        self.recording.requests().agg(_MEASURES).collect()
+
+    def readSource(self) -> None:
+        """
+        The same five by the data source, which hands all of them to Spark.
+        """
+        self.session.read.format("admission").load(self.directory).agg(_MEASURES).collect()
+
+    def sumUp(self) -> None:
+        """
+        What each client did in each minute.
+        """
+        clientMinutes(self.requests).write.format("noop").mode("overwrite").save()
+
+    def findBoots(self) -> Sequence[Boot]:
+        """
+        What a replay has to know beforehand; all rows are sorted by number to see whether any are missing.
+        """
+        limits = clean(limitsFromTheStart(self.recording), LIMITS)
+        return findBoots(self.requests, limits, numbered(self.recording))
+
+    def replay(self, mode: str) -> None:
+        """
+        One candidate, up to its totals.
+        """
+        totalsOf(outcomes(self.requests, self.trials, (mode,), Scale(self.rows)))
+
+    def replayPool(self) -> None:
+        """
+        One pool, likewise.
+        """
+        runs = [(run.brokerId, run.bootId) for run in findRuns(self.requests)]
+        replayPoolTrials(self.requests, [PoolTrial(resolveCandidate(POOL, IMemoryPoolFactory), runs)])
+
+
+JOBS: Mapping[str, Callable[[Jobs], object]] = {
+    PARQUET: Jobs.readParquet,
+    SOURCE: Jobs.readSource,
+    MINUTES: Jobs.sumUp,
+    RUNS: Jobs.findBoots,
+    REPLAY_OPEN: lambda jobs: jobs.replay(OPEN),
+    REPLAY_CLOSED: lambda jobs: jobs.replay(CLOSED),
+    REPLAY_POOL: Jobs.replayPool,
+}
+"""What is measured, by name."""
+
+
+def measureRecording(report: Report, processes: Processes) -> None:
+    """
+    What recording costs a server; L{benchmarks.recording} has more of it.
+    """
+    count, rounds = (5_000, 2) if report.quick else (200_000, 3)
+    costs = inTurns([NOTHING, SPARK], rounds, lambda name: processes.run(measureEvent, name, count), "events")
+    nothing, spark = median(costs[NOTHING]), median(costs[SPARK])
+    seconds = (0.2, 0.05, 1.0) if report.quick else (10.0, 5.0, 3.0)
+    without, beside = (
+        processes.run(measureGaps, name, *seconds).quantileMilliseconds(0.999) for name in (NOT_RECORDED, IN_A_PROCESS)
+    )
+    report.add(
+        "recorded",
+        eventsPerSecond=1 / spark,
+        cpuMicroseconds=spark * 1e6,
+        ratioToNoExport=spark / nothing,
+        p999Milliseconds=beside,
+        p999NotRecordedMilliseconds=without,
+    )
+
+
+def measureJobs(report: Report, session: SparkSession, recordings: Sequence[SyntheticRecording]) -> dict[str, Spent]:
+    """
+    All jobs once on all recordings, and on the first one once before that to warm Spark up.
+
+    @return: for each job what it took on the first recording.
+    """
+    firsts: dict[str, Spent] = {}
+    for number, recording in enumerate(recordings):
+        jobs = Jobs.on(session, recording)
+        if not (number or report.quick):
+            inTurns(JOBS, 1, jobs.measure, "warming up")
+        for name, [spent] in inTurns(JOBS, 1, jobs.measure, f"{jobs.rows:,} rows").items():
+            first = firsts.setdefault(name, spent)
+            report.add(
+                "jobs",
+                job=name,
+                rows=spent.rows,
+                wallSeconds=spent.cost.wallSeconds,
+                rowsPerSecond=spent.rows / spent.cost.wallSeconds,
+                cpuMicroseconds=spent.cpuMicroseconds,
+                pythonMicroseconds=spent.cost.pythonSeconds / spent.rows * 1e6,
+                perCpuSecond=spent.rows / spent.cost.cpuSeconds,
+                ratioToFirst=spent.cpuMicroseconds / first.cpuMicroseconds,
+                workerMebibytes=spent.cost.workerBytes // MIB,
+            )
+    return firsts
+
+
+def measureOneProcess(
+    report: Report,
+    processes: Processes,
+    recording: SyntheticRecording,
+    trials: Mapping[TrialKey, Trial],
+    spent: Mapping[str, Spent],
+) -> None:
+    """
+    The same replays without Spark, and how many times as fast Spark is.
+
+    @param spent: what Spark took for that recording.
+    """
+    rows = recording.rowCount()
+    found: dict[str, Steps] = {}
+    for name, mode in ((REPLAY_OPEN, OPEN), (REPLAY_CLOSED, CLOSED)):
+        progress(f"{name}, one process")
+        found[name] = processes.run(replayInSteps, recording, trials, mode)
+    found[REPLAY_POOL] = processes.run(replayPoolInSteps, recording, resolveCandidate(POOL, IMemoryPoolFactory))
+    for name, steps in found.items():
+        for step, cpuSeconds in steps.cpuSeconds.items():
+            report.add(
+                "oneProcess",
+                replay=name,
+                step=step,
+                cpuMicroseconds=cpuSeconds / rows * 1e6,
+                perSecond=rows / cpuSeconds,
+            )
+    for name, steps in found.items():
+        ours, theirs = rows / sum(steps.cpuSeconds.values()), rows / spent[name].cost.wallSeconds
+        report.add(
+            "comparison",
+            replay=name,
+            oneProcessPerSecond=ours,
+            sparkPerSecond=theirs,
+            ratio=theirs / ours,
+            decidePerSecond=steps.decisions / steps.cpuSeconds[DECIDE],
+        )
+
+
+def measureAll(report: Report, rows: Sequence[int], root: Path) -> None:
+    """
+    Everything.
+
+    @param rows: how many there are to be in each recording, the least first.
+    @param root: where recordings are kept.
+    """
+    recordings = [synthesize(root, rows[0])]
+    recordings += [copied(recordings[0], round(each / rows[0])) for each in rows[1:]]
+    for each in recordings:
+        report.add(
+            "recordings",
+            rows=each.rowCount(),
+            copies=each.copies,
+            madeSeconds=each.cpuSeconds or None,
+            bytesOfRow=each.sizeBytes() / each.rowCount(),
+        )
+    with Processes(fresh=not report.quick) as processes, TemporaryDirectory(prefix="admission-offline-") as scratch:
+        measureRecording(report, processes)
+        settings = QUICK_SETTINGS if report.quick else SETTINGS
+        session = openSession("benchmark", {**settings, "spark.local.dir": scratch})
+        try:
+            spent = measureJobs(report, session, recordings)
+            trials = Jobs.on(session, recordings[0]).trials
+        finally:
+            session.stop()
+        measureOneProcess(report, processes, recordings[0], trials, spent)
+
+
+def main() -> None:
+    """
+    The command line.
+    """
+    parser = argparse.ArgumentParser(description="Rows that the offline jobs read, sum up and replay in a second.")
+    parser.add_argument("--rows", default=None, help="how many rows, as in 1M,10M, which are the default: least first")
+    parser.add_argument("--recordings", help="where to keep the recordings; unless given, they are removed again")
+    parser.add_argument("--json", action="store_true", help="print JSON and no tables")
+    parser.add_argument("--quick", action="store_true", help="take few seconds and measure little")
+    options = parser.parse_args()
+    try:
+        rows = [
+            round(parseRate(each)) for each in (options.rows or ("2k,4k" if options.quick else "1M,10M")).split(",")
+        ]
+    except ValueError as error:
+        parser.error(f"--rows: {error}")
+    if rows[0] < 1 or rows != sorted(set(rows)):
+        parser.error("--rows: write numbers of rows, the least first, as in 1M,10M")
+    report = Report(f"The offline jobs on {CORES} cores", options.quick)
+    with ExitStack() as stack:
+        root = options.recordings or stack.enter_context(TemporaryDirectory(prefix="admission-recordings-"))
+        measureAll(report, rows, Path(root))
+    progress("")
+    print(report.asJson() if options.json else report.asText())
+
+
+if __name__ == "__main__":
+    main()

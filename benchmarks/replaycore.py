@@ -1,0 +1,104 @@
+"""
+Replays in one process, without Spark, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import define, field
+
+from admission.offline.replay.candidates import Candidate
+from admission.offline.replay.closedloop import replayClosedLoop
+from admission.offline.replay.decisions import CLOSED, OPEN
+from admission.offline.replay.keys import addComponents, findComponents, findLinks
+from admission.offline.replay.offers import CLOSED_GROUP, CLOSED_ORDER, COLUMNS, OPEN_GROUP, OPEN_ORDER, makeOffers
+from admission.offline.replay.openloop import replayOpenLoop
+from admission.offline.replay.pool import replayPools
+from admission.offline.replay.pooltrace import POOL_COLUMNS
+from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
+from admission.offline.replay.trials import Trial, TrialKey
+
+from .measure import cpuSeconds
+from .recordings import SyntheticRecording
+
+BATCH_ROWS = 10_000
+"""How many rows Spark hands to Python at a time."""
+
+READ = "read, offer"
+SORT = "sort"
+DECIDE = "decide"
+ADD_UP = "add up"
+
+_POOL_ORDER = ("broker_id", "boot_id", "mono_us", "seq")
+
+
+@define
+class Steps:
+    """
+    What the steps of a replay took.
+
+    @ivar cpuSeconds: of each step.
+    @ivar decisions: how many there were.
+    """
+
+    cpuSeconds: dict[str, float] = field(factory=dict)
+    decisions: int = 0
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """
+        The block is a step.
+        """
+        started = cpuSeconds()
+        yield
+        self.cpuSeconds[name] = cpuSeconds() - started
+
+
+def replayInSteps(recording: SyntheticRecording, trials: Mapping[TrialKey, Trial], mode: str) -> Steps:
+    """
+    Replay quota policies, each step when the one before it is done for all rows.
+    """
+    steps = Steps()
+    with steps.step(READ):
+        offers = list(makeOffers(recording.batches(COLUMNS, BATCH_ROWS), trials))
+    if mode == CLOSED:
+        with steps.step(SORT):
+            components = findComponents(findLinks(offers, trials))
+            rows = _sorted(addComponents(offers, components), (*CLOSED_GROUP, *CLOSED_ORDER))
+    else:
+        with steps.step(SORT):
+            rows = _sorted(offers, (*OPEN_GROUP, *OPEN_ORDER))
+    del offers
+    with steps.step(DECIDE):
+        decisions = list((replayOpenLoop if mode == OPEN else replayClosedLoop)(rows, trials))
+    steps.decisions = sum(batch.num_rows for batch in decisions)
+    with steps.step(ADD_UP):
+        addUp(mergeMinutes(list(countMinutes(decisions))), ())
+    return steps
+
+
+def replayPoolInSteps(recording: SyntheticRecording, candidate: Candidate) -> Steps:
+    """
+    Replay a memory pool.
+    """
+    steps = Steps()
+    with steps.step(READ):
+        requests = list(recording.batches(POOL_COLUMNS, BATCH_ROWS))
+    with steps.step(SORT):
+        rows = _sorted(requests, _POOL_ORDER)
+    del requests
+    with steps.step(DECIDE):
+        results = pa.Table.from_batches(replayPools(rows, [candidate]))
+    steps.decisions = sum(each["requests"] for each in results["total"].to_pylist() if each is not None)
+    return steps
+
+
+def _sorted(
+    batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch], columns: Sequence[str]
+) -> list[pa.RecordBatch]:
+    table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in columns])
+    ordered: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    return ordered
