@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test lint parity clean
+.PHONY: help run test lint parity demo-offline clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test    run all tests"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
+	@echo "make demo-offline  record a broker under real load for a minute, and evaluate other policies"
 	@echo "make clean   remove $(VENV) and everything that was built"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made with"
 
@@ -34,6 +35,10 @@ lint: $(VENV)/lint.stamp
 
 parity: $(VENV)/test.stamp
 	$(BIN)/python .ci/parity.py build/pytest.xml
+
+demo-offline: $(VENV)/test.stamp
+	rm -rf build/offline-demo
+	$(BIN)/python -m examples.offline_demo --out build/offline-demo
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis
