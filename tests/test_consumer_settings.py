@@ -4,10 +4,13 @@ Tests for L{admission.consumer.settings}.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.settings import ConsumerSettings, consumerSettings
+from admission.consumer.settings import ConsumerSettings, consumerSettings, propertyTable
 
 BROKER = {"bootstrap.servers": "127.0.0.1:9092"}
 
@@ -60,8 +63,19 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual((settings.maxPollIntervalSeconds, settings.prefetchMaxBytes), (600, 1 << 20))
         self.assertEqual((settings.autoCommit, settings.maxPollRecords), (False, 7))
         self.assertEqual(settings.assignors, ("roundrobin", "range"))
-        names = [member.metadata["property"][0] for member in fields(ConsumerSettings)]
+        names = [member.metadata["property"].name for member in fields(ConsumerSettings)]
         self.assertEqual(len(set(names)), len(names))
+
+    def test_documentation(self) -> None:
+        """
+        C{docs/configuration.md} holds the table as the code has it, and what it shows as defaults are the defaults.
+        """
+        page = Path(__file__).parent.parent.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
+        table = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)[1]
+        self.assertEqual(table, propertyTable())
+        rows = [line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:]]
+        shown = {name.strip("`"): default.strip(" |") for name, default in rows if default.strip(" |")}
+        self.assertEqual(consumerSettings({**shown, **BROKER}), consumerSettings(BROKER))
 
     def test_mistakes(self) -> None:
         """

@@ -101,6 +101,8 @@ class ListenTests(OptionsTestCase):
         """
         for text in ("", "tcp", "carrier:pigeon", "tcp:1:no=2", "tcp:nosuchservice", "ssl:1:privateKey=/no/key"):
             self.assertMistake(["--listen", text], f"--listen {text}", "tcp:9092:interface=127.0.0.1")
+        self.assertMistake(["--status", "tcp"], "--status tcp: it takes other arguments; write an endpoint")
+        self.assertMistake(["--status", "tcp:1:backlog=x"], "--status tcp:1:backlog=x: 'x' is not a number; write")
 
 
 class SettingsTests(OptionsTestCase):

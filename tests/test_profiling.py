@@ -12,6 +12,7 @@ from typing import Any
 
 from pympler import asizeof, summary
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import Interface, implementer
 
@@ -628,12 +629,17 @@ class MemoryReportsTests(ProfilerTestCase):
 
     def test_cannotWrite(self) -> None:
         """
-        A disk that is full ends nothing: the next snapshot is tried.
+        A disk that is full ends nothing: it is told in a sentence, and the
+        next snapshot is tried.
         """
         working, self.deferToThread = self.deferToThread, lambda function, *args: fail(OSError("no room"))
-        self.reports.start()
-        self.clock.advance(30)
-        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+        with capturedLogs() as events:
+            self.reports.start()
+            self.clock.advance(30)
+        (sentence,) = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn(f"cannot be written to {self.directory}, ", sentence)
+        self.assertIn(": no room", sentence)
+        self.assertEqual([event for event in events if "log_failure" in event], [])
         self.deferToThread = working
         self.clock.advance(60)
         self.assertEqual(self.names(), ["memory-boot-000002.html", "memory-boot-000002.txt"])

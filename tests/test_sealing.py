@@ -5,6 +5,7 @@ L{admission_plugins.sealing}.
 from __future__ import annotations
 
 import os
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from admission.metrics.arrow import arrowTable
 from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, RequestEvent, SensorSample
 from admission.metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, TABLES, ColumnType
 from admission.metrics.segmentheader import Header
-from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter
+from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned
 from admission_plugins import sealing
 from admission_plugins.sealing import evict, main, sealAll
 from admission_plugins.sealreport import SealReport
@@ -348,6 +349,25 @@ class SealTests(SealingTestCase):
         self.assertEqual(sealAll(self.root, CAP_BYTES).problems, [])
         self.assertEqual(self.seqs(), [1])
 
+    def test_cannotOpen(self) -> None:
+        """
+        A segment that may not be opened stays, and the others are sealed.
+        """
+        self.record("a", RequestEvent(1, 10.0, seq=1))
+        self.record("b", RequestEvent(1, 10.0, seq=2))
+
+        def lock(path: str) -> int | None:
+            if path.endswith("a.segment"):
+                raise PermissionError(EACCES, "Permission denied", path)
+            return lockAbandoned(path)
+
+        self.patch(sealing, "lockAbandoned", lock)
+        report = sealAll(self.root, CAP_BYTES)
+        (problem,) = report.problems
+        self.assertTrue(problem.startswith("a.segment cannot be sealed now: [Errno 13] Permission denied"), problem)
+        self.assertEqual(self.seqs(), [2])
+        self.assertIn("_segments/a.segment", self.files())
+
     def test_command(self) -> None:
         """
         As a process it is told where and how much, and prints what came of it.
@@ -427,10 +447,31 @@ class EvictionTests(SealingTestCase):
         Nothing goes while there is room, and what is not ours never does.
         """
         self.file("requests/dt=2024-05-01/hour=09/a.parquet", 300)
-        self.file("notes.parquet", 1000)
+        mine = ["copy/dt=2024-05-01/hour=09/a.parquet", "notes.parquet"]
+        for name in mine:
+            self.file(name, 1000)
         self.assertEqual(self.evict(400).evictedFiles, 0)
         self.evict(10)
-        self.assertEqual(self.files(), ["notes.parquet"])
+        self.assertEqual(self.files(), mine)
+
+    def test_twoAtATime(self) -> None:
+        """
+        Files and directories that somebody else removes meanwhile are no error.
+        """
+        names = [f"requests/dt=2024-05-0{day}/hour=09/a.parquet" for day in (1, 2, 3)]
+        for name in names:
+            self.file(name, 100)
+        stat = Path.stat
+
+        def statAfterRemoval(path: Path, **arguments: Any) -> os.stat_result:
+            if str(path).endswith(names[0]):
+                path.unlink()
+                path.parent.rmdir()
+            return stat(path, **arguments)
+
+        self.patch(Path, "stat", statAfterRemoval)
+        self.assertEqual(self.evict(200).evictedFiles, 1)
+        self.assertEqual(self.files(), names[2:])
 
     def test_damaged(self) -> None:
         """

@@ -377,3 +377,14 @@ class AbandonedTests(SegmentTestCase):
         found = [os.path.basename(path) for path in segmentPaths(self.directory)]
         self.assertEqual(found, ["b-000001.segment", "b-000002.segment", "b-000003.segment.new"])
         self.assertEqual(segmentPaths(os.path.join(self.directory, "missing")), [])
+
+    def test_strangers(self) -> None:
+        """
+        Directories, links and pipes are no segments, so that nobody waits for a pipe that nobody writes to.
+        """
+        Path(self.path).touch()
+        os.mkdir(os.path.join(self.directory, "directory.segment"))
+        os.symlink(self.path, os.path.join(self.directory, "link.segment"))
+        os.symlink("nowhere", os.path.join(self.directory, "nowhere.segment"))
+        os.mkfifo(os.path.join(self.directory, "pipe.segment"))
+        self.assertEqual(segmentPaths(self.directory), [self.path])

@@ -11,6 +11,7 @@ from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.broker import settings as module
+from admission.broker.property import parseOverrides
 from admission.broker.settings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
 
 
@@ -296,3 +297,13 @@ class TableTests(SynchronousTestCase):
         page = Path(__file__).parent.parent.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
         tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
         self.assertEqual(tables[0], propertyTable())
+
+    def test_bareUnits(self) -> None:
+        """
+        The unit in the table is what a number without one counts.
+        """
+        scales = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "bytes": 1, "bytes/s": 1}
+        for listed in PROPERTIES.values():
+            for name, unit in zip((listed.name, *listed.coarser), listed.bareUnits, strict=True):
+                if unit and listed.parse is not parseOverrides:
+                    self.assertEqual(listed.parse("7" + listed.coarser.get(name, "")), 7 * scales[unit], name)

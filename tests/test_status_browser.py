@@ -5,7 +5,8 @@ The status page in a real browser, while real clients are being held back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,10 +16,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from .brokerprocess import PATIENCE_SECONDS
 from .browser import consoleErrors, openBrowser, resize
-from .statusload import GROUP, NARROW, PRODUCERS, WIDE, LoadedBroker, clients
+from .statusload import GROUP, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
+
+HOSTILE = "<img src=x onerror=\"document.title='mine'\">\u202eeno"
+"""A name that is code, with a character that turns round what follows it."""
 
 _VALUES = "return [...document.querySelectorAll('.legend li')].map((each) => each.textContent)"
 _PATHS = "return [...document.querySelectorAll('svg path')].filter((each) => each.getAttribute('d')).length"
+_HOSTILE = (
+    "return [[...document.querySelectorAll('#clients bdi')].some((each) => each.textContent === arguments[0]), "
+    "document.images.length, document.title]"
+)
 _REQUESTED = "return performance.getEntriesByType('resource').map((each) => each.name)"
 _POLLS = "return performance.getEntriesByName(new URL('status.json', location.href).href).length"
 _WIDTHS = (
@@ -36,6 +44,8 @@ class Findings:
     @ivar texts: what parts of the page say.
     @ivar pathCount: how many lines and areas were drawn.
     @ivar widths: by the width of the window, that of the page and that of its widest table.
+    @ivar hostile: what became of L{HOSTILE}: whether it was shown as it is, how
+        many images there were, and the title of the page.
     @ivar requested: what the page has asked for.
     @ivar errors: what the browser complained about.
     @ivar gone: what the page said when there was no broker any more.
@@ -46,6 +56,7 @@ class Findings:
     texts: dict[str, str] = field(factory=dict)
     pathCount: int = 0
     widths: dict[int, tuple[int, int]] = field(factory=dict)
+    hostile: Sequence[Any] = ()
     requested: set[str] = field(factory=set)
     errors: Sequence[str] = ()
     gone: str = ""
@@ -74,7 +85,7 @@ def findings() -> Findings:
     found.status = broker.status
     try:
         with openBrowser(WIDE) as browser:
-            with clients(broker.address):
+            with clients(broker.address), _hostileClient(broker.address):
                 until(lambda: broker.snapshot()["heldBack"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
                 browser.get(broker.status)
                 _look(browser, found)
@@ -87,7 +98,8 @@ def findings() -> Findings:
 
 
 def _look(browser: Any, found: Findings) -> None:
-    until(lambda: all(name in _textOf(browser, "#clients") for name in PRODUCERS))
+    until(lambda: all(name in _textOf(browser, "#clients") for name in (*PRODUCERS, HOSTILE)))
+    found.hostile = browser.execute_script(_HOSTILE, HOSTILE)
     for _ in range(2):
         polls = browser.execute_script(_POLLS)
         until(lambda polls=polls: browser.execute_script(_POLLS) > polls + 1)
@@ -100,6 +112,20 @@ def _look(browser: Any, found: Findings) -> None:
         found.widths[width] = tuple(browser.execute_script(_WIDTHS))
     found.requested = set(browser.execute_script(_REQUESTED))
     found.errors = consoleErrors(browser)
+
+
+@contextmanager
+def _hostileClient(address: str) -> Iterator[None]:
+    """
+    A client that calls itself by a page's code, and is far over its quota.
+    """
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "client.id": HOSTILE, "log_level": 0})
+    for _ in range(10):
+        producer.produce(TOPIC, bytes(200_000))
+    producer.flush(PATIENCE_SECONDS)
+    yield
 
 
 def _textOf(browser: Any, selector: str) -> str:
@@ -129,6 +155,12 @@ class StatusPageTests(SynchronousTestCase):
             self.assertIn(name, text)
         self.assertRegex(text, r"producer_byte_rate=40K")
         self.assertRegex(text, r"\d+ %")
+
+    def test_hostile(self) -> None:
+        """
+        What a client calls itself is text and nothing else, and does not turn round what is beside it.
+        """
+        self.assertEqual(findings().hostile, [True, 0, "admission"])
 
     def test_groups(self) -> None:
         """

@@ -202,6 +202,19 @@ class OnceTests(TopTestCase):
         self.assertNotIn("\x1b", output)
         self.assertEqual(self.asked, [("http://[::1]:9191/status.json", 3.0)])
 
+    def test_longNames(self) -> None:
+        """
+        A client that calls itself by a long name hides no column from a terminal.
+        """
+        self.seen["heldBack"]["clients"][0].update(clientId="\x00" * 128, user="u" * 128)
+        self.seen["groups"]["groups"][0]["groupId"] = "g" * 128
+        self.seen["connections"]["largest"][0].update(clientId="c" * 128)
+        output = self.run_()
+        self.assertLessEqual(max(map(len, output.splitlines())), 140)
+        name = "\\x00" * 9 + "\\..."
+        self.assertIn(f"  {name} {'u' * 37}...  producer_byte_rate=4M  5M ", output)
+        self.assertIn(f"  {'g' * 37}...  Stable ", output)
+
     def test_unwell(self) -> None:
         """
         What is wrong comes first.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,7 +53,13 @@ def sealAll(directory: str | Path, capBytes: int) -> SealReport:
     problems: list[str] = []
     root = Path(directory)
     for path in segmentPaths(root / SEGMENTS):
-        fileno = lockAbandoned(path)
+        name = os.path.basename(path)
+        try:
+            fileno = lockAbandoned(path)
+        except OSError as error:
+            # Of another user, perhaps, whom one cannot read; the others can be.
+            problems.append(f"{name} cannot be sealed now: {error}")
+            continue
         if fileno is None:
             continue
         try:
@@ -61,9 +68,9 @@ def sealAll(directory: str | Path, capBytes: int) -> SealReport:
             report.sealedSegments += bool(rows)
         except DamagedSegment as error:
             os.rename(path, path + DAMAGED_SUFFIX)
-            problems.append(f"{os.path.basename(path)} is set aside: {error}")
+            problems.append(f"{name} is set aside: {error}")
         except Exception as error:
-            problems.append(f"{os.path.basename(path)} cannot be sealed now: {error}")
+            problems.append(f"{name} cannot be sealed now: {error}")
         finally:
             os.close(fileno)
     report.problems = problems
@@ -150,17 +157,22 @@ def evict(root: Path, capBytes: int, report: SealReport) -> None:
     """
     Remove the oldest files until Parquet files, and segments with their share,
     are within the bound.  Limits go last: whatever is replayed needs them.
+    What else is in the directory is not ours, and somebody who records to it
+    as well may remove files at the same time.
 
     @param report: told of what was removed, and of what is left.
     """
     files: list[tuple[bool, str, int, Path, int]] = []
-    for path in root.glob("*/dt=*/hour=*/*.parquet"):
-        status = path.stat()
-        table, *partition = path.relative_to(root).parts[:-1]
-        files.append((table == LIMITS.name, "/".join(partition), status.st_mtime_ns, path, status.st_size))
+    for table in TABLES:
+        for path in (root / table.name).glob("dt=*/hour=*/*.parquet"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                partition = "/".join(path.relative_to(root).parts[1:-1])
+                files.append((table is LIMITS, partition, status.st_mtime_ns, path, status.st_size))
     for path in (root / SEGMENTS).glob("*" + DAMAGED_SUFFIX):
-        status = path.stat()
-        files.append((False, "", status.st_mtime_ns, path, status.st_size))
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            files.append((False, "", status.st_mtime_ns, path, status.st_size))
     heldBytes = sum(sizeBytes for *_, sizeBytes in files)
     for *_, path, sizeBytes in sorted(files):
         if heldBytes <= capBytes - capBytes // SEGMENTS_SHARE:
@@ -170,8 +182,10 @@ def evict(root: Path, capBytes: int, report: SealReport) -> None:
         report.evictedFiles += 1
         report.evictedBytes += sizeBytes
         for emptied in (path.parent, path.parent.parent):
-            if emptied.name != SEGMENTS and not any(emptied.iterdir()):
-                emptied.rmdir()
+            if emptied.name != SEGMENTS:
+                # Unless there is something in it.
+                with suppress(OSError):
+                    emptied.rmdir()
     report.sealedBytes = heldBytes
 
 

@@ -338,7 +338,19 @@ def _endpoint(option: str, description: str) -> IStreamServerEndpoint:
     except Exception as error:
         # Each kind of endpoint has its own way to refuse its arguments.
         raise UsageError(
-            f"--{option} {description}: {error}; write an endpoint such as tcp:9092:interface=127.0.0.1 or "
+            f"--{option} {description}: {_reason(error)}; write an endpoint such as tcp:9092:interface=127.0.0.1 or "
             "ssl:9093:privateKey=key.pem:certKey=cert.pem"
         ) from error
     return endpoint
+
+
+def _reason(error: Exception) -> str:
+    """
+    Why there can be no such endpoint, where Twisted lets Python say it.
+    """
+    text = str(error)
+    if isinstance(error, TypeError):
+        return "it takes other arguments"
+    if text.startswith("invalid literal for int()"):
+        return f"{text.partition(': ')[2]} is not a number"
+    return text

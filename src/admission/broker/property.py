@@ -21,7 +21,7 @@ class Property:
     @ivar name: Kafka's name.
     @ivar parse: makes the value of a text, raising L{ValueError} in words.
     @ivar default: the default as one would write it, or in words if it is computed.
-    @ivar unit: C{"bytes"}, C{"seconds"} or nothing.
+    @ivar unit: C{"bytes"}, C{"bytes/s"}, C{"seconds"} or nothing.
     @ivar help: what it does, in a sentence.
     @ivar coarser: other names of the same setting and the units of their
         bare numbers; C{name} goes before the first of them, and so on.
@@ -37,6 +37,15 @@ class Property:
     coarser: Mapping[str, str] = {}
     minimum: float | None = None
     maximum: float | None = None
+
+    @property
+    def bareUnits(self) -> tuple[str, ...]:
+        """
+        What a number without a unit counts, by C{name} and by the coarser ones.
+        """
+        if self.unit == "seconds":
+            return ("ms" if self.name.endswith(".ms") else "s", *self.coarser.values())
+        return (self.unit,)
 
     def valueOf(self, text: str, name: str) -> Any:
         """

@@ -65,6 +65,8 @@ class SettingsError(UsageError):
 
 _INT32_MAX = 2**31 - 1
 _MILLISECOND = 0.001
+_SIZES = (".bytes", ".receive.size")
+_RATES = ("quota.producer.", "quota.consumer.")
 _TIMES = (".ms", ".timeout", ".seconds", ".throttle.max")
 
 _milliseconds = partial(parseSeconds, defaultUnit="ms")
@@ -79,11 +81,16 @@ def _largestRequest(settings: Settings) -> int:
     return min(_LARGEST_BYTES, settings.queuedMaxRequestBytes or _LARGEST_BYTES)
 
 
+def _unitOf(name: str) -> str:
+    if name.startswith(_RATES):
+        return "bytes/s"
+    return "bytes" if name.endswith(_SIZES) else "seconds" if name.endswith(_TIMES) else ""
+
+
 def _setting(
     name: str, parse: Callable[[str], Any], default: str, help: str, computed: Any = None, **options: Any
 ) -> Any:
-    unit = "bytes" if name.endswith((".bytes", ".receive.size")) else "seconds" if name.endswith(_TIMES) else ""
-    listed = Property(name, parse, default, unit, help, **options)
+    listed = Property(name, parse, default, _unitOf(name), help, **options)
     return field(
         default=listed.valueOf(default, name) if computed is None else computed,
         metadata={_PROPERTY: listed},
@@ -419,10 +426,10 @@ def propertyTable() -> str:
     """
     All settings as a table in Markdown.
     """
-    rows = ["| property | default | what it does |", "|---|---|---|"]
+    rows = ["| property | default | unit | what it does |", "|---|---|---|---|"]
     for listed in PROPERTIES.values():
         names = " ".join(f"`{name}`" for name in (listed.name, *listed.coarser))
-        rows.append(f"| {names} | {listed.default} | {listed.help} |")
+        rows.append(f"| {names} | {listed.default} | {', '.join(listed.bareUnits)} | {listed.help} |")
     return "\n".join(rows) + "\n"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import field, fields, frozen
 
-from ..units import parseBytes, parseSeconds
+from ..units import formatBytes, formatSeconds, parseBytes, parseSeconds
 from .assignors import ASSIGNORS
 
 EARLIEST = "earliest"
@@ -48,8 +48,32 @@ def _addresses(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(addresses)
 
 
-def _setting(name: str, parse: Callable[[str], Any], default: Any, **options: Any) -> Any:
-    return field(default=default, metadata={_PROPERTY: (name, parse)}, **options)
+@frozen
+class _Property:
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    help: str
+
+    @property
+    def row(self) -> str:
+        """
+        The row of the table: the default as one would write it, and what a number without a unit counts.
+        """
+        text, unit = self.default, ""
+        if self.parse is _milliseconds:
+            text, unit = formatSeconds(self.default), "ms"
+        elif self.parse is parseBytes:
+            text, unit = formatBytes(self.default), "bytes"
+        elif self.parse in (_words, _addresses):
+            text = ",".join(self.default)
+        elif self.parse is _boolean:
+            text = str(self.default).lower()
+        return f"| `{self.name}` | {'' if text is None else text} | {unit} | {self.help} |"
+
+
+def _setting(name: str, parse: Callable[[str], Any], default: Any, help: str) -> Any:
+    return field(default=default, metadata={_PROPERTY: _Property(name, parse, default, help)})
 
 
 @frozen(kw_only=True)
@@ -60,66 +84,80 @@ class ConsumerSettings:
     The three timeouts of KIP-62 are apart: a consumer is dead when the
     coordinator has not heard of it for C{sessionTimeoutSeconds}, and stuck
     when it has not polled for C{processTimeoutSeconds}; others wait for it in
-    a rebalance for C{maxPollIntervalSeconds}.
-
-    @ivar bootstrapServers: host and port of some of the brokers.
-    @ivar groupId: the group; L{None} for a consumer without one, which cannot
-        subscribe and commits nothing.
-    @ivar groupInstanceId: makes the consumer a static member, which keeps its
-        partitions when it comes back within the session timeout.
-    @ivar clientId: the name that the consumer gives itself.
-    @ivar sessionTimeoutSeconds: for how long the coordinator does without a
-        heartbeat.
-    @ivar heartbeatIntervalSeconds: between heartbeats; less than the above.
-    @ivar maxPollIntervalSeconds: for how long the application may work on
-        what one poll gave it.
-    @ivar maxPollRecords: the most that one poll gives.
-    @ivar autoCommit: whether what was polled is committed by itself.
-    @ivar autoCommitIntervalSeconds: how often.
-    @ivar autoOffsetReset: where to begin without a committed offset:
-        L{EARLIEST}, L{LATEST}, or L{NONE} to fail.
-    @ivar assignors: the names of L{ASSIGNORS}, the preferred one first.
-    @ivar fetchMinBytes: a broker waits until it has so much.
-    @ivar fetchMaxWaitSeconds: but not longer than this.
-    @ivar fetchMaxBytes: the most that a broker returns at once, a first batch
-        that is larger excepted.
-    @ivar maxPartitionFetchBytes: the same for one partition.
-    @ivar prefetchMaxBytes: how much is held that no poll has taken yet.
-    @ivar receiveMessageMaxBytes: the largest response that is read, and the
-        largest batch after decompression.
-    @ivar retryBackoffSeconds: the first wait before trying again.
-    @ivar retryBackoffMaxSeconds: the longest one, give or take a fifth.
-    @ivar requestTimeoutSeconds: for how long a response is waited for.
-    @ivar defaultApiTimeoutSeconds: for how long a commit and the like are
-        tried.
-    @ivar metadataMaxAgeSeconds: how often to look for new partitions.
-    @ivar allowAutoCreateTopics: whether subscribing may create a topic.
+    a rebalance for C{maxPollIntervalSeconds}.  What each setting is for is
+    said beside its name.
     """
 
-    bootstrapServers: tuple[tuple[str, int], ...] = _setting("bootstrap.servers", _addresses, ())
-    groupId: str | None = _setting("group.id", str, None)
-    groupInstanceId: str | None = _setting("group.instance.id", str, None)
-    clientId: str = _setting("client.id", str, "admission")
-    sessionTimeoutSeconds: float = _setting("session.timeout.ms", _milliseconds, 10.0)
-    heartbeatIntervalSeconds: float = _setting("heartbeat.interval.ms", _milliseconds, 3.0)
-    maxPollIntervalSeconds: float = _setting("max.poll.interval.ms", _milliseconds, 300.0)
-    maxPollRecords: int = _setting("max.poll.records", int, 500)
-    autoCommit: bool = _setting("enable.auto.commit", _boolean, True)
-    autoCommitIntervalSeconds: float = _setting("auto.commit.interval.ms", _milliseconds, 5.0)
-    autoOffsetReset: str = _setting("auto.offset.reset", str, LATEST)
-    assignors: tuple[str, ...] = _setting("partition.assignment.strategy", _words, tuple(ASSIGNORS))
-    fetchMinBytes: int = _setting("fetch.min.bytes", parseBytes, 1)
-    fetchMaxWaitSeconds: float = _setting("fetch.max.wait.ms", _milliseconds, 0.5)
-    fetchMaxBytes: int = _setting("fetch.max.bytes", parseBytes, 50 << 20)
-    maxPartitionFetchBytes: int = _setting("max.partition.fetch.bytes", parseBytes, 1 << 20)
-    prefetchMaxBytes: int = _setting("prefetch.max.bytes", parseBytes, 64 << 20)
-    receiveMessageMaxBytes: int = _setting("receive.message.max.bytes", parseBytes, 100_000_000)
-    retryBackoffSeconds: float = _setting("retry.backoff.ms", _milliseconds, 0.1)
-    retryBackoffMaxSeconds: float = _setting("retry.backoff.max.ms", _milliseconds, 1.0)
-    requestTimeoutSeconds: float = _setting("request.timeout.ms", _milliseconds, 30.0)
-    defaultApiTimeoutSeconds: float = _setting("default.api.timeout.ms", _milliseconds, 60.0)
-    metadataMaxAgeSeconds: float = _setting("metadata.max.age.ms", _milliseconds, 300.0)
-    allowAutoCreateTopics: bool = _setting("allow.auto.create.topics", _boolean, True)
+    bootstrapServers: tuple[tuple[str, int], ...] = _setting(
+        "bootstrap.servers", _addresses, (), "Some of the brokers, as `HOST:PORT`, with commas."
+    )
+    groupId: str | None = _setting(
+        "group.id", str, None, "The group; a consumer without one cannot subscribe and commits nothing."
+    )
+    groupInstanceId: str | None = _setting(
+        "group.instance.id",
+        str,
+        None,
+        "Makes the consumer a static member, which keeps its partitions when it comes back within the session timeout.",
+    )
+    clientId: str = _setting("client.id", str, "admission", "The name that the consumer gives itself.")
+    sessionTimeoutSeconds: float = _setting(
+        "session.timeout.ms", _milliseconds, 10.0, "For how long the coordinator does without a heartbeat."
+    )
+    heartbeatIntervalSeconds: float = _setting(
+        "heartbeat.interval.ms", _milliseconds, 3.0, "Between heartbeats; less than the above."
+    )
+    maxPollIntervalSeconds: float = _setting(
+        "max.poll.interval.ms", _milliseconds, 300.0, "For how long the application may work on what one poll gave it."
+    )
+    maxPollRecords: int = _setting("max.poll.records", int, 500, "The most records that one poll gives.")
+    autoCommit: bool = _setting("enable.auto.commit", _boolean, True, "Whether what was polled is committed by itself.")
+    autoCommitIntervalSeconds: float = _setting("auto.commit.interval.ms", _milliseconds, 5.0, "How often.")
+    autoOffsetReset: str = _setting(
+        "auto.offset.reset",
+        str,
+        LATEST,
+        "Where to begin without a committed offset: `earliest`, `latest`, or `none` to fail.",
+    )
+    assignors: tuple[str, ...] = _setting(
+        "partition.assignment.strategy", _words, tuple(ASSIGNORS), "Ways to share partitions, the preferred one first."
+    )
+    fetchMinBytes: int = _setting("fetch.min.bytes", parseBytes, 1, "A broker waits until it has so much.")
+    fetchMaxWaitSeconds: float = _setting("fetch.max.wait.ms", _milliseconds, 0.5, "But not longer than this.")
+    fetchMaxBytes: int = _setting(
+        "fetch.max.bytes",
+        parseBytes,
+        50 << 20,
+        "The most that a broker returns at once, a first batch that is larger excepted.",
+    )
+    maxPartitionFetchBytes: int = _setting(
+        "max.partition.fetch.bytes", parseBytes, 1 << 20, "The same for one partition."
+    )
+    prefetchMaxBytes: int = _setting(
+        "prefetch.max.bytes", parseBytes, 64 << 20, "How much is held that no poll has taken yet."
+    )
+    receiveMessageMaxBytes: int = _setting(
+        "receive.message.max.bytes",
+        parseBytes,
+        100_000_000,
+        "The largest response that is read, and the largest batch after decompression.",
+    )
+    retryBackoffSeconds: float = _setting("retry.backoff.ms", _milliseconds, 0.1, "The first wait before trying again.")
+    retryBackoffMaxSeconds: float = _setting(
+        "retry.backoff.max.ms", _milliseconds, 1.0, "The longest one, give or take a fifth."
+    )
+    requestTimeoutSeconds: float = _setting(
+        "request.timeout.ms", _milliseconds, 30.0, "For how long a response is waited for."
+    )
+    defaultApiTimeoutSeconds: float = _setting(
+        "default.api.timeout.ms", _milliseconds, 60.0, "For how long a commit and the like are tried."
+    )
+    metadataMaxAgeSeconds: float = _setting(
+        "metadata.max.age.ms", _milliseconds, 300.0, "How often to look for new partitions."
+    )
+    allowAutoCreateTopics: bool = _setting(
+        "allow.auto.create.topics", _boolean, True, "Whether subscribing may create a topic."
+    )
 
     def __attrs_post_init__(self) -> None:
         if not self.bootstrapServers:
@@ -175,7 +213,7 @@ def consumerSettings(properties: Mapping[str, str]) -> ConsumerSettings:
 
     @raise ValueError: in words, if a name is unknown or a value cannot be used.
     """
-    known = {member.metadata[_PROPERTY][0]: member for member in fields(ConsumerSettings)}
+    known = {member.metadata[_PROPERTY].name: member for member in fields(ConsumerSettings)}
     values = {}
     for name, text in properties.items():
         member = known.get(name)
@@ -183,7 +221,16 @@ def consumerSettings(properties: Mapping[str, str]) -> ConsumerSettings:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)
             raise ValueError(f"unknown property {name!r}; the nearest is {nearest[0]}")
         try:
-            values[member.name] = member.metadata[_PROPERTY][1](text)
+            values[member.name] = member.metadata[_PROPERTY].parse(text)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return ConsumerSettings(**values)
+
+
+def propertyTable() -> str:
+    """
+    All settings as a table in Markdown.
+    """
+    rows = ["| property | default | unit | what it does |", "|---|---|---|---|"]
+    rows += [member.metadata[_PROPERTY].row for member in fields(ConsumerSettings)]
+    return "\n".join(rows) + "\n"

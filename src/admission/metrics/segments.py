@@ -231,11 +231,17 @@ class Segment:
 def segmentPaths(directory: str | Path) -> list[str]:
     """
     The segments in C{directory}, oldest first for each process, and what is
-    left of unfinished ones; none if there is no such directory.
+    left of unfinished ones; none if there is no such directory.  Links and
+    what else is no file of its own are none, whatever they are called.
     """
     suffixes = (SUFFIX, SUFFIX + UNFINISHED_SUFFIX)
     try:
-        return sorted(entry.path for entry in os.scandir(directory) if entry.name.endswith(suffixes))
+        with os.scandir(directory) as entries:
+            return sorted(
+                entry.path
+                for entry in entries
+                if entry.name.endswith(suffixes) and entry.is_file(follow_symlinks=False)
+            )
     except FileNotFoundError:
         return []
 
@@ -246,6 +252,7 @@ def lockAbandoned(path: str) -> int | None:
 
     @return: a file descriptor to close in the end, or L{None} if somebody
         writes or seals it, or it has gone.
+    @raise OSError: if it may not be opened.
     """
     try:
         fileno = os.open(path, os.O_RDWR)

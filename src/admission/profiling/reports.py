@@ -98,5 +98,11 @@ class MemoryReports:
 
     def _failed(self, failure: Failure) -> None:
         # Raised from here it would end the taking of snapshots for good.
-        if not isinstance(failure.value, ProfilerStopped):
+        if isinstance(failure.value, OSError):
+            self.log.warn(
+                "a memory snapshot cannot be written to {directory}, and the next one is tried all the same: {reason}",
+                directory=self._directory,
+                reason=failure.getErrorMessage(),
+            )
+        elif not isinstance(failure.value, ProfilerStopped):
             self.log.failure("there is no memory snapshot this time", failure)

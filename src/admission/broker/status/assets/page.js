@@ -81,7 +81,11 @@ const breakable = (text) => text.split(/(?<=[_=:.])/).flatMap((part) => [part, e
 
 function nameOf({ user, clientId, ip }) {
   const rest = [user, ip].filter(Boolean).join(", ");
-  return [clientId || "(no client id) ", rest ? element("span", { class: "faint" }, ` ${rest}`) : ""];
+  // Names may turn round the direction of what is written beside them; <bdi> keeps that to themselves.
+  return [
+    element("bdi", {}, clientId || "(no client id)"), " ",
+    rest ? element("span", { class: "faint" }, element("bdi", {}, rest)) : "",
+  ];
 }
 
 function shareOf(used) {
