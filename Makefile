@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test lint parity demo-offline clean
+.PHONY: help run test lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for a minute, and evaluate other policies"
+	@echo "make follow-docs  do what the manual says, to the letter, in a fresh environment"
 	@echo "make clean   remove $(VENV) and everything that was built"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made with"
 
@@ -39,6 +40,9 @@ parity: $(VENV)/test.stamp
 demo-offline: $(VENV)/test.stamp
 	rm -rf build/offline-demo
 	$(BIN)/python -m examples.offline_demo --out build/offline-demo
+
+follow-docs:
+	PYTHON="$(PYTHON)" bash .ci/follow-docs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -259,7 +259,7 @@ class ExplainTests(AdmissionCommandTestCase):
             self.assertEqual(status, 200, name)
             if contentType == "application/json":
                 documents[name] = json.loads(body)
-        self.assertEqual(set(documents), {"/status.json", "/explain", "/quotas", "/sensors", "/healthz"})
+        self.assertEqual(set(documents), {"/status.json", "/explain", "/quotas", "/sensors", "/healthz", "/memory"})
         self.assertEqual(documents["/sensors"]["values"]["MemoryPoolUsed"], 0)
         entities = [each["clientId"] for each in documents["/quotas"]["quotas"]]
         self.assertIn("<default>", entities)

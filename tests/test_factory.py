@@ -32,6 +32,34 @@ def address(host: str = "192.0.2.1") -> IPv4Address:
     return IPv4Address("TCP", host, 50_000)
 
 
+class LimitsTests(SynchronousTestCase):
+    """
+    L{ConnectionLimits}.
+    """
+
+    def test_mistakes(self) -> None:
+        """
+        What would fail with the first connection, or keep the reactor busy, is refused at once by its name.
+        """
+        mistakes: list[tuple[dict[str, Any], str]] = [
+            ({"maxConnections": "5"}, "maxConnections='5': write a number, 0 or more"),
+            ({"maxConnectionsPerAddress": -1}, "maxConnectionsPerAddress=-1: write a number, 0 or more"),
+            ({"idleSeconds": None}, "idleSeconds=None: write a number, more than 0"),
+            ({"idleSeconds": 0}, "idleSeconds=0: write a number, more than 0"),
+            ({"sendSeconds": math.nan}, "sendSeconds=nan: write a number, more than 0"),
+        ]
+        for arguments, words in mistakes:
+            error = self.assertRaises(ValueError, ConnectionLimits, **arguments)
+            self.assertEqual(str(error), words)
+
+    def test_extremes(self) -> None:
+        """
+        None at all, and for ever, are limits.
+        """
+        limits = ConnectionLimits(maxConnections=0, idleSeconds=math.inf, closeGraceSeconds=0)
+        self.assertEqual((limits.maxConnections, limits.idleSeconds, limits.closeGraceSeconds), (0, math.inf, 0))
+
+
 class NumberTests(SynchronousTestCase):
     """
     How many connections there may be.

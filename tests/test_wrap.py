@@ -654,7 +654,9 @@ class FactoryTests(SynchronousTestCase):
             ({"pool": 64}, TypeError, "pool=64: give a description such as 'bounded:64MiB'"),
             ({"quota": "client-bytes:produce=fast"}, PolicyError, "quota='client-bytes:produce=fast': "),
             ({"quota": [object]}, TypeError, "give a description such as"),
+            ({"quota": 5}, TypeError, "quota=5: give a description such as"),
             ({"maxUnsentBytes": 0}, ValueError, "maxUnsentBytes=0: write a number of bytes, 1 or more"),
+            ({"maxUnsentBytes": "1M"}, ValueError, "maxUnsentBytes='1M': write a number of bytes, 1 or more"),
         ]:
             error = self.assertRaises(kind, wrapFactory, Factory(), reactor=object(), clock=Clock(), **kwargs)
             self.assertIn(words, str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
 from twisted.internet.protocol import Protocol, ServerFactory
@@ -26,7 +26,9 @@ SWEEPS_PER_IDLE_TIME = 20
 @frozen
 class ConnectionLimits:
     """
-    What connections may cost.  Durations are in seconds.
+    What connections may cost.  Durations are in seconds; C{math.inf} is for
+    ever.  What makes no sense is refused with L{ValueError}, since nobody else
+    would notice before the first connection.
 
     @ivar maxConnections: how many may be open.
     @ivar maxConnectionsPerAddress: how many of them from one address.
@@ -43,6 +45,12 @@ class ConnectionLimits:
     receiveSeconds: float = 30.0
     sendSeconds: float = 30.0
     closeGraceSeconds: float = 5.0
+
+    def __attrs_post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            isPositive = name in ("idleSeconds", "receiveSeconds", "sendSeconds")
+            if not isinstance(value, int | float) or not (value > 0 if isPositive else value >= 0):
+                raise ValueError(f"{name}={value!r}: write a number, {'more than 0' if isPositive else '0 or more'}")
 
 
 class RefusedProtocol(Protocol):

@@ -7,7 +7,7 @@ its port.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random, SystemRandom
 from typing import Any
 
@@ -205,11 +205,11 @@ def wrapFactory(
     @param reactor: the one that runs, unless given.
     @param clock: for timers; the reactor on monotonic time, unless given.
     @raise PolicyError: for a description that means nothing.
-    @raise ValueError: if C{maxUnsentBytes} is not positive.
+    @raise ValueError: if C{maxUnsentBytes} is no positive number.
     @raise TypeError: for a pool or a policy that is none.
     """
-    if maxUnsentBytes is not None and maxUnsentBytes < 1:
-        raise ValueError(f"maxUnsentBytes={maxUnsentBytes}: write a number of bytes, 1 or more")
+    if maxUnsentBytes is not None and not (isinstance(maxUnsentBytes, int) and maxUnsentBytes >= 1):
+        raise ValueError(f"maxUnsentBytes={maxUnsentBytes!r}: write a number of bytes, 1 or more")
     if reactor is None:
         from twisted.internet import reactor
     if clock is None:
@@ -238,8 +238,9 @@ def _policies(
     quota: str | IQuotaPolicy | Sequence[str | IQuotaPolicy], context: PolicyContext
 ) -> list[tuple[str, IQuotaPolicy]]:
     policies: dict[str, IQuotaPolicy] = {}
-    each: Any
-    for each in [quota] if isinstance(quota, str) or IQuotaPolicy.providedBy(quota) else quota:
+    isOne = isinstance(quota, str) or IQuotaPolicy.providedBy(quota) or not isinstance(quota, Iterable)
+    given: Any = [quota] if isOne else quota
+    for each in given:
         if isinstance(each, str):
             try:
                 policy = buildPolicy(IQuotaPolicyFactory, each, context)
