@@ -15,6 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.measure import Report, inTurns, ratio, sizeName, spreadPercent
 
+from .longform import longForm
+
 ROOT = Path(__file__).parent.parent
 
 COSTS = {"cpuMicroseconds", "spreadPercent", "requestsPerSecond"}
@@ -83,6 +85,7 @@ class BenchmarkTests(SynchronousTestCase):
         for table in ("inProcess", "sockets"):
             self.assertEqual({row["frameBytes"] for row in results[table]}, sizes)
 
+    @longForm
     def test_broker(self) -> None:
         """
         The broker and its peers are measured at the same sizes, and the broker
@@ -118,6 +121,7 @@ class BenchmarkTests(SynchronousTestCase):
             pool={"unbounded", "bounded:256MiB", "bounded:4MiB"},
         )
 
+    @longForm
     def test_purgatory(self) -> None:
         """
         Every way to wait is measured at saturation and at a steady rate, with keys that stay and keys that change
@@ -210,6 +214,7 @@ class BenchmarkTests(SynchronousTestCase):
             policies={"no limits", "client-bytes", "all", "all, everybody over"},
         )
 
+    @longForm
     def test_fairness(self) -> None:
         """
         A client is measured alone, beside a flood and beside one that has a
@@ -262,6 +267,7 @@ class BenchmarkTests(SynchronousTestCase):
             members={10, 100},
         )
 
+    @longForm
     def test_rogue(self) -> None:
         """
         Beside each rogue the steady user is never refused, whatever is remembered stays under its cap, and every id
@@ -285,6 +291,7 @@ class BenchmarkTests(SynchronousTestCase):
             self.assertLessEqual(row["peakKibibytes"], row["capKibibytes"], row)
         self.assertEqual({row["purpose"] for row in results["memory"]}, {"producers", "filters"})
 
+    @longForm
     def test_timers(self) -> None:
         """
         The wheel and its peers set, cancel and expire the same timers, with
@@ -310,6 +317,7 @@ class BenchmarkTests(SynchronousTestCase):
         )
         self.check(results["memory"], {"timers", "outstanding", "bytesEach", "bytesEachWithArgument"}, timers=timers)
 
+    @longForm
     def test_offline(self) -> None:
         """
         Every job is measured on a recording and on copies of it, with what its

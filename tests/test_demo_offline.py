@@ -33,6 +33,7 @@ from examples.offline_demo.seeded import Crowd
 
 from .brokerprocess import ENVIRONMENT
 from .browser import consoleErrors, openBrowser
+from .longform import longForm
 from .replaymodel import Recording, closedLoop, openLoop
 from .sparksession import sharedSession
 from .test_replay_identity import gate
@@ -196,6 +197,7 @@ class DemonstrationTests(SynchronousTestCase):
         ):
             return main(["--quick", "--seconds", seconds, "--out", str(directory)]), said.getvalue()
 
+    @longForm
     def test_report(self) -> None:
         """
         It ends with a page about its candidates, which a browser shows with its plots and without an error.

@@ -16,6 +16,7 @@ from admission.offline.java import JavaMissing
 from admission.offline.session import SparkMissing, checkPackages, launchEnvironment, openSession
 
 from .brokerprocess import ENVIRONMENT
+from .longform import longForm
 from .sparksession import sharedSession
 
 START_SECONDS = 240.0
@@ -169,6 +170,7 @@ class SessionTests(SynchronousTestCase):
         rows = sharedSession().range(1).repartition(1).mapInArrow(executables, "a string").collect()
         self.assertEqual([row["a"] for row in rows], [sys.executable, "True"])
 
+    @longForm
     def test_packagedJava(self) -> None:
         """
         Spark runs on the Java of a package where there is no other, and says

@@ -23,6 +23,7 @@ from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentNames, segmentPath
 
 from .brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
+from .longform import longForm
 from .recordings import writeRecording
 from .sparksession import sharedSession
 from .test_pyspark_admission import CAP_BYTES, someEvents
@@ -256,6 +257,7 @@ class ConnectTests(SynchronousTestCase):
     Spark Connect
     """
 
+    @longForm
     def test_local(self) -> None:
         """
         The source and recordings are read through a server as well.
