@@ -156,7 +156,7 @@ class BrokerTests(SynchronousTestCase):
         self.assertIn("parked operations", page.read_text("utf-8"))
 
         # The second one has something to compare, however fast everything else was.
-        while len(texts := sorted(self.directory.glob("memory-*-00000?.html"))) < 2:
+        while len(texts := sorted(self.directory.glob("memory-*-00000?.txt"))) < 2:
             self.assertLess(time.monotonic(), deadline, texts)
             time.sleep(0.1)
         self.broker.stop()
