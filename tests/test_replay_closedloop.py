@@ -259,8 +259,8 @@ class ClosedLoopTests(SynchronousTestCase):
 
     def test_exhausted(self) -> None:
         """
-        A connection is exhausted by its last request if that comes earlier than
-        it did.
+        A connection is exhausted by its last request if it is free earlier than
+        it was.
         """
         rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 53_000}, {"mono_us": 54_000}]
         others = [{"mono_us": 1000, "conn_id": 2}, {"mono_us": 60_000, "conn_id": 2}]
@@ -269,6 +269,18 @@ class ClosedLoopTests(SynchronousTestCase):
             [(row["conn_id"], row["at_us"]) for row in found if row["is_exhausted"]], [(1, 1150 + 1900 + 100 + 1000)]
         )
         self.assertEqual(sum(row["is_first"] for row in found), 2)
+
+    def test_exhaustedWhileHeld(self) -> None:
+        """
+        So is one that was held back to the end, and would not have been: its
+        client would have sent something that nobody knows.
+        """
+        rows = [{"mono_us": 1000, "delayUs": 50_000}]
+        others = [{"mono_us": 1000, "conn_id": 2}, {"mono_us": 60_000, "conn_id": 2}]
+        found = self.decisions([*rows, *others], "client-bytes:produce=1T")
+        self.assertEqual([row["conn_id"] for row in found if row["is_exhausted"]], [1])
+        same = self.decisions([*rows, *others], "client-bytes:produce=100:algorithm=bucket:burst=1ms")
+        self.assertNotIn(True, [row["is_exhausted"] for row in same])
 
     def test_untold(self) -> None:
         """

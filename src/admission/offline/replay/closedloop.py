@@ -11,8 +11,9 @@ long its answer took.  Only the candidate's delays are new.
 It is exact for clients whose thinking does not depend on how fast they are
 served.  It is none for a candidate that is more generous than the recorded
 policies: what clients would have sent besides is not in the recording.  Their
-connections run out of requests before its end; these are marked as exhausted,
-and with many of them there is no forecast.
+connections run out of requests earlier than they did, or are let go earlier
+after the last one; these are marked as exhausted, and with many of them there
+is no forecast.
 
 Requests that were sent before the last one was answered follow the request
 before them at the same distance, but none before their connection is read
@@ -78,7 +79,7 @@ def replayClosedLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey
         isStart = np.zeros(batch.num_rows, bool)
         isStart[[start for _, isNew, start, _ in runs if isNew]] = True
         rows, isFirst = packer.pack(batch, isStart)
-        connectionIds, atUs = numbersOf(batch.column("conn_id")), numbersOf(batch.column("at_us"))
+        connectionIds, releasedUs = numbersOf(batch.column("conn_id")), numbersOf(batch.column("released_us"))
         for (*trialKey, _), isNew, start, stop in runs:
             trial = trials[tuple(trialKey)]
             if isNew and replay is not None:
@@ -89,7 +90,7 @@ def replayClosedLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey
                     yield from replay.flush()
                 replay = _Replay(trial, texts)
             part = slice(start, stop)
-            component.add(rows[part], isFirst[part], connectionIds[part], atUs[part])
+            component.add(rows[part], isFirst[part], connectionIds[part], releasedUs[part])
     if replay is not None:
         yield from replay.run(component)
         yield from replay.flush()
@@ -156,7 +157,8 @@ class _Replay:
                     heldUs = delayUs
             following = next(rows, None)
             if flags & TOLD:
-                isExhausted = following is None and atUs < lastUs - SLACK_US
+                # Who is free earlier than it was would have sent something that is not in the recording.
+                isExhausted = following is None and atUs + max(answerUs, heldUs) < min(lastUs, horizonUs) - SLACK_US
                 told.append(
                     (
                         seq,

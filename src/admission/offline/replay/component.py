@@ -160,29 +160,29 @@ class Component:
     Connections that are replayed together.
 
     @ivar connectionIds: which, in order.
-    @ivar decidedUs: when the last request of each that is told was decided, in
-        the recording.
+    @ivar releasedUs: when each might go on after the last of its requests that
+        is told, in the recording.
     """
 
     connectionIds: list[int] = field(factory=list)
-    decidedUs: list[int] = field(factory=list)
+    releasedUs: list[int] = field(factory=list)
     _starts: list[int] = field(factory=list)
     _stops: list[int] = field(factory=list)
     _rows: PackedRows = field(factory=lambda: PackedRows(PACKED, MOST_ROWS_IN_MEMORY))
 
-    def add(self, rows: Any, isFirst: Any, connectionIds: Any, atUs: Any) -> None:
+    def add(self, rows: Any, isFirst: Any, connectionIds: Any, releasedUs: Any) -> None:
         """
         Add packed rows.
 
         @param isFirst: for each whether a connection begins.
         @param connectionIds: for each its connection.
-        @param atUs: for each when it was decided in the recording.
+        @param releasedUs: for each when its connection might go on, in the recording.
         """
         count = len(self._rows)
         starts = np.flatnonzero(isFirst)
         for start, connectionId in zip(starts.tolist(), connectionIds[starts].tolist(), strict=True):
             self.connectionIds.append(connectionId)
-            self.decidedUs.append(0)
+            self.releasedUs.append(0)
             self._starts.append(count + start)
             self._stops.append(count + start)
         bounds = starts if len(starts) and not starts[0] else np.concatenate([[0], starts])
@@ -191,21 +191,21 @@ class Component:
         for index, last in enumerate(lasts, len(self._starts) - len(lasts)):
             if last >= 0:
                 self._stops[index] = count + last + 1
-                self.decidedUs[index] = int(atUs[last])
+                self.releasedUs[index] = int(releasedUs[last])
         self._rows.append(rows)
 
     def connections(self) -> Iterator[tuple[int, int, Iterator[tuple[Any, ...]]]]:
         """
         The connections with requests that are told: the number of each, when
-        the last of these was decided, and its rows up to that one.
+        it might go on after the last of these, and its rows up to that one.
         """
         self._rows.seal()
         chunkRows = max(min(_MOST_TUPLES // max(len(self._starts), 1), _MOST_TUPLES_OF_ONE), 4)
-        for connectionId, decidedUs, start, stop in zip(
-            self.connectionIds, self.decidedUs, self._starts, self._stops, strict=True
+        for connectionId, releasedUs, start, stop in zip(
+            self.connectionIds, self.releasedUs, self._starts, self._stops, strict=True
         ):
             if stop > start:
-                yield connectionId, decidedUs, self._rows.tuples(start, stop, chunkRows)
+                yield connectionId, releasedUs, self._rows.tuples(start, stop, chunkRows)
 
     def close(self) -> None:
         """
