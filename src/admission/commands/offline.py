@@ -14,6 +14,7 @@ from twisted.python.usage import Options, UsageError
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..offline.replay.candidates import Candidate, resolveCandidate
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
+from .directory import DirectoryOptions
 
 _MODES = ("closed", "open")
 
@@ -23,7 +24,7 @@ unless SPARK_REMOTE, spark-submit or spark-defaults.conf say where.
 """
 
 
-class RecordingOptions(Options):
+class RecordingOptions(DirectoryOptions):
     """
     What is to be read, and where results go.
 
@@ -31,6 +32,7 @@ class RecordingOptions(Options):
     """
 
     synopsis = "DIRECTORY --out OUT [options]"
+    which = "name one directory with a recording, the DIRECTORY of --export spark:DIRECTORY"
     examples: Sequence[str] = ()
     optFlags = [
         ["progress", None, "Tell how far it is on standard error; it does so anyway if that is a terminal."],
@@ -41,24 +43,6 @@ class RecordingOptions(Options):
         ["to", None, None, "The first moment after the last."],
         ["sample", None, None, "Take this share of the clients, as in 10%: always the same, and all they did."],
     ]  # fmt: skip
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """
-        See L{Options <twisted.python.usage.Options>}, which would take nothing
-        for an option any more after a directory that comes first.
-        """
-        words = list(options or ())
-        if words and not words[0].startswith("-"):
-            words.append(words.pop(0))
-        super().parseOptions(words)  # type: ignore[no-untyped-call]
-
-    def parseArgs(self, *directories: str) -> None:
-        """
-        Take the directory.
-        """
-        if len(directories) != 1 or not directories[0]:
-            raise UsageError("name one directory with a recording, the DIRECTORY of --export spark:DIRECTORY")
-        self["directory"] = directories[0]
 
     def postOptions(self) -> None:
         """

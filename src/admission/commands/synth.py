@@ -6,7 +6,7 @@ The command C{admission synth}: a recording of clients that do not exist.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -17,6 +17,7 @@ from ..offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
 from ..offline.synthpopulation import Population
 from ..plugins import PolicyKind, PolicyOptionsMixin
 from ..units import parseBytes, parseSeconds
+from .directory import DirectoryOptions
 from .talk import CommandFailed
 
 _EXAMPLES = """
@@ -35,7 +36,7 @@ _ROWS_HELP = (
 )
 
 
-class SynthOptions(PolicyOptionsMixin):
+class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
     """
     C{synth}.
 
@@ -44,6 +45,7 @@ class SynthOptions(PolicyOptionsMixin):
     """
 
     synopsis = "DIRECTORY [options]"
+    which = "say where to write: admission synth DIRECTORY"
     longdesc = (
         "Makes up clients from a seed, lets them work against the real quota policies and the real memory pool in "
         "virtual time, and writes to DIRECTORY what a broker would have recorded.  Each client has some connections, "
@@ -62,24 +64,6 @@ class SynthOptions(PolicyOptionsMixin):
         ["largest", None, "1MiB", "The largest request, and the largest answer."],
         ["begin", None, "2024-01-01T00:00:00+00:00", "When it happens: a date, or a time in ISO 8601."],
     ]
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """
-        See L{Options <twisted.python.usage.Options>}, which would take nothing
-        for an option any more after a directory that comes first.
-        """
-        words = list(options or ())
-        if words and not words[0].startswith("-"):
-            words.append(words.pop(0))
-        super().parseOptions(words)  # type: ignore[no-untyped-call]
-
-    def parseArgs(self, *directories: str) -> None:
-        """
-        Take the directory.
-        """
-        if len(directories) != 1 or not directories[0]:
-            raise UsageError("say where to write: admission synth DIRECTORY")
-        self["directory"] = directories[0]
 
     def getUsage(self, width: int | None = None) -> str:
         """
