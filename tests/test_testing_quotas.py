@@ -77,7 +77,7 @@ class SpendsWhenBudgeting(Policy):
 
 class SpendsWhenAsked(Policy):
     def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request, evolve(usage, requestBytes=max(usage.requestBytes, 1)))
+        return super().record(request, usage._replace(requestBytes=max(usage.requestBytes, 1)))
 
 
 class SpendsWhenExplaining(Policy):
@@ -109,7 +109,7 @@ class OneForAll(Policy):
     """
 
     def record(self, request: Request, usage: Usage) -> float:
-        return super().record(evolve(request, clientId="client-0"), usage)
+        return super().record(request._replace(clientId="client-0"), usage)
 
 
 class KeyOfRequest(Policy):
@@ -206,7 +206,7 @@ class Impatient(Policy):
     """
 
     def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request, evolve(usage, requestBytes=usage.requestBytes * 100))
+        return super().record(request, usage._replace(requestBytes=usage.requestBytes * 100))
 
 
 class TimidOnTrial(Policy):
@@ -266,7 +266,7 @@ class OneBudget(Policy):
     """
 
     def record(self, request: Request, usage: Usage) -> float:
-        return super().record(evolve(request, clientId="client-0"), usage)
+        return super().record(request._replace(clientId="client-0"), usage)
 
     def replayKey(self, request: Request) -> Hashable:
         return "everybody"
