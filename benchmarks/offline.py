@@ -44,7 +44,9 @@ from .recordings import SyntheticRecording, copied, synthesize
 from .replaycore import DECIDE, Steps, replayInSteps, replayPoolInSteps
 
 CORES = 2
-CANDIDATE = "client-bytes:produce=64KiB:fetch=128KiB"
+CANDIDATES = [f"client-bytes:produce={size}KiB:fetch={2 * size}KiB" for size in (64, 96, 48, 32)]
+"""What is replayed: the first alone, and all of them in one pass."""
+
 POOL = "bounded:24MiB"
 IN_A_PROCESS = "in a process"
 
@@ -68,6 +70,8 @@ MINUTES = "clients by minute"
 RUNS = "runs, gaps"
 REPLAY_OPEN = "replay, open loop"
 REPLAY_CLOSED = "replay, closed loop"
+SEVERAL_OPEN = f"replay, open loop, {len(CANDIDATES)} candidates"
+SEVERAL_CLOSED = f"replay, closed loop, {len(CANDIDATES)} candidates"
 REPLAY_POOL = "replay, pool"
 
 _MEASURES = {
@@ -105,7 +109,7 @@ class Jobs:
     The jobs on one recording.
 
     @ivar requests: the clean requests.
-    @ivar trials: of the candidate in every run.
+    @ivar trials: of L{CANDIDATES} in every run.
     """
 
     session: SparkSession
@@ -123,7 +127,7 @@ class Jobs:
         recording = Recording.open(session, str(made.directory))
         requests = clean(recording.requests(), REQUESTS)
         jobs = cls(session, str(made.directory), made.rowCount(), recording, requests, {})
-        jobs.trials = planTrials([resolveCandidate(CANDIDATE)], jobs.findBoots())
+        jobs.trials = planTrials(map(resolveCandidate, CANDIDATES), jobs.findBoots())
         return jobs
 
     def measure(self, name: str) -> Spent:
@@ -160,11 +164,17 @@ class Jobs:
         limits = clean(limitsFromTheStart(self.recording), LIMITS)
         return findBoots(self.requests, limits, numbered(self.recording))
 
-    def replay(self, mode: str) -> None:
+    def trialsOf(self, candidates: int) -> Mapping[TrialKey, Trial]:
         """
-        One candidate, up to its totals.
+        The trials of some of L{CANDIDATES}.
         """
-        totalsOf(outcomes(self.requests, self.trials, (mode,), Scale(self.rows)))
+        return {key: trial for key, trial in self.trials.items() if key[0] in CANDIDATES[:candidates]}
+
+    def replay(self, mode: str, candidates: int) -> None:
+        """
+        Candidates in one pass, up to their totals.
+        """
+        totalsOf(outcomes(self.requests, self.trialsOf(candidates), (mode,), Scale(self.rows)))
 
     def replayPool(self) -> None:
         """
@@ -179,11 +189,16 @@ JOBS: Mapping[str, Callable[[Jobs], object]] = {
     SOURCE: Jobs.readSource,
     MINUTES: Jobs.sumUp,
     RUNS: Jobs.findBoots,
-    REPLAY_OPEN: lambda jobs: jobs.replay(OPEN),
-    REPLAY_CLOSED: lambda jobs: jobs.replay(CLOSED),
+    REPLAY_OPEN: lambda jobs: jobs.replay(OPEN, 1),
+    REPLAY_CLOSED: lambda jobs: jobs.replay(CLOSED, 1),
+    SEVERAL_OPEN: lambda jobs: jobs.replay(OPEN, len(CANDIDATES)),
+    SEVERAL_CLOSED: lambda jobs: jobs.replay(CLOSED, len(CANDIDATES)),
     REPLAY_POOL: Jobs.replayPool,
 }
 """What is measured, by name."""
+
+DECISIONS = {REPLAY_OPEN: 1, REPLAY_CLOSED: 1, SEVERAL_OPEN: len(CANDIDATES), SEVERAL_CLOSED: len(CANDIDATES)}
+"""How many decisions a job makes about each row."""
 
 
 def measureRecording(report: Report, processes: Processes) -> None:
@@ -230,6 +245,7 @@ def measureJobs(report: Report, session: SparkSession, recordings: Sequence[Synt
                 pythonMicroseconds=spent.cost.pythonSeconds / spent.rows * 1e6,
                 perCpuSecond=spent.rows / spent.cost.cpuSeconds,
                 ratioToFirst=spent.cpuMicroseconds / first.cpuMicroseconds,
+                decisionsPerSecond=spent.rows * DECISIONS[name] / spent.cost.wallSeconds if name in DECISIONS else None,
                 workerMebibytes=spent.cost.workerBytes // MIB,
             )
     return firsts
@@ -297,7 +313,7 @@ def measureAll(report: Report, rows: Sequence[int], root: Path) -> None:
         session = openSession("benchmark", {**settings, "spark.local.dir": scratch})
         try:
             spent = measureJobs(report, session, recordings)
-            trials = Jobs.on(session, recordings[0]).trials
+            trials = Jobs.on(session, recordings[0]).trialsOf(1)
         finally:
             session.stop()
         measureOneProcess(report, processes, recordings[0], trials, spent)

@@ -11,11 +11,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
 
 from admission.offline.replay.candidates import Candidate
-from admission.offline.replay.closedloop import replayClosedLoop
-from admission.offline.replay.decisions import CLOSED, OPEN
-from admission.offline.replay.keys import addComponents, findComponents, findLinks
-from admission.offline.replay.offers import CLOSED_GROUP, CLOSED_ORDER, COLUMNS, OPEN_GROUP, OPEN_ORDER, makeOffers
-from admission.offline.replay.openloop import replayOpenLoop
+from admission.offline.replay.keys import askersOf, findAskers
+from admission.offline.replay.lanes import planRoutes
+from admission.offline.replay.offers import COLUMNS
 from admission.offline.replay.pool import replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
@@ -27,7 +25,8 @@ from .recordings import SyntheticRecording
 BATCH_ROWS = 10_000
 """How many rows Spark hands to Python at a time."""
 
-READ = "read, offer"
+READ = "read"
+OFFER = "offer, pack"
 SORT = "sort"
 DECIDE = "decide"
 ADD_UP = "add up"
@@ -63,17 +62,17 @@ def replayInSteps(recording: SyntheticRecording, trials: Mapping[TrialKey, Trial
     """
     steps = Steps()
     with steps.step(READ):
-        offers = list(makeOffers(recording.batches(COLUMNS, BATCH_ROWS), trials))
-    if mode == CLOSED:
-        with steps.step(SORT):
-            components = findComponents(findLinks(offers, trials))
-            rows = _sorted(addComponents(offers, components), (*CLOSED_GROUP, *CLOSED_ORDER))
-    else:
-        with steps.step(SORT):
-            rows = _sorted(offers, (*OPEN_GROUP, *OPEN_ORDER))
-    del offers
+        requests = list(recording.batches(COLUMNS, BATCH_ROWS))
+        askers = findAskers(requests)
+    with steps.step(OFFER):
+        routes = planRoutes(trials, [mode], askersOf([askers], trials))
+        parcels = list(routes.send(requests))
+    del requests
+    with steps.step(SORT):
+        lanes = [(lane, list(rows.batches())) for lane, rows in routes.receive(parcels)]
+    del parcels
     with steps.step(DECIDE):
-        decisions = list((replayOpenLoop if mode == OPEN else replayClosedLoop)(rows, trials))
+        decisions = [batch for lane, rows in lanes for trial in lane.trials for batch in lane.decide(trial, rows)]
     steps.decisions = sum(batch.num_rows for batch in decisions)
     with steps.step(ADD_UP):
         addUp(mergeMinutes(list(countMinutes(decisions))), ())
@@ -96,9 +95,7 @@ def replayPoolInSteps(recording: SyntheticRecording, candidate: Candidate) -> St
     return steps
 
 
-def _sorted(
-    batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch], columns: Sequence[str]
-) -> list[pa.RecordBatch]:
+def _sorted(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> list[pa.RecordBatch]:
     table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in columns])
     ordered: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
     return ordered

@@ -12,13 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.replay.pool import CLIENTS, MINUTES, TOTALS
-from admission.offline.replay.results import DELAY_BOUNDS_US, addUp, countMinutes, mergeMinutes
+from admission.offline.replay.results import DELAY_BOUNDS_US, addUp, binsOf, countMinutes, mergeMinutes
 
 BEGIN = datetime(2024, 1, 1, 12, tzinfo=UTC)
 """When the recording begins: with a minute."""
@@ -120,9 +119,9 @@ def replayTables(decisions: Sequence[Row]) -> dict[str, pa.Table]:
     minutes = mergeMinutes(countMinutes([batch]))
     bounds = [*DELAY_BOUNDS_US, None]
     histogram: dict[tuple[str, str], Any] = {}
-    for row in minutes.to_pylist():
+    for row, bins in zip(minutes.to_pylist(), binsOf(minutes.column("delay_bins")), strict=True):
         place = (row["candidate"], row["mode"])
-        histogram[place] = histogram.get(place, 0) + np.array(row["delay_bins"])
+        histogram[place] = histogram.get(place, 0) + bins
     counts = [
         {"candidate": label, "mode": mode, "bucket_us": bound, "n": int(n)}
         for (label, mode), bins in sorted(histogram.items())

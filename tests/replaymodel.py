@@ -19,7 +19,7 @@ from admission.offline.replay.boots import BOOT_COLUMNS, GAPS, LIMIT_COLUMNS, Bo
 from admission.offline.replay.closedloop import replayClosedLoop
 from admission.offline.replay.decisions import DECISIONS
 from admission.offline.replay.identity import VERDICT_COLUMNS
-from admission.offline.replay.keys import addComponents, findComponents, findLinks
+from admission.offline.replay.keys import Asker, addComponents, askersOf, findAskers, findComponents, findLinks
 from admission.offline.replay.offers import (
     CLOSED_GROUP,
     CLOSED_ORDER,
@@ -321,8 +321,15 @@ def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRow
     What a closed-loop replay takes.
     """
     offers = offersOf(recording, trials)
-    components = findComponents(findLinks(offers, trials))
+    components = findComponents(findLinks(askersIn(recording.rows, trials), trials).to_batches())
     return sortedBy(addComponents(offers, components), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows)
+
+
+def askersIn(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> Mapping[TrialKey, Sequence[Asker]]:
+    """
+    Of whom each trial may be asked.
+    """
+    return askersOf([findAskers(tableOf(rows).to_batches(100))], trials)
 
 
 def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows: int) -> list[pa.RecordBatch]:

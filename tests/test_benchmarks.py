@@ -328,10 +328,14 @@ class BenchmarkTests(SynchronousTestCase):
         self.assertEqual([copied["copies"], copied["rows"]], [2, 2 * one["rows"]])
         jobs = {"read, Parquet", "read, data source", "clients by minute", "runs, gaps"}
         replays = {"replay, open loop", "replay, closed loop", "replay, pool"}
+        several = {"replay, open loop, 4 candidates", "replay, closed loop, 4 candidates"}
         for row in results["jobs"]:
             # Counted in hundredths of a second, of which so few rows may take none.
             self.assertGreaterEqual(row.pop("pythonMicroseconds"), 0, row)
-            if row["job"] in replays:
+            decisionsPerSecond = row.pop("decisionsPerSecond")
+            if row["job"] in several:
+                self.assertAlmostEqual(decisionsPerSecond, 4 * row["rowsPerSecond"])
+            if row["job"] in replays | several:
                 self.assertGreater(row["workerMebibytes"], 0, row)
         self.check(
             results["jobs"],
@@ -345,14 +349,14 @@ class BenchmarkTests(SynchronousTestCase):
                 "ratioToFirst",
                 "workerMebibytes",
             },
-            job=jobs | replays,
+            job=jobs | replays | several,
             rows={one["rows"], copied["rows"]},
         )
         self.check(
             results["oneProcess"],
             {"replay", "step", "cpuMicroseconds", "perSecond"},
             replay=replays,
-            step={"read, offer", "sort", "decide", "add up"},
+            step={"read", "offer, pack", "sort", "decide", "add up"},
         )
         self.check(
             results["comparison"],

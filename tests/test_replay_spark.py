@@ -21,7 +21,7 @@ from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.replay.pool import RESULTS, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.replay.results import MINUTES, addUp, countMinutes, mergeMinutes
-from admission.offline.replay.spark import Scale, collected, componentsOf, cutsOf, findBoots, offers, replay
+from admission.offline.replay.spark import Scale, collected, countAskers, findBoots, replay, routesOf
 from admission.offline.replay.sparkpools import planPools, replayPoolTrials
 from admission.offline.replay.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
@@ -96,9 +96,9 @@ class ReplayTests(SynchronousTestCase):
         texts = ("client-bytes:produce=500000", "bucket=client-bytes:produce=1M:algorithm=bucket")
         trials = self.candidates(*texts)
         alone = [self.candidates(text) for text in texts]
-        for mode, core in ((CLOSED, closedLoop), (OPEN, openLoop)):
-            expected = pa.concat_tables([core(throttled(), each) for each in alone])
-            found = collected(replay(framed(), trials, mode, Scale(0, 3)), DECISIONS)
+        for cores in ({CLOSED: closedLoop, OPEN: openLoop}, {OPEN: openLoop}):
+            expected = pa.concat_tables([core(throttled(), each) for each in alone for core in cores.values()])
+            found = collected(replay(framed(), trials, list(cores), Scale(0, 3)), DECISIONS)
             self.assertEqual(rowsOf(found), rowsOf(expected))
             self.assertGreater(sum(delay > 0 for delay in found["delay_us"].to_pylist()), 100)
 
@@ -117,12 +117,13 @@ class ReplayTests(SynchronousTestCase):
         recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], steps, 200 * SECOND)
         trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.boots())
         requests, scale = frameOf(recording.rows), Scale(len(recording.rows), 2, 50)
-        cuts = cutsOf(requests, trials, scale)
+        cuts = routesOf(requests, trials, [OPEN], scale).cuts
         assert cuts is not None
         self.assertGreater(cuts.num_rows, 1)
-        found = collected(replay(requests, trials, OPEN, scale), DECISIONS)
+        found = collected(replay(requests, trials, [OPEN], scale), DECISIONS)
         self.assertEqual(rowsOf(found), rowsOf(openLoop(recording, trials)))
-        self.assertIsNone(cutsOf(requests, trials, evolve(scale, leastRequests=10_000)))
+        self.assertIsNone(routesOf(requests, trials, [OPEN], evolve(scale, leastRequests=10_000)).cuts)
+        self.assertIsNone(routesOf(requests, trials, [CLOSED], scale).cuts)
 
     def test_results(self) -> None:
         """
@@ -186,9 +187,11 @@ class ReplayTests(SynchronousTestCase):
         More connections than the driver could remember are refused with the
         remedy.
         """
-        trials = self.candidates("client-bytes:produce=1M")
-        error = self.assertRaises(TraceError, componentsOf, offers(framed(), trials), trials, 3)
-        self.assertIn("more than 3 connections are to be replayed together", str(error))
+        error = self.assertRaises(TraceError, countAskers, framed(), True, 11)
+        self.assertIn("more than 11 connections and kinds of their requests", str(error))
+        error = self.assertRaises(TraceError, countAskers, framed(), False, 3)
+        self.assertIn("more than 3 clients, with their addresses", str(error))
+        self.assertEqual(len(countAskers(framed(), True, 12)), 12)
 
     def test_pools(self) -> None:
         """

@@ -139,7 +139,11 @@ class _Replay:
                 key,
                 flags,
                 identityCount,
-            ) = row[:IDENTITIES_FROM]
+                _,
+                _,
+                _,
+                _,
+            ) = row
             delayUs, isRefused = 0, False
             if flags & ASKED and keys[key] is not None:
                 if live is None:
@@ -150,7 +154,7 @@ class _Replay:
                     requestBytes,
                     responseBytes,
                     serviceUs,
-                    row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount],
+                    row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else (),
                     flags & COUNTED != 0,
                 )
                 if hasSay and (isRefused or delayUs > heldUs):

@@ -9,17 +9,37 @@ whole, and those that share any key are replayed together.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import frozen
 
 from ...interfaces import Request
 from .clock import VirtualClock
 from .live import Requester
-from .ordered import batchOf, distinctRows
+from .ordered import Batches, batchOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
+
+ASKERS = pa.schema(
+    [
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("conn_id", pa.int64()),
+        ("kind", pa.string()),
+        ("principal", pa.string()),
+        ("client_id", pa.string()),
+        ("peer", pa.string()),
+        ("is_decided", pa.bool_()),
+        ("requests", pa.int64()),
+    ]
+)
+"""
+Who asked for what, how often, and whether the policies were asked about it.
+There may be several rows of the same.
+"""
 
 LINKS = pa.schema(
     [
@@ -43,6 +63,9 @@ COMPONENTS = pa.schema(
 )
 """With whom a connection is replayed; who is not there is replayed alone, as its own number."""
 
+Connections = tuple[Any, Any]
+"""Arrays: the numbers of connections in order, and the component of each."""
+
 Key = str | None
 """A policy's key in words; L{None} if the policy takes no notice of the request."""
 
@@ -54,11 +77,13 @@ class KeyFinder:
     A key goes by the kind of a request and by who sent it, not by its size and
     what else is in it.  It may change with the limits: it matters whether it is
     a user's or a client id's limit that holds.
+
+    @ivar moments: when they changed.
     """
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self._moments = sorted({change.atUs for change in trial.changes if not change.isStart})
+        self.moments: Sequence[int] = sorted({change.atUs for change in trial.changes if not change.isStart})
         self._found: dict[tuple[int, Requester], Key] = {}
 
     def eras(self, atUs: Any) -> Any:
@@ -67,7 +92,7 @@ class KeyFinder:
 
         @param atUs: an array.
         """
-        return np.searchsorted(np.array(self._moments, np.int64), atUs, side="right")
+        return np.searchsorted(np.array(self.moments, np.int64), atUs, side="right")
 
     def find(self, wanted: Iterable[tuple[int, Requester]]) -> Sequence[Key]:
         """
@@ -77,11 +102,11 @@ class KeyFinder:
         missing = sorted({each for each in wanted if each not in self._found})
         if missing:
             clock = VirtualClock()
-            clock.rightNow = min(self._moments, default=0) / 1e6 - 1.0
+            clock.rightNow = min(self.moments, default=0) / 1e6 - 1.0
             live = self._trial.begin(round(clock.rightNow * 1e6))
             for era, requester in missing:
                 if era:
-                    live.advance(self._moments[era - 1])
+                    live.advance(self.moments[era - 1])
                 key = live.policy.replayKey(Request(*requester, 0))
                 self._found[era, requester] = None if key is None else repr(key)
         return [self._found[each] for each in wanted]
@@ -90,40 +115,86 @@ class KeyFinder:
         """
         The keys of requesters in all eras.
         """
-        wanted = [(era, requester) for requester in requesters for era in range(len(self._moments) + 1)]
+        wanted = [(era, requester) for requester in requesters for era in range(len(self.moments) + 1)]
         keys = self.find(wanted)
         yield from dict.fromkeys((requester, key) for (_, requester), key in zip(wanted, keys, strict=True))
 
 
-def findLinks(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+@frozen
+class Asker:
+    """
+    Who asked for one kind of thing on one connection, and how often.
+    """
+
+    connectionId: int
+    requester: Requester
+    requests: int
+
+
+def findAskers(requests: Batches) -> pa.RecordBatch:
+    """
+    Find who asked for what.
+
+    @param requests: of L{admission.offline.replay.offers.COLUMNS}, in any
+        order.
+    @return: of L{ASKERS}, each once.
+    """
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for batch in requests:
+        columns = [batch.column(name) for name in ASKERS.names[:-2]]
+        found, rows = distinctRows([*columns, batch.column("decided_mono_us").is_valid()])
+        for (brokerId, bootId, connectionId, *requester, isDecided), requested in zip(
+            found, np.bincount(rows, minlength=len(found)).tolist(), strict=True
+        ):
+            names = (each or "" for each in requester)
+            counts[brokerId, bootId, connectionId, *names, isDecided] += requested
+    return batchOf([(*asker, requests) for asker, requests in counts.items()], ASKERS)
+
+
+def askersOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, list[Asker]]:
+    """
+    Of whom each trial may be asked.
+
+    @param batches: of L{ASKERS}.
+    """
+    decided: dict[tuple[str, ...], list[Asker]] = {}
+    others: dict[tuple[str, ...], list[Asker]] = {}
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ASKERS.names)
+        for brokerId, bootId, connectionId, *requester, isDecided, requests in zip(*columns, strict=True):
+            asker = Asker(connectionId, (requester[0], requester[1], requester[2], requester[3]), requests)
+            (decided if isDecided else others).setdefault((brokerId, bootId), []).append(asker)
+    return {
+        key: decided.get(key[1:], []) + (others.get(key[1:], []) if trial.mayBeAskedMore else [])
+        for key, trial in trials.items()
+    }
+
+
+def findKeys(trial: Trial, askers: Iterable[Asker]) -> dict[Requester, list[str]]:
+    """
+    Which keys each of those who ask has, at whatever time.
+    """
+    keys: dict[Requester, list[str]] = {}
+    for requester, key in KeyFinder(trial).findAll({asker.requester for asker in askers}):
+        if key is not None:
+            keys.setdefault(requester, []).append(key)
+    return keys
+
+
+def findLinks(askers: Mapping[TrialKey, Sequence[Asker]], trials: Mapping[TrialKey, Trial]) -> pa.Table:
     """
     Find which keys the connections have, at whatever time.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS}, in any order.
-    @return: of L{LINKS}; each is there once or, from separate tasks, a few times.
+    @param askers: of each of C{trials}, see L{askersOf}.
+    @return: of L{LINKS}, each once.
     """
-    finders = {key: KeyFinder(trial) for key, trial in trials.items()}
-    names = ["candidate", "broker_id", "boot_id", "conn_id", "kind", "principal", "client_id", "peer"]
-    told: set[tuple[Any, ...]] = set()
-    for batch in batches:
-        table = pa.table({name: batch.column(name) for name in [*names, "is_asked"]})
-        seen = table.filter(table["is_asked"]).group_by(names).aggregate([]).select(names)
-        links: list[tuple[Any, ...]] = []
-        byTrial: dict[TrialKey, list[tuple[int, Requester]]] = {}
-        for label, brokerId, bootId, connectionId, *requester in zip(
-            *(column.to_pylist() for column in seen.columns), strict=True
-        ):
-            byTrial.setdefault((label, brokerId, bootId), []).append((connectionId, tuple(requester)))
-        for trialKey, pairs in byTrial.items():
-            keys: dict[Requester, list[str]] = {}
-            for asker, key in finders[trialKey].findAll({requester for _, requester in pairs}):
-                if key is not None:
-                    keys.setdefault(asker, []).append(key)
-            links += [(*trialKey, connectionId, key) for connectionId, asker in pairs for key in keys.get(asker, ())]
-        new = [link for link in dict.fromkeys(links) if link not in told]
-        told.update(new)
-        if new:
-            yield batchOf(new, LINKS)
+    links: dict[tuple[Any, ...], None] = {}
+    for trialKey, trial in trials.items():
+        keys = findKeys(trial, askers[trialKey])
+        links |= dict.fromkeys(
+            (*trialKey, asker.connectionId, key) for asker in askers[trialKey] for key in keys.get(asker.requester, ())
+        )
+    return pa.Table.from_batches([batchOf(list(links), LINKS)])
 
 
 def findComponents(links: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
@@ -157,15 +228,45 @@ def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch)
     @param components: of L{COMPONENTS}, all there are.
     @return: the same with a column C{component}.
     """
-    places = [name for name in COMPONENTS.names if name != "component"]
-    numbers = {
-        tuple(place): component
-        for *place, component in zip(*(components.column(name).to_pylist() for name in COMPONENTS.names), strict=True)
-    }
+    known = connectionsOf(components)
     for batch in batches:
-        found, rows = distinctRows([batch.column(name) for name in places])
-        component = np.array([numbers.get(place, place[-1]) for place in found], np.int64)[rows]
+        found, rows = distinctRows([batch.column(name) for name in COMPONENTS.names[:3]])
+        component = numbersOf(batch.column("conn_id")).copy()
+        for index, trialKey in enumerate(found):
+            isHere = rows == index
+            component[isHere] = componentsIn(known.get(trialKey, NO_CONNECTIONS), component[isHere])
         yield batch.append_column("component", pa.array(component))
+
+
+NO_CONNECTIONS: Connections = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""Everybody is replayed alone."""
+
+
+def connectionsOf(components: pa.RecordBatch) -> dict[TrialKey, Connections]:
+    """
+    Each trial's connections in order, and their components.
+
+    @param components: of L{COMPONENTS}.
+    """
+    known: dict[TrialKey, Connections] = {}
+    found, rows = distinctRows([components.column(name) for name in COMPONENTS.names[:3]])
+    connections, numbers = (numbersOf(components.column(name)) for name in COMPONENTS.names[3:])
+    for index, (label, brokerId, bootId) in enumerate(found):
+        here = np.flatnonzero(rows == index)
+        here = here[np.argsort(connections[here])]
+        known[label, brokerId, bootId] = connections[here], numbers[here]
+    return known
+
+
+def componentsIn(connections: Connections, connectionIds: Any) -> Any:
+    """
+    With whom some connections are replayed.
+    """
+    known, numbers = connections
+    if not len(known):
+        return connectionIds
+    places = np.minimum(np.searchsorted(known, connectionIds), len(known) - 1)
+    return np.where(known[places] == connectionIds, numbers[places], connectionIds)
 
 
 def _root(parents: dict[int | str, int | str], node: int | str) -> int | str:

@@ -5,13 +5,16 @@ Rows that come in an order, and its groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
+
+Batches = Iterable[pa.RecordBatch]
+"""What a replay takes and gives."""
 
 Group = tuple[Any, ...]
 """The values that all rows of a group share."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import compute as pc
 
 from .decisions import CLOSED
 from .ordered import distinctRows, numbersOf
@@ -68,7 +69,8 @@ same place; L{mergeMinutes} adds them up.
 
 C{throttle_us} is what the candidate asked for, C{held_us} for how long clients
 were held back by all policies.  C{delay_bins} counts requests by the delay that
-the candidate asked for, see L{DELAY_BOUNDS_US}; the last is for longer ones.
+the candidate asked for, see L{DELAY_BOUNDS_US}, and those with longer ones at
+the end; zeros there are left out, since most requests have no delay.
 C{exhausted_from_us} is when the first connection ran out of requests, on the
 clock of the boot.
 """
@@ -139,6 +141,16 @@ def mergeMinutes(minutes: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     for index, name in enumerate(PLACE):
         columns[name] = pa.array([place[index] for place in found], MINUTES.field(name).type)
     return _batch(columns)
+
+
+def binsOf(delayBins: pa.Array) -> Any:
+    """
+    The column C{delay_bins} of L{MINUTES} as a matrix.
+    """
+    bins = np.zeros((len(delayBins), _BINS), np.int64)
+    counts = numbersOf(pc.list_value_length(delayBins))
+    bins[np.arange(_BINS) < counts[:, None]] = numbersOf(delayBins.flatten())
+    return bins
 
 
 def addUp(minutes: pa.RecordBatch, by: Sequence[str], mostExhaustedShare: float = MOST_EXHAUSTED_SHARE) -> pa.Table:
@@ -224,15 +236,17 @@ def _merged(batch: pa.RecordBatch, places: Any, count: int) -> dict[str, Any]:
         columns[name] = _most(numbersOf(batch.column(name)), places, count)
     columns["exhausted_from_us"] = -_most(-numbersOf(batch.column("exhausted_from_us"), _NEVER), places, count)
     columns["bins"] = np.zeros((count, _BINS), np.int64)
-    np.add.at(columns["bins"], places, numbersOf(batch.column("delay_bins").flatten()).reshape(-1, _BINS))
+    np.add.at(columns["bins"], places, binsOf(batch.column("delay_bins")))
     return columns
 
 
 def _batch(columns: dict[str, Any]) -> pa.RecordBatch:
     fromUs, bins = columns["exhausted_from_us"], columns["bins"]
     columns["exhausted_from_us"] = pa.array(fromUs, mask=fromUs == _NEVER)
-    offsets = np.arange(len(bins) + 1, dtype=np.int32) * _BINS
-    columns["delay_bins"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(bins.reshape(-1).astype(np.int64)))
+    counts = (np.arange(1, _BINS + 1) * (bins > 0)).max(axis=1, initial=0)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    kept = bins[np.arange(_BINS) < counts[:, None]].astype(np.int64)
+    columns["delay_bins"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(kept))
     return pa.record_batch([pa.array(columns[name]) for name in MINUTES.names], MINUTES)
 
 

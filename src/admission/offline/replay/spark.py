@@ -2,53 +2,50 @@
 """
 Replays of large recordings: the replay as it is, spread over Spark's workers.
 
-What has to be replayed together is brought together and sorted; all candidates
-are replayed in one pass, each apart from the others.  So the work can be spread
-over runs of servers, candidates, and within a run:
+What has to be replayed together is brought together and sorted, once for all
+candidates that group requests in the same way; then each is replayed apart from
+the others.  So the work is spread over runs of servers, and within a run:
 
-  - closed loop, over components, which are connections that share a limit.
-    Everybody that shares one limit makes one task for each candidate,
+  - closed loop, over components, which are connections that share a limit,
   - open loop, over what a policy limits by, and for a policy that forgets over
     times, too, between which it has forgotten.
 
-The driver remembers every connection with every key it has, and a task keeps
-its component in a file beyond some size.
+Where everybody shares one limit, it is spread over candidates.
+
+The driver remembers every connection with every kind of its requests, and a
+task keeps what it replays in files beyond some size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import ceil
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import frozen
-from pyspark.sql import DataFrame
+from attrs import evolve, frozen
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from .boots import BOOT_COLUMNS, BOOTS, GAPS, LIMIT_COLUMNS, Boot, TraceError, bootsOf, findGaps, summarizeBoots
-from .closedloop import replayClosedLoop
-from .decisions import DECISIONS, OPEN
+from .decisions import CLOSED, DECISIONS, OPEN
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
-from .keys import COMPONENTS, LINKS, findComponents, findLinks
-from .offers import CLOSED_GROUP, CLOSED_ORDER, COLUMNS, OFFERS, OPEN_GROUP, OPEN_ORDER, makeOffers
-from .openloop import replayOpenLoop
-from .slices import LEAST_REQUESTS, SPANS, addSlices, countSpans, findCuts
+from .keys import ASKERS, askersOf
+from .lanes import Routes, Step, planRoutes
+from .offers import COLUMNS, makeOffers
+from .ordered import Batches
+from .parcels import PARCELS
+from .slices import LEAST_REQUESTS, SPANS, countSpans, findCuts
 from .trials import Trial, TrialKey
 
-MOST_LINKS = 2_000_000
-"""How many pairs of a connection and a key the driver remembers, over all candidates, in less than 1 GB."""
+MOST_ASKERS = 2_000_000
+"""How many pairs of a connection and a kind of request the driver remembers, in less than 1 GB."""
 
-ROWS_OF_TASK = 50_000
-"""How many requests a task has, about, unless that makes more tasks than Spark's setting for shuffles."""
-
-Batches = Iterable[pa.RecordBatch]
-Step = Callable[[Batches], Iterator[pa.RecordBatch]]
+DECISIONS_OF_TASK = 100_000
+"""How many decisions a task makes, about, unless that makes more tasks than Spark's setting for shuffles."""
 
 _NUMBERED = ("broker_id", "boot_id", "seq", "mono_us")
-_PLACE = COMPONENTS.names[:-1]
 
 
 @frozen
@@ -73,7 +70,7 @@ class Scale:
             return self.partitions
         most = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
         candidates = len({trial.candidate.label for trial in trials.values()})
-        return min(max(ceil(self.requests * candidates / ROWS_OF_TASK), 1), most)
+        return min(max(ceil(self.requests * candidates / DECISIONS_OF_TASK), 1), most)
 
 
 def sparkSchema(schema: pa.Schema) -> StructType:
@@ -110,7 +107,7 @@ def findBoots(requests: DataFrame, limits: DataFrame, numbered: DataFrame) -> li
 def replay(
     requests: DataFrame,
     trials: Mapping[TrialKey, Trial],
-    mode: str,
+    modes: Collection[str],
     scale: Scale,
     finish: Step | None = None,
     schema: pa.Schema = DECISIONS,
@@ -119,8 +116,7 @@ def replay(
     Replay all requests under all candidates.
 
     @param requests: clean ones.
-    @param mode: L{OPEN <admission.offline.replay.decisions.OPEN>} or
-        L{CLOSED <admission.offline.replay.decisions.CLOSED>}.
+    @param modes: one or two of L{admission.offline.replay.decisions}.
     @param finish: what to do with the decisions where they are made, so that
         less is passed on.
     @param schema: of what that returns.
@@ -128,14 +124,53 @@ def replay(
         unless there is something to C{finish} them.
     @raise TraceError: if there are too many connections for the driver.
     """
-    brought = _forOpenLoop(requests, trials, scale) if mode == OPEN else _forClosedLoop(requests, trials, scale)
-    each = replayOpenLoop if mode == OPEN else replayClosedLoop
+    routes = routesOf(requests, trials, modes, scale)
 
-    def replayed(batches: Batches) -> Iterator[pa.RecordBatch]:
-        decisions = each(batches, trials)
-        return decisions if finish is None else finish(decisions)
+    def replayed(parcels: Batches) -> Iterator[pa.RecordBatch]:
+        return routes.replay(parcels, finish)
 
+    parcels = requests.select(*COLUMNS).mapInArrow(routes.send, sparkSchema(PARCELS))
+    brought = parcels.repartitionById(routes.tasks, "task").sortWithinPartitions("lane")
     return brought.mapInArrow(replayed, sparkSchema(schema))
+
+
+def routesOf(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale) -> Routes:
+    """
+    Find which requests are to be brought together.
+
+    @raise TraceError: see L{replay}.
+    """
+    asked = countAskers(requests, CLOSED in modes)
+    askers = askersOf(asked.to_batches(), trials)
+    routes = planRoutes(trials, modes, askers, scale.tasksOf(requests, trials), _workers(requests.sparkSession))
+    return evolve(routes, cuts=cutsOf(requests, routes, scale))
+
+
+def countAskers(requests: DataFrame, isByConnection: bool, most: int = MOST_ASKERS) -> pa.Table:
+    """
+    Who asked for what, of L{ASKERS <admission.offline.replay.keys.ASKERS>}.
+
+    @param requests: clean ones.
+    @param isByConnection: whether to tell connections apart; otherwise all of
+        them are number 0.
+    @param most: how many to accept.
+    @raise TraceError: if there are more.
+    """
+    columns = {
+        **{name: F.ifnull(F.col(name), F.lit("")) for name in ("kind", "principal", "client_id", "peer")},
+        "conn_id": F.col("conn_id") if isByConnection else F.lit(0),
+        "is_decided": F.col("decided_mono_us").isNotNull(),
+    }
+    names = ASKERS.names[:-1]
+    told = requests.select(*(columns.get(name, F.col(name)).alias(name) for name in names))
+    found = collected(told.groupBy(*names).agg(F.count(F.lit(1)).alias("requests")).limit(most + 1), ASKERS)
+    if len(found) > most:
+        what = "connections" if isByConnection else "clients, with their addresses"
+        raise TraceError(
+            f"there are more than {most:,} {what} and kinds of their requests, too many for the driver; "
+            "take a shorter time or a sample of the clients"
+        )
+    return found
 
 
 def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame:
@@ -153,79 +188,31 @@ def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame
     return requests.select(*VERDICT_COLUMNS).mapInArrow(found, sparkSchema(VERDICTS))
 
 
-def offers(requests: DataFrame, trials: Mapping[TrialKey, Trial], cuts: pa.RecordBatch | None = None) -> DataFrame:
+def cutsOf(requests: DataFrame, routes: Routes, scale: Scale) -> pa.RecordBatch | None:
     """
-    What each candidate is to see of each request, of
-    L{OFFERS <admission.offline.replay.offers.OFFERS>}.
-
-    @param cuts: of L{CUTS <admission.offline.replay.slices.CUTS>}.
+    Where to cut the requests of one key open loop, if there is any use in that.
     """
-
-    def made(batches: Batches) -> Iterator[pa.RecordBatch]:
-        offered = makeOffers(batches, trials)
-        return offered if cuts is None else addSlices(offered, cuts)
-
-    return requests.select(*COLUMNS).mapInArrow(made, sparkSchema(OFFERS))
-
-
-def cutsOf(requests: DataFrame, trials: Mapping[TrialKey, Trial], scale: Scale) -> pa.RecordBatch | None:
-    """
-    Where to cut the requests of one key, if there is any use in that.
-    """
-    if scale.requests < 2 * scale.leastRequests or all(trial.horizonSeconds is None for trial in trials.values()):
+    trials = {
+        lane.leader.key: lane.leader
+        for lane in routes.lanes
+        if lane.mode == OPEN and lane.leader.horizonSeconds is not None and lane.largest >= 2 * scale.leastRequests
+    }
+    if not trials:
         return None
 
     def counted(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return countSpans(batches, trials)
+        return countSpans(makeOffers(batches, trials), trials)
 
-    spans = offers(requests, trials).mapInArrow(counted, sparkSchema(SPANS))
+    spans = requests.select(*COLUMNS).mapInArrow(counted, sparkSchema(SPANS))
     places = [F.col(name) for name in SPANS.names if name != "requests"]
     added = collected(spans.groupBy(*places).agg(F.sum("requests").alias("requests")), SPANS)
     cuts = findCuts(added.to_batches(), trials, scale.leastRequests)
     return cuts if cuts.num_rows else None
 
 
-def componentsOf(offered: DataFrame, trials: Mapping[TrialKey, Trial], mostLinks: int = MOST_LINKS) -> pa.RecordBatch:
+def _workers(session: SparkSession) -> int:
     """
-    Which connections are replayed together.
-
-    @param offered: what L{offers} returned.
-    @param mostLinks: how many pairs of a connection and a key to accept.
-    @return: of L{COMPONENTS <admission.offline.replay.keys.COMPONENTS>}.
-    @raise TraceError: if there are more.
+    How many tasks run at a time, by how many Spark makes of nothing much:
+    there is no other way that works with Connect, too.
     """
-
-    def linked(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return findLinks(batches, trials)
-
-    found = offered.mapInArrow(linked, sparkSchema(LINKS)).distinct().limit(mostLinks + 1)
-    links = collected(found, LINKS)
-    if len(links) > mostLinks:
-        raise TraceError(
-            f"more than {mostLinks:,} connections are to be replayed together, over all candidates; "
-            "take a shorter time, a sample of the clients or fewer candidates"
-        )
-    return findComponents(links.to_batches(ROWS_OF_TASK))
-
-
-def _forOpenLoop(requests: DataFrame, trials: Mapping[TrialKey, Trial], scale: Scale) -> DataFrame:
-    offered = offers(requests, trials, cutsOf(requests, trials, scale))
-    tasks = scale.tasksOf(requests, trials)
-    # Of those without a key each may go anywhere, and all to one place would be too many.
-    key = F.expr(f"ifnull(replay_key, string(pmod(seq, {tasks})))")
-    others = [F.col(name) for name in OPEN_GROUP if name != "replay_key"]
-    return offered.repartition(tasks, *others, key).sortWithinPartitions(*OPEN_GROUP, *OPEN_ORDER)
-
-
-def _forClosedLoop(requests: DataFrame, trials: Mapping[TrialKey, Trial], scale: Scale) -> DataFrame:
-    offered = offers(requests, trials)
-    components = pa.Table.from_batches([componentsOf(offered, trials)])
-    alone: Any = F.col("conn_id")
-    if len(components):
-        known = requests.sparkSession.createDataFrame(components, sparkSchema(COMPONENTS))
-        others = known.where("component <> conn_id").withColumnRenamed("component", "_first")
-        offered = offered.join(F.broadcast(others), _PLACE, "left")
-        alone = F.coalesce("_first", "conn_id")
-    placed = offered.select(*OFFERS.names, alone.alias("component"))
-    tasks = scale.tasksOf(requests, trials)
-    return placed.repartition(tasks, *CLOSED_GROUP).sortWithinPartitions(*CLOSED_GROUP, *CLOSED_ORDER)
+    return session.range(2**20).select(F.spark_partition_id()).distinct().count()

@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 from ...interfaces import IMemoryPoolFactory
 from ...plugins import PolicyError
 from .candidates import Candidate, resolveCandidate
+from .ordered import Batches
 from .pool import CLIENTS, MINUTES, RESULTS, TOTALS, replayPools
 from .pooltrace import POOL_COLUMNS
-from .spark import Batches, collected, sparkSchema
+from .spark import collected, sparkSchema
 from .trials import RECORDED
 
 Runs = Collection[tuple[str, str]]

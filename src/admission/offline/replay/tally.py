@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from .decisions import DECISIONS
 from .identity import FIDELITY, VERDICTS, Fidelity, countMatches, judge
-from .results import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, countMinutes, mergeMinutes
-from .spark import Batches, Scale, collected, replay, sparkSchema, verdicts
+from .ordered import Batches
+from .results import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, binsOf, countMinutes, mergeMinutes
+from .spark import Scale, collected, replay, sparkSchema, verdicts
 from .trials import RECORDED, Trial, TrialKey
 
 JUDGED = pa.schema([DECISIONS.field(name) for name in (*VERDICTS.names[:4], "mode", "delay_us", "is_refused")])
@@ -86,11 +87,7 @@ def outcomes(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Colle
     @param modes: one or two.
     @raise TraceError: see L{replay}.
     """
-    frames = [replay(requests, trials, mode, scale, toOutcomes, OUTCOMES) for mode in modes]
-    united = frames[0]
-    for frame in frames[1:]:
-        united = united.unionByName(frame)
-    return united
+    return replay(requests, trials, modes, scale, toOutcomes, OUTCOMES)
 
 
 def toOutcomes(decisions: Batches) -> Iterator[pa.RecordBatch]:
@@ -206,9 +203,9 @@ def _histogram(minutes: pa.RecordBatch) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
     bounds = [*DELAY_BOUNDS_US, None]
     sums: dict[tuple[str, str], Any] = {}
-    for label, mode, bins in zip(*(minutes.column(name) for name in ("candidate", "mode", _BINS)), strict=True):
-        place = (label.as_py(), mode.as_py())
-        sums[place] = sums.get(place, 0) + bins.values.to_numpy()
+    labels, modes = (minutes.column(name).to_pylist() for name in ("candidate", "mode"))
+    for label, mode, counts in zip(labels, modes, binsOf(minutes.column(_BINS)), strict=True):
+        sums[label, mode] = sums.get((label, mode), 0) + counts
     for place in sorted(sums):
         rows += [(*place, bounds[index], int(sums[place][index])) for index in np.flatnonzero(sums[place]).tolist()]
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(HISTOGRAM)

@@ -83,6 +83,21 @@ class Trial:
         """
         return sorted({*self.retained, *(self.replaced if self.hasSay else ())})
 
+    @property
+    def mayBeAskedMore(self) -> bool:
+        """
+        Whether it is asked of requests that no policy was asked about.
+        """
+        return not self.isRecorded and bool(self.unlimited())
+
+    @property
+    def outlook(self) -> tuple[Any, ...]:
+        """
+        Trials of the same boot with the same outlook see the same of a request.
+        """
+        replaced = tuple(self.replaced) if self.hasSay else ()
+        return replaced, tuple(self.retained), tuple(self.decisive), self.mayBeAskedMore
+
     def begin(self, atUs: int) -> LivePolicy:
         """
         Build the policy as it was before the first request.
