@@ -15,7 +15,7 @@ CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
 	@echo "make test    run all tests"
-	@echo "make test-long  run them with those that take long: benchmarks in short, the demo, Spark Connect"
+	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for a minute, and evaluate other policies"

@@ -125,7 +125,7 @@ class Work:
                 "isSynthetic": all(run.isSynthetic for run in runs),
             }
         )
-        tell(f"{work.requestCount:,} requests of {len(runs)} runs of servers")
+        tell(f"{work.requestCount:,} requests of {len(runs)} {'run' if len(runs) == 1 else 'runs'} of servers")
         return work
 
     @property
