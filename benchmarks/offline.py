@@ -26,7 +26,7 @@ from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.recording import Recording
 from admission.offline.replay.boots import Boot
-from admission.offline.replay.candidates import resolveCandidate
+from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
 from admission.offline.replay.decisions import CLOSED, OPEN
 from admission.offline.replay.spark import Scale, findBoots
 from admission.offline.replay.sparkpools import PoolTrial, replayPoolTrials
@@ -127,7 +127,7 @@ class Jobs:
         recording = Recording.open(session, str(made.directory))
         requests = clean(recording.requests(), REQUESTS)
         jobs = cls(session, str(made.directory), made.rowCount(), recording, requests, {})
-        jobs.trials = planTrials(map(resolveCandidate, CANDIDATES), jobs.findBoots())
+        jobs.trials = planTrials(resolveCandidates(CANDIDATES), jobs.findBoots())
         return jobs
 
     def measure(self, name: str) -> Spent:

@@ -113,7 +113,7 @@ class Routes:
         """
         How many there are in all.
         """
-        return self.tasksOfMode * len(self._modes)
+        return self.tasksOfMode * max(len(self._modes), 1)
 
     @property
     def _modes(self) -> Sequence[str]:

@@ -5,7 +5,7 @@ What each candidate is to be tried on, and under which limits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -129,7 +129,7 @@ class Trial:
         return moments
 
 
-def planTrials(candidates: Iterable[Candidate], boots: Collection[Boot]) -> dict[TrialKey, Trial]:
+def planTrials(candidates: Collection[Candidate], boots: Collection[Boot]) -> dict[TrialKey, Trial]:
     """
     Every candidate in every boot.  For the driver: what it returns can be
     pickled, and needs no plug-ins.
