@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from pyarrow import parquet as pq
@@ -428,6 +429,21 @@ class TroubleTests(SparkTestCase):
         registry = SensorRegistry()
         self.exporter.addSensors(registry, "spark")
         self.assertEqual(registry["spark.failures"], 4)
+
+    def test_cleared(self) -> None:
+        """
+        When the whole directory is removed, what was there is lost, and so is
+        what was recorded to files that are gone; the next segment is in a new
+        one.
+        """
+        self.record(3)
+        rmtree(self.directory)
+        for _ in range(3):
+            self.record(1)
+            self.clock.advance(ROTATE_SECONDS)
+        self.record(1)
+        self.assertEqual((self.unsealed(), self.sealed()), ([7], [6]))
+        self.assertEqual(self.exporter.droppedEvents, 0)
 
     def test_cannotSeal(self) -> None:
         """

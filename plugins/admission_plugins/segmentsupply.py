@@ -119,6 +119,8 @@ class SegmentSupply:
         return maybeDeferred(self._deferToThread, spare.close).addErrback(self._cannotClose)
 
     def _makeWithin(self, number: int, isPopulated: bool) -> SegmentWriter:
+        # Somebody may have cleared away the whole recording meanwhile.
+        os.makedirs(self._directory, exist_ok=True)
         taken = sum(map(_sizeOf, segmentPaths(self._directory)))
         if taken + self._sizeBytes > self._mostBytes:
             raise OSError(
