@@ -18,7 +18,7 @@ help:
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
-	@echo "make demo-offline  record a broker under real load for a minute, and evaluate other policies"
+	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
 	@echo "make follow-docs  do what the manual says, to the letter, in a fresh environment"
 	@echo "make clean   remove $(VENV) and everything that was built"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made with"

@@ -566,8 +566,10 @@ class PlotTests(SynchronousTestCase):
 
     def test_onePoint(self) -> None:
         """
-        A single point is visible.
+        A single point is visible, and the axis has its minute and not years.
         """
+        low, high = self.plot(["a"], points=1).figure().axes[0].get_xlim()
+        self.assertAlmostEqual((high - low) * 24 * 60, 2)
         self.assertIn("<use", markup(self.plot(["a"], points=1).tag()).split('data-line="plot:a"')[1])
 
     def test_labels(self) -> None:

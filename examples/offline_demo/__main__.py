@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m examples.offline_demo",
         description="Record a broker under real load, and work out what other policies would have done.",
     )
-    parser.add_argument("--seconds", type=float, default=40.0, help="how long the load takes")
+    parser.add_argument("--seconds", type=float, default=150.0, help="how long the load takes")
     parser.add_argument("--out", type=Path, default=Path("build/offline-demo"), help="where there is nothing yet")
     parser.add_argument("--quick", action="store_true", help="replay only, and leave sums and audits out")
     options = parser.parse_args(arguments)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from typing import Any
 
+import numpy as np
 from attrs import field, frozen
 from matplotlib import style as styles
 from matplotlib.axes import Axes
@@ -28,6 +29,7 @@ MOST_LINES = 8
 """Of candidates in one plot; there are no more colours that can be told apart."""
 
 _MOST_MARKED = 40
+_LEAST_MARGIN = np.timedelta64(1, "m")
 _INCHES = (5.0, 2.6)
 
 _TEXT, _RULE, _GRID = "#7e0001", "#7e0002", "#7e0003"
@@ -183,6 +185,11 @@ class Plot:
             locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+            moments = [moment for line, _ in self.drawn for moment in line.places]
+            if moments:
+                # Around a single minute it would be years.
+                margin = max((max(moments) - min(moments)) / 20, _LEAST_MARGIN)
+                axes.set_xlim(min(moments) - margin, max(moments) + margin)
         if self.isIndex:
             axes.set_ylim(0, 1.05)
             axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
