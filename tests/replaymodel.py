@@ -19,7 +19,15 @@ from admission.offline.replay.boots import BOOT_COLUMNS, GAPS, LIMIT_COLUMNS, Bo
 from admission.offline.replay.closedloop import replayClosedLoop
 from admission.offline.replay.decisions import DECISIONS
 from admission.offline.replay.identity import VERDICT_COLUMNS
-from admission.offline.replay.keys import Asker, addComponents, askersOf, findAskers, findComponents, findLinks
+from admission.offline.replay.keys import (
+    Asker,
+    addComponents,
+    askersOf,
+    findAskers,
+    findComponents,
+    findKeys,
+    findLinks,
+)
 from admission.offline.replay.offers import (
     CLOSED_GROUP,
     CLOSED_ORDER,
@@ -321,8 +329,9 @@ def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRow
     What a closed-loop replay takes.
     """
     offers = offersOf(recording, trials)
-    components = findComponents(findLinks(askersIn(recording.rows, trials), trials).to_batches())
-    return sortedBy(addComponents(offers, components), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows)
+    return sortedBy(
+        addComponents(offers, componentsOf(recording.rows, trials)), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows
+    )
 
 
 def askersIn(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> Mapping[TrialKey, Sequence[Asker]]:
@@ -330,6 +339,15 @@ def askersIn(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]
     Of whom each trial may be asked.
     """
     return askersOf([findAskers(tableOf(rows).to_batches(100))], trials)
+
+
+def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> pa.RecordBatch:
+    """
+    Which connections are replayed together.
+    """
+    askers = askersIn(rows, trials)
+    keys = {key: findKeys(trial, askers[key])[0] for key, trial in trials.items()}
+    return findComponents(findLinks(askers, keys).to_batches())
 
 
 def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows: int) -> list[pa.RecordBatch]:

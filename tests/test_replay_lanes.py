@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.interfaces import QuotaEntity
+from admission.offline.replay.boots import LimitChange
 from admission.offline.replay.candidates import resolveCandidates
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.replay.lanes import Routes, planRoutes
@@ -117,6 +119,23 @@ class LanesTests(SynchronousTestCase):
         )
         found = self.lanesOf(routesFor(recording, trials, [CLOSED]))
         self.assertEqual(sorted(len(labels) for _, labels in found), [1, 1, 1, 1])
+
+    def test_otherTimes(self) -> None:
+        """
+        Trials that have the same keys but not at the same times do not share.
+        """
+        recording = recorded()
+        [trial] = self.trials(recording).values()
+        alice = QuotaEntity(user="user")
+        name = "producer_byte_rate"
+        changes = [LimitChange(number * SECOND, alice, name, value) for number, value in ((1, 5.0), (2, None))]
+        kept = [changes[0], evolve(changes[1], value=6.0)]
+        trials = {
+            (label, *trial.key[1:]): evolve(trial, candidate=evolve(trial.candidate, label=label), changes=each)
+            for label, each in (("first", changes), ("second", changes), ("third", kept))
+        }
+        routes = routesFor(recording, trials, [OPEN])
+        self.assertEqual(self.lanesOf(routes), [(OPEN, ["first", "second"]), (OPEN, ["third"])])
 
     def test_oneForAll(self) -> None:
         """

@@ -17,11 +17,11 @@ from admission.metrics.arrow import arrowSchema
 from admission.metrics.schema import REQUESTS
 from admission.offline.replay.boots import Boot, LimitChange
 from admission.offline.replay.candidates import resolveCandidate
-from admission.offline.replay.keys import COMPONENTS, LINKS, addComponents, findComponents, findLinks
+from admission.offline.replay.keys import COMPONENTS, LINKS, addComponents, findComponents
 from admission.offline.replay.offers import COLUMNS, OFFERS, makeOffers
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 
-from .replaymodel import REQUEST_COLUMNS, askersIn, tableOf
+from .replaymodel import REQUEST_COLUMNS, componentsOf, tableOf
 
 CLIENTS = QuotaEntity(clientId=DEFAULT)
 RATE = "producer_byte_rate"
@@ -269,7 +269,7 @@ class ComponentTests(OffersTestCase):
         """
         table = tableOf([{**ROW, "seq": seq, **each} for seq, each in enumerate(changes)])
         offers = list(makeOffers(table.to_batches(2), trials))
-        components = findComponents(findLinks(askersIn(table.to_pylist(), trials), trials).to_batches())
+        components = componentsOf(table.to_pylist(), trials)
         rows = pa.Table.from_batches(addComponents(offers, components)).to_pylist()
         return {row["conn_id"]: row["component"] for row in rows}
 

@@ -10,7 +10,8 @@ whole, and those that share any key are replayed together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ Connections = tuple[Any, Any]
 Key = str | None
 """A policy's key in words; L{None} if the policy takes no notice of the request."""
 
+Keys = Mapping[Requester, Sequence[str]]
+"""The keys that requesters have, at whatever time."""
+
 
 class KeyFinder:
     """
@@ -111,13 +115,21 @@ class KeyFinder:
                 self._found[era, requester] = None if key is None else repr(key)
         return [self._found[each] for each in wanted]
 
-    def findAll(self, requesters: Iterable[Requester]) -> Iterator[tuple[Requester, Key]]:
+    def findAll(self, requesters: Collection[Requester]) -> tuple[Keys, bytes]:
         """
         The keys of requesters in all eras.
+
+        @return: for each that has any its keys, and a digest: the same if in
+            every era all requesters have the same keys.
         """
-        wanted = [(era, requester) for requester in requesters for era in range(len(self.moments) + 1)]
-        keys = self.find(wanted)
-        yield from dict.fromkeys((requester, key) for (_, requester), key in zip(wanted, keys, strict=True))
+        keys: dict[Requester, dict[str, None]] = {}
+        digest = blake2b(repr(self.moments).encode())
+        wanted = [(era, requester) for era in range(len(self.moments) + 1) for requester in requesters]
+        for (era, requester), key in zip(wanted, self.find(wanted), strict=True):
+            digest.update(repr((era, requester, key)).encode())
+            if key is not None:
+                keys.setdefault(requester, {})[key] = None
+        return {requester: list(found) for requester, found in keys.items()}, digest.digest()
 
 
 @frozen
@@ -170,30 +182,27 @@ def askersOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKe
     }
 
 
-def findKeys(trial: Trial, askers: Iterable[Asker]) -> dict[Requester, list[str]]:
+def findKeys(trial: Trial, askers: Iterable[Asker]) -> tuple[Keys, bytes]:
     """
-    Which keys each of those who ask has, at whatever time.
+    Which keys each of those who ask has, see L{KeyFinder.findAll}.
     """
-    keys: dict[Requester, list[str]] = {}
-    for requester, key in KeyFinder(trial).findAll({asker.requester for asker in askers}):
-        if key is not None:
-            keys.setdefault(requester, []).append(key)
-    return keys
+    return KeyFinder(trial).findAll(sorted({asker.requester for asker in askers}))
 
 
-def findLinks(askers: Mapping[TrialKey, Sequence[Asker]], trials: Mapping[TrialKey, Trial]) -> pa.Table:
+def findLinks(askers: Mapping[TrialKey, Sequence[Asker]], keys: Mapping[TrialKey, Keys]) -> pa.Table:
     """
     Find which keys the connections have, at whatever time.
 
-    @param askers: of each of C{trials}, see L{askersOf}.
+    @param askers: of each trial, see L{askersOf}.
+    @param keys: of those trials that it is to be found for, see L{findKeys}.
     @return: of L{LINKS}, each once.
     """
-    links: dict[tuple[Any, ...], None] = {}
-    for trialKey, trial in trials.items():
-        keys = findKeys(trial, askers[trialKey])
-        links |= dict.fromkeys(
-            (*trialKey, asker.connectionId, key) for asker in askers[trialKey] for key in keys.get(asker.requester, ())
-        )
+    links = dict.fromkeys(
+        (*trialKey, asker.connectionId, key)
+        for trialKey, keysOf in keys.items()
+        for asker in askers[trialKey]
+        for key in keysOf.get(asker.requester, ())
+    )
     return pa.Table.from_batches([batchOf(list(links), LINKS)])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
@@ -23,7 +23,8 @@ from .decisions import CLOSED, OPEN
 from .keys import (
     NO_CONNECTIONS,
     Asker,
-    KeyFinder,
+    Connections,
+    Keys,
     componentsIn,
     connectionsOf,
     findComponents,
@@ -105,7 +106,7 @@ class Routes:
 
     lanes: Sequence[Lane]
     tasksOfMode: int
-    components: Mapping[int, tuple[Any, Any]]
+    components: Mapping[int, Connections]
     cuts: pa.RecordBatch | None = None
 
     @property
@@ -198,11 +199,15 @@ def planRoutes(
     @param workers: how many tasks may run at a time.
     """
     alike: dict[tuple[Any, ...], list[Trial]] = {}
+    keys: dict[TrialKey, Keys] = {}
     for key, trial in trials.items():
-        alike.setdefault((key[1:], trial.outlook, trial.horizonSeconds, _view(trial, askers[key])), []).append(trial)
+        found, digest = findKeys(trial, askers[key])
+        view = (key[1:], trial.outlook, trial.horizonSeconds, digest)
+        if view not in alike:
+            keys[key] = found
+        alike.setdefault(view, []).append(trial)
     groups = list(alike.values())
-    leaders = {each[0].key: each[0] for each in groups}
-    connections = connectionsOf(findComponents(findLinks(askers, leaders).to_batches())) if CLOSED in modes else {}
+    connections = connectionsOf(findComponents(findLinks(askers, keys).to_batches())) if CLOSED in modes else {}
     demand = sum(len(each) * sum(asker.requests for asker in askers[each[0].key]) for each in groups)
     lanes: list[Lane] = []
     components = {}
@@ -210,7 +215,7 @@ def planRoutes(
         for each in groups:
             leader = each[0]
             known = connections.get(leader.key, NO_CONNECTIONS)
-            largest = _largest(leader, mode, askers[leader.key], known)
+            largest = _largest(askers[leader.key], keys[leader.key], None if mode == OPEN else known)
             isTooMuch = largest * len(each) * workers > demand
             for together in [[trial] for trial in each] if isTooMuch else [each]:
                 if mode == CLOSED:
@@ -233,22 +238,14 @@ def _fewCollections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _view(trial: Trial, askers: Iterable[Asker]) -> tuple[Any, ...]:
-    """
-    The keys of all askers at all times.
-    """
-    finder = KeyFinder(trial)
-    requesters = sorted({asker.requester for asker in askers})
-    return tuple(finder.moments), tuple(finder.findAll(requesters))
-
-
-def _largest(trial: Trial, mode: str, askers: Sequence[Asker], connections: tuple[Any, Any]) -> int:
+def _largest(askers: Sequence[Asker], keys: Keys, connections: Connections | None) -> int:
     """
     How many requests there are in the largest place.
+
+    @param connections: where components are the places, and not keys.
     """
     counts: Counter[Any] = Counter()
-    if mode == OPEN:
-        keys = findKeys(trial, askers)
+    if connections is None:
         for asker in askers:
             counts.update(dict.fromkeys(keys.get(asker.requester, ()), asker.requests))
     else:
