@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import QuotaEntity
+from admission.interfaces import DEFAULT, QuotaEntity
 from admission.offline.replay.boots import LimitChange
 from admission.offline.replay.candidates import resolveCandidates
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
@@ -26,6 +26,7 @@ from admission.offline.replay.parcels import PARCELS, Packing, placesOfKeys, tas
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 
 from .replaymodel import (
+    Change,
     Client,
     Recording,
     askersIn,
@@ -136,6 +137,21 @@ class LanesTests(SynchronousTestCase):
         }
         routes = routesFor(recording, trials, [OPEN])
         self.assertEqual(self.lanesOf(routes), [(OPEN, ["first", "second"]), (OPEN, ["third"])])
+
+    def test_askedMore(self) -> None:
+        """
+        Where there was no limit for a while nobody was asked, and candidates
+        would have been: they do not share with the policy in force.
+        """
+        change = Change(2 * SECOND, QuotaEntity(clientId=DEFAULT), "producer_byte_rate", 300_000.0)
+        recording = serve(
+            {"client-bytes": "client-bytes"}, population(3, 2), steadySteps(thinkMs=40), 6 * SECOND, [change]
+        )
+        trials = self.trials(recording, "client-bytes:produce=200k", "client-bytes:produce=100k")
+        routes = routesFor(recording, trials)
+        self.assertEqual([len(lane.trials) for lane in routes.lanes], [1, 2, 1, 2])
+        expected = pa.concat_tables([closedLoop(recording, trials), openLoop(recording, trials)])
+        self.assertEqual(rowsOf(travelled(recording, routes)), rowsOf(expected))
 
     def test_oneForAll(self) -> None:
         """
