@@ -122,7 +122,7 @@ def countMinutes(decisions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
                 yield merged
                 gathered, rows = [], 0
     if gathered:
-        yield mergeMinutes(gathered)
+        yield mergeMinutes(gathered) if len(gathered) > 1 else gathered[0]
 
 
 def mergeMinutes(minutes: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
