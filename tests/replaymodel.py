@@ -358,6 +358,14 @@ def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows:
     return list(table.to_batches(batchRows))
 
 
+def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:
+    """
+    Rows that can be compared, whatever order they came in.
+    """
+    columns: Sequence[list[Any]] = [column.to_pylist() for column in table.columns]
+    return sorted(zip(*columns, strict=True), key=repr)
+
+
 def summed(decisions: pa.Table) -> tuple[int, int, int]:
     """
     How many requests there were, how many a candidate held back, and for how

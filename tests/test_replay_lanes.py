@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -33,6 +32,7 @@ from .replaymodel import (
     closedLoop,
     openLoop,
     population,
+    rowsOf,
     serve,
     steadySteps,
     tableOf,
@@ -70,14 +70,6 @@ def travelled(recording: Recording, routes: Routes, mostRows: int = 500) -> pa.T
         mine = parcels.filter(pa.compute.equal(parcels["task"], task)).sort_by("lane")
         decisions += list(routes.replay(mine.to_batches(3)))
     return pa.Table.from_batches(decisions, DECISIONS)
-
-
-def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:
-    """
-    Rows that can be compared, whatever order they came in.
-    """
-    columns: Sequence[list[Any]] = [column.to_pylist() for column in table.columns]
-    return sorted(zip(*columns, strict=True), key=repr)
 
 
 class LanesTests(SynchronousTestCase):

@@ -34,6 +34,7 @@ from .replaymodel import (
     closedLoop,
     openLoop,
     population,
+    rowsOf,
     serve,
     steadySteps,
     tableOf,
@@ -67,14 +68,6 @@ def frameOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_
     Rows for Spark, in several parts and no order.
     """
     return sharedSession().createDataFrame(tableOf(rows, columns)).repartition(3, "seq")
-
-
-def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:
-    """
-    Rows that can be compared, whatever order they came in.
-    """
-    columns: Sequence[list[Any]] = [column.to_pylist() for column in table.columns]
-    return sorted(zip(*columns, strict=True), key=repr)
 
 
 class ReplayTests(SynchronousTestCase):
