@@ -7,6 +7,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from contextlib import suppress
 from typing import Any
 
 from kio.index import load_response_schema
@@ -85,7 +86,9 @@ class RawClient:
         if receiveBufferBytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receiveBufferBytes)
         try:
-            self.socket.connect(("127.0.0.1", port))
+            # The broker may have taken it and let go of it already; whoever reads will see.
+            with suppress(ConnectionResetError):
+                self.socket.connect(("127.0.0.1", port))
             if tls is not None:
                 self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         except BaseException:
