@@ -344,7 +344,7 @@ class MemoryTests(SynchronousTestCase):
             with closing(self.connectPlain()) as connection:
                 self.produce(connection, b"x" * 1000)
             self.assertEqual(silent[0].recv(1), b"")
-            self.assertIn("request.receive.timeout", broker.log())
+            broker.waitForLog("request.receive.timeout")
             broker.waitUntil(lambda report: report["ledger"]["frames"] == 0)
             for connection in silent:
                 connection.close()
