@@ -5,9 +5,6 @@ VENV ?= .venv
 DATA ?= data
 LISTEN ?= tcp:9092:interface=127.0.0.1
 
-# Two processes: most tests wait for something. Those of one file stay together, since some share a broker or a Spark.
-PARALLEL ?= -n 2 --dist loadfile
-
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
@@ -18,7 +15,7 @@ CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
 	@echo "make test    run all tests"
-	@echo "make test-long  run them with those that take long: benchmarks in short, the demo, Spark Connect"
+	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
@@ -30,10 +27,10 @@ run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --data $(DATA)
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest $(PARALLEL) -rs --junitxml=build/pytest.xml
+	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml
 
 test-long: $(VENV)/test.stamp
-	ADMISSION_LONG=yes $(BIN)/python -m pytest $(PARALLEL) -rs
+	ADMISSION_LONG=yes $(BIN)/python -m pytest -rs
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check $(CHECKED)

@@ -16,6 +16,6 @@ LONG = "ADMISSION_LONG"
 
 def longForm(test: _Test) -> _Test:
     """
-    Run a test only when the long form is asked for, as C{make test-long} does.
+    Run a test, or all those of a class, only when the long form is asked for, as C{make test-long} does.
     """
     return skipUnless(os.environ.get(LONG), "takes long: make test-long runs it")(test)

@@ -68,6 +68,7 @@ class BenchmarkTests(SynchronousTestCase):
         for key, names in competitors.items():
             self.assertEqual({row[key] for row in rows}, names)
 
+    @longForm
     def test_framing(self) -> None:
         """
         All receivers are measured in process and through sockets, at the same sizes.
@@ -101,6 +102,7 @@ class BenchmarkTests(SynchronousTestCase):
         self.check(results["fetch"], COSTS | {"batchBytes", "responseBytes"}, batchBytes={1 << 14, 1 << 20})
         self.check(results["confluentKafka"], COSTS | {"batchBytes", "producer"}, producer={"plain", "idempotent"})
 
+    @longForm
     def test_pool(self) -> None:
         """
         Leases are measured beside bytearrays, and the broker with a bound
@@ -244,6 +246,7 @@ class BenchmarkTests(SynchronousTestCase):
             limits={"none", "not reached"},
         )
 
+    @longForm
     def test_groups(self) -> None:
         """
         Heartbeats are measured beside bare Twisted, sessions beside timers, and

@@ -31,6 +31,7 @@ from .groupexperiments import (
     findingsOf,
     spansOf,
 )
+from .longform import longForm
 
 # Only a mixin at run time, or the tests of this class would be run without an experiment.
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class ChangingGroupTests(GroupCases, SynchronousTestCase):
         self.assertNotIn("rebalances", self.findings.restartLog)
 
 
+@longForm
 class SlowGroupTests(GroupCases, SynchronousTestCase):
     """
     Clients of all kinds in a group take their time.

@@ -25,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.wire.batches import Record, decodeRecords, encodeBatch, readBatch
 
 from .brokerprocess import PATIENCE_SECONDS, MeasuredBroker, certificates, freePort
+from .longform import longForm
 
 MIB = 1 << 20
 POOL_BYTES = 32 * MIB
@@ -318,6 +319,7 @@ class MemoryTests(SynchronousTestCase):
             broker.waitUntil(lambda report: report["availableBytes"] == POOL_BYTES)
             self.assertEqual(broker.report()["reclaimedLeases"], 0)
 
+    @longForm
     def test_withoutPool(self) -> None:
         """
         The same load without the pool takes more than the bound, or the test
@@ -366,6 +368,7 @@ class MemoryTests(SynchronousTestCase):
                 connection.close()
             broker.waitUntil(lambda report: report["availableBytes"] == MIB)
 
+    @longForm
     def test_explained(self) -> None:
         """
         Of what resident memory grows by, when requests arrive and connections

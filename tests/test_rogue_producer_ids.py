@@ -15,6 +15,7 @@ from benchmarks.rogueload import ProduceTemplate
 
 from .brokerfixture import API_KEYS, batchOf, requestOf
 from .limitingbroker import LimitingBroker
+from .longform import longForm
 from .rawclient import RawClient, produceRequest
 
 ROGUE, STEADY = "rogue", "steady"
@@ -96,6 +97,7 @@ class RogueTests(SynchronousTestCase):
         if producerId == PRODUCERS[-1]:
             self.sequence += 1
 
+    @longForm
     def test_frames(self) -> None:
         """
         However many ids come, each in a request of its own, what is remembered of producers and of their ids stays
