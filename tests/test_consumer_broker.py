@@ -229,18 +229,22 @@ class MixedGroupTests(BrokerTestCase):
     Our consumer in a group with others: C{range} is common to all.
     """
 
-    def check(self, poll: Callable[[], Any], owned: Callable[[], Collection[int]]) -> Deferred[None]:
+    def check(
+        self, poll: Callable[[], Any], owned: Callable[[], Collection[int]], join: Callable[[], Any] = lambda: None
+    ) -> Deferred[None]:
         """
         Share the topic with another consumer.
 
         @param poll: have the other do its work for a moment; called in a thread.
         @param owned: what it has.
+        @param join: have it join, if it does so without being polled.
         """
 
         @inlineCallbacks
         def share() -> Generator[Deferred[Any], Any, None]:
             reader = Reader(self.consumer(partition_assignment_strategy="range"), self.topic)
             yield self.until(lambda: reader.owns() == self.places)
+            join()
             while len(owned()) != 2 or len(reader.owns()) != 2:
                 yield deferToThread(poll)
             theirs = {TopicPartition(self.topic, index) for index in owned()}
@@ -267,9 +271,13 @@ class MixedGroupTests(BrokerTestCase):
                 "partition.assignment.strategy": "range",
             }
         )
-        consumer.subscribe([self.topic])
         self.addCleanup(deferToThread, consumer.close)
-        return self.check(lambda: consumer.poll(0.05), lambda: [each.partition for each in consumer.assignment()])
+        return self.check(
+            lambda: consumer.poll(0.05),
+            lambda: [each.partition for each in consumer.assignment()],
+            # In a thread of its own, and it might be the first in the group.
+            lambda: consumer.subscribe([self.topic]),
+        )
 
     def test_kafkaPython(self) -> Deferred[None]:
         """
