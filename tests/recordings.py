@@ -27,6 +27,7 @@ def writeRecording(
     origin: Origin = ORIGIN,
     isSealed: bool = True,
     wallSeconds: float = WALL_SECONDS,
+    firstNumber: int | None = None,
 ) -> list[str]:
     """
     Record C{events} in their order, besides what is in C{directory} already,
@@ -38,13 +39,17 @@ def writeRecording(
         as by a process that was killed.
     @param wallSeconds: when the events' clock was at zero, in seconds since
         the epoch.
+    @param firstNumber: of the first segment, if what came before it may have
+        been removed: a process never gives a number twice.
     @return: the segments' names without their suffix, which the Parquet files
         have, too.
     """
     root = Path(directory)
     root.joinpath(SEGMENTS).mkdir(parents=True, exist_ok=True)
     taken = {path.name.partition(".")[0] for path in root.rglob(f"{origin.bootId}-*")}
-    number = max((int(name.rpartition("-")[2]) for name in taken), default=0)
+    number = (
+        max((int(name.rpartition("-")[2]) for name in taken), default=0) if firstNumber is None else firstNumber - 1
+    )
     written: list[SegmentWriter] = []
 
     def begin() -> SegmentWriter:

@@ -120,14 +120,21 @@ class RecordedTestCase(SynchronousTestCase):
         self.told: list[str] = []
         self.patch(batch.log, "warning", lambda form, *values: self.told.append(form % values))
 
-    def record(self, *numbers: int, isSealed: bool = True, process: str = "boot", hour: int = 0) -> str:
+    def record(
+        self,
+        *numbers: int,
+        isSealed: bool = True,
+        process: str = "boot",
+        hour: int = 0,
+        segmentNumber: int | None = None,
+    ) -> str:
         """
         Record a segment of requests with these numbers.
 
         @return: its name.
         """
         events = [RequestEvent(1, hour * HOUR_SECONDS + number, seq=number) for number in numbers]
-        [name] = writeRecording(self.directory, events, Origin("3", process), isSealed)
+        [name] = writeRecording(self.directory, events, Origin("3", process), isSealed, firstNumber=segmentNumber)
         return name
 
     def parquet(self, name: str) -> Path:
@@ -853,7 +860,8 @@ class StreamTests(RecordedTestCase):
             sealed = sorted(self.directory.rglob("*.parquet"))
             if step == "record":
                 recorded += 1
-                self.record(recorded, isSealed=False, process=f"p{process}", hour=which)
+                # Numbers of segments may have gaps, and go on when all before have been removed.
+                self.record(recorded, isSealed=False, process=f"p{process}", hour=which, segmentNumber=recorded)
             elif step == "restart":
                 process += 1
             elif step == "seal" and unsealed:
