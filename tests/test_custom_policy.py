@@ -20,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from .brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, BrokerProcess
 from .clientcases import until
+from .longform import longForm
 from .test_documentation import blocksOf
 
 EXAMPLE = ROOT / "examples" / "custom_policy"
@@ -135,6 +136,7 @@ class CustomPolicyTests(SynchronousTestCase):
         """
         self.assertWorks(self.broker(self.site(ENTRY_POINT), "--quota", "background:0.05"))
 
+    @longForm
     def test_entryPoint(self) -> None:
         """
         A broker uses it by its entry point, with a limit that is set while it runs.

@@ -27,6 +27,8 @@ from pathlib import Path
 from attrs import frozen
 from twisted.trial.unittest import SynchronousTestCase
 
+from .longform import longForm
+
 ROOT = Path(__file__).parent.parent
 
 _NOT_OURS = shutil.ignore_patterns(
@@ -175,6 +177,7 @@ class InstallationTests(SynchronousTestCase):
         environment.install(self.source)
         self.assertFound(environment, environment.directory)
 
+    @longForm
     def test_editable(self) -> None:
         """
         C{pip install -e .} has them; a drop-in that appears in the checkout is
