@@ -20,9 +20,12 @@ from admission.offline.replay.closedloop import replayClosedLoop
 from admission.offline.replay.decisions import DECISIONS
 from admission.offline.replay.identity import VERDICT_COLUMNS
 from admission.offline.replay.keys import (
+    COMPONENTS,
+    NO_CONNECTIONS,
     Asker,
-    addComponents,
     askersOf,
+    componentsIn,
+    connectionsOf,
     findAskers,
     findComponents,
     findKeys,
@@ -37,6 +40,7 @@ from admission.offline.replay.offers import (
     makeOffers,
 )
 from admission.offline.replay.openloop import replayOpenLoop
+from admission.offline.replay.ordered import distinctRows, numbersOf
 from admission.offline.replay.trials import Trial, TrialKey
 from admission.plugins import buildPolicy
 from admission.quotas import Quotas
@@ -348,6 +352,24 @@ def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Tr
     askers = askersIn(rows, trials)
     keys = {key: findKeys(trial, askers[key])[0] for key, trial in trials.items()}
     return findComponents(findLinks(askers, keys).to_batches())
+
+
+def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """
+    Tell for each row with whom it is replayed.
+
+    @param batches: of offers, in any order.
+    @param components: all there are.
+    @return: the same with a column C{component}.
+    """
+    known = connectionsOf(components)
+    for batch in batches:
+        found, rows = distinctRows([batch.column(name) for name in COMPONENTS.names[:3]])
+        component = numbersOf(batch.column("conn_id")).copy()
+        for index, trialKey in enumerate(found):
+            isHere = rows == index
+            component[isHere] = componentsIn(known.get(trialKey, NO_CONNECTIONS), component[isHere])
+        yield batch.append_column("component", pa.array(component))
 
 
 def sortedBy(batches: Iterable[pa.RecordBatch], names: Sequence[str], batchRows: int) -> list[pa.RecordBatch]:

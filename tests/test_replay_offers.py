@@ -17,11 +17,11 @@ from admission.metrics.arrow import arrowSchema
 from admission.metrics.schema import REQUESTS
 from admission.offline.replay.boots import Boot, LimitChange
 from admission.offline.replay.candidates import resolveCandidate
-from admission.offline.replay.keys import COMPONENTS, LINKS, addComponents, findComponents
+from admission.offline.replay.keys import COMPONENTS, LINKS, findComponents
 from admission.offline.replay.offers import COLUMNS, OFFERS, makeOffers
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 
-from .replaymodel import REQUEST_COLUMNS, componentsOf, tableOf
+from .replaymodel import REQUEST_COLUMNS, addComponents, componentsOf, tableOf
 
 CLIENTS = QuotaEntity(clientId=DEFAULT)
 RATE = "producer_byte_rate"

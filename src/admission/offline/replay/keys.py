@@ -10,7 +10,7 @@ whole, and those that share any key are replayed together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -227,24 +227,6 @@ def findComponents(links: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         connections = sorted(node for node in parents if isinstance(node, int))
         rows += [(*trialKey, each, firsts.setdefault(_root(parents, each), each)) for each in connections]
     return batchOf(rows, COMPONENTS)
-
-
-def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """
-    Tell for each row with whom it is replayed.
-
-    @param batches: of L{admission.offline.replay.offers.OFFERS}, in any order.
-    @param components: of L{COMPONENTS}, all there are.
-    @return: the same with a column C{component}.
-    """
-    known = connectionsOf(components)
-    for batch in batches:
-        found, rows = distinctRows([batch.column(name) for name in COMPONENTS.names[:3]])
-        component = numbersOf(batch.column("conn_id")).copy()
-        for index, trialKey in enumerate(found):
-            isHere = rows == index
-            component[isHere] = componentsIn(known.get(trialKey, NO_CONNECTIONS), component[isHere])
-        yield batch.append_column("component", pa.array(component))
 
 
 NO_CONNECTIONS: Connections = (np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -40,7 +40,7 @@ def placesOfKeys(batch: pa.RecordBatch) -> Any:
     @param batch: of L{OFFERS}.
     """
     codes, keys = codesOf(batch.column("replay_key"))
-    # Two keys in a thousand million years have one number, and then the replay refuses the rows.
+    # Should two keys ever have one number, the replay refuses their rows as out of order.
     numbers = [int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), signed=True) for key in keys]
     return np.where(codes < 0, numbersOf(batch.column("seq")), np.array([*numbers, 0], np.int64)[codes])
 
