@@ -20,7 +20,7 @@ from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate
-from admission.interfaces import ILease
+from admission.request import ServerRequest
 from admission.wire.headers import RequestHeader, frame, parseRequestHeader
 from admission.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from admission_plugins.bounded import BoundedPool
@@ -120,7 +120,7 @@ class Admitted(AdmittedProtocol):
 
     frames = 0
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: ServerRequest) -> None:
         """
         A frame is whole.
         """

@@ -21,8 +21,9 @@ from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate
-from admission.interfaces import ILease, IMemoryPoolFactory, PolicyContext
+from admission.interfaces import IMemoryPoolFactory, PolicyContext
 from admission.plugins import buildPolicy
+from admission.request import ServerRequest
 
 
 class ChecksumProtocol(AdmittedProtocol):
@@ -30,11 +31,11 @@ class ChecksumProtocol(AdmittedProtocol):
     Answers each request with its checksum.
     """
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: ServerRequest) -> None:
         """
         The body is whole, and its memory ours until we answer.
         """
-        checksum = zlib.crc32(lease.buffer)
+        checksum = zlib.crc32(request.frame)
         self.respond([b"\x00\x00\x00\x04", checksum.to_bytes(4, "big")])
 
 

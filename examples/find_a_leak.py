@@ -27,6 +27,7 @@ from admission.plugins import buildPolicy
 from admission.profiling.groups import Group, Grouping, implementing, subclassOf
 from admission.profiling.profiler import Profiler
 from admission.profiling.text import textOf
+from admission.request import ServerRequest
 
 REQUESTS = 3000
 LINE = b"the quick brown fox jumps over the lazy dog " * 20
@@ -48,11 +49,11 @@ class WordCount(AdmittedProtocol):
 
     seen: list[RememberedLine] = []
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: ServerRequest) -> None:
         """
         Count, and forget to forget.
         """
-        line = RememberedLine(bytes(lease.buffer))
+        line = RememberedLine(bytes(request.frame))
         self.seen.append(line)
         self.respond([b"\x00\x00\x00\x04", len(line.text.split()).to_bytes(4, "big")])
 

@@ -45,11 +45,11 @@ class RPCProtocol(AdmittedProtocol):
 
     waiting = None
 
-    def requestReceived(self, lease):
+    def requestReceived(self, request):
         """
         The body is whole, and its memory ours until we answer or park.
         """
-        match bytes(lease.buffer).split(b" ", 2):
+        match bytes(request.frame).split(b" ", 2):
             case [b"set", name, value]:
                 values[name] = value
                 self.answer(b"done")

@@ -17,7 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate
-from admission.interfaces import ILease, IMemoryPool
+from admission.interfaces import IMemoryPool
+from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
@@ -27,14 +28,6 @@ def framed(*bodies: bytes) -> bytes:
     The stream that carries C{bodies}.
     """
     return b"".join(pack(">i", len(body)) + body for body in bodies)
-
-
-def contents(lease: ILease) -> bytes:
-    """
-    A copy of the request in C{lease}.
-    """
-    assert lease.buffer is not None
-    return bytes(lease.buffer)
 
 
 def runNext(clock: Clock) -> bool:
@@ -62,19 +55,19 @@ class RecordingProtocol(AdmittedProtocol):
 
     lostReason: Failure | None = None
 
-    def __init__(self, behave: Callable[[RecordingProtocol, ILease], None] | None = None) -> None:
+    def __init__(self, behave: Callable[[RecordingProtocol, ServerRequest], None] | None = None) -> None:
         self.behave = behave
         self.requests: list[bytes] = []
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: ServerRequest) -> None:
         """
         Remember, and behave.
         """
-        self.requests.append(contents(lease))
+        self.requests.append(bytes(request.frame))
         if self.behave is None:
-            self.respond([framed(contents(lease))])
+            self.respond([framed(bytes(request.frame))])
         else:
-            self.behave(self, lease)
+            self.behave(self, request)
 
     def connectionLost(self, reason: Failure = Failure(ValueError())) -> None:  # noqa: B008
         """
@@ -126,7 +119,7 @@ class Server:
         self.pool: Any = BoundedPool(1 << 20, seconds=self.clock.seconds) if pool is None else pool
         self.gate = Gate(self.pool, self.clock, Random(0), maxRequests)
         self.watch = RecordingWatch()
-        self.behave: Callable[[RecordingProtocol, ILease], None] | None = None
+        self.behave: Callable[[RecordingProtocol, ServerRequest], None] | None = None
         self.factory = AdmittedFactory(
             lambda: protocol(self.behave),
             self.gate,

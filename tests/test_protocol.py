@@ -22,6 +22,7 @@ from admission.connection.protocol import (
     peerName,
 )
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
+from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
@@ -30,13 +31,13 @@ from .admitted import RecordingProtocol, framed, serve
 MIB = 1 << 20
 
 
-def later(protocol: RecordingProtocol, lease: ILease) -> None:
+def later(protocol: RecordingProtocol, request: ServerRequest) -> None:
     """
     Leave a request for later.
     """
 
 
-def failing(protocol: RecordingProtocol, lease: ILease) -> None:
+def failing(protocol: RecordingProtocol, request: ServerRequest) -> None:
     """
     Fail with a request.
     """
@@ -169,7 +170,7 @@ class RequestTests(ProtocolTestCase):
         depths: list[int] = []
         depth = 0
 
-        def behave(protocol: RecordingProtocol, lease: ILease) -> None:
+        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
             nonlocal depth
             depth += 1
             depths.append(depth)
@@ -191,7 +192,7 @@ class RequestTests(ProtocolTestCase):
         still waits until it is answered.
         """
         self.server = serve(self, maxRequests=1)
-        self.server.behave = lambda protocol, lease: protocol.park()
+        self.server.behave = lambda protocol, request: protocol.park()
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
         self.assertEqual((protocol.requests, self.server.gate.runningRequests), ([b"one"], 0))
@@ -218,7 +219,7 @@ class RequestTests(ProtocolTestCase):
         Over its quota a client has its answer at once, and is not read for as
         long as it takes; what it sends meanwhile is served then.
         """
-        self.server.behave = lambda protocol, lease: protocol.respond([b"1"], delaySeconds=2.5)
+        self.server.behave = lambda protocol, request: protocol.respond([b"1"], delaySeconds=2.5)
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
         self.assertEqual((transport.received, protocol.requests), (b"1", [b"one"]))
@@ -249,7 +250,7 @@ class RequestTests(ProtocolTestCase):
         sent.
         """
 
-        def behave(protocol: RecordingProtocol, lease: ILease) -> None:
+        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
             protocol.respond([b"1"])
             raise ZeroDivisionError
 
@@ -460,13 +461,13 @@ class MemoryTests(ProtocolTestCase):
         """
         order: list[str] = []
 
-        def releasing(protocol: RecordingProtocol, lease: ILease) -> None:
+        def releasing(protocol: RecordingProtocol, request: ServerRequest) -> None:
             order.append("begin")
             protocol.releaseRequest()
             order.append("end")
             protocol.respond([])
 
-        def waiting(protocol: RecordingProtocol, lease: ILease) -> None:
+        def waiting(protocol: RecordingProtocol, request: ServerRequest) -> None:
             order.append("other")
             protocol.respond([])
 
@@ -703,7 +704,7 @@ class ResponseTests(ProtocolTestCase):
         """
         Have a peer ask for much and take nothing of it.
         """
-        self.server.behave = lambda protocol, lease: protocol.respond([b"r" * sizeBytes])
+        self.server.behave = lambda protocol, request: protocol.respond([b"r" * sizeBytes])
         protocol, transport = self.server.connect(isTLS)
         transport.isTaking = False
         self.server.send(transport, b"one", b"two")
@@ -791,7 +792,7 @@ class ClosingTests(ProtocolTestCase):
         What was answered is sent before the connection closes.
         """
         for isTLS in (False, True):
-            self.server.behave = lambda protocol, lease: protocol.respond([b"r" * (3 * MIB)])
+            self.server.behave = lambda protocol, request: protocol.respond([b"r" * (3 * MIB)])
             protocol, transport = self.server.connect(isTLS)
             transport.isTaking = False
             self.server.send(transport, b"one")
@@ -809,7 +810,7 @@ class ClosingTests(ProtocolTestCase):
         """
         A peer that does not take them is cut off after the grace period.
         """
-        self.server.behave = lambda protocol, lease: protocol.respond([b"r" * (3 * MIB)])
+        self.server.behave = lambda protocol, request: protocol.respond([b"r" * (3 * MIB)])
         protocol, transport = self.server.connect()
         transport.isTaking = False
         self.server.send(transport, b"one")
@@ -932,7 +933,7 @@ class ClosingTests(ProtocolTestCase):
         _, transport = self.server.connect()
         transport.peerSends(framed(b"x" * 100)[:50])
         self.server.settle()
-        self.server.behave = lambda protocol, lease: protocol.respond([], delaySeconds=100)
+        self.server.behave = lambda protocol, request: protocol.respond([], delaySeconds=100)
         _, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
         self.server.connect(transport=FakeTLSTransport)

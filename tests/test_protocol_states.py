@@ -21,7 +21,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
 from admission.connection.mute import REQUEST
-from admission.interfaces import FRAMES, ILease
+from admission.interfaces import FRAMES
+from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
@@ -70,16 +71,16 @@ class Watched(RecordingProtocol):
     isBusy = False
     isInside = False
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: ServerRequest) -> None:
         """
         Check that it is the next one, and that none is under way.
         """
-        assert lease.buffer is not None
+        frame = request.frame
         for isBroken, what in [
             (self.isBusy, "two requests at once"),
             (self.isInside, "the parser was entered again"),
-            (int.from_bytes(lease.buffer[:3], "big") != self.received, "out of order"),
-            (bytes(lease.buffer[4:]) != b"x" * (lease.sizeBytes - 4), "not what was sent"),
+            (int.from_bytes(frame[:3], "big") != self.received, "out of order"),
+            (bytes(frame[4:]) != b"x" * (request.sizeBytes - 4), "not what was sent"),
         ]:
             if isBroken:
                 # Raised from here it would be taken for a request that failed.
@@ -87,7 +88,7 @@ class Watched(RecordingProtocol):
         self.received += 1
         self.isBusy = self.isInside = True
         try:
-            self.machine.behave(self, "answer" if self.machine.isEnding else BEHAVIOURS[lease.buffer[3]])
+            self.machine.behave(self, "answer" if self.machine.isEnding else BEHAVIOURS[frame[3]])
         finally:
             self.isInside = False
 

@@ -10,6 +10,7 @@ heavy and never touches the reactor.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from attrs import field, frozen
@@ -377,15 +378,56 @@ class Decision:
     @ivar admitted: L{False} means refused: nothing of it is done.
     @ivar delaySeconds: after a refusal, when asking again makes sense.
     @ivar reason: after a refusal, why, in words.
+    @ivar policy: who decided it, by the name that the policy has in the server;
+        policies leave it to L{admission.control.AdmissionControl}.
     """
 
     admitted: bool = True
     delaySeconds: float = 0.0
     reason: str = ""
+    policy: str = ""
+
+    @property
+    def message(self) -> str:
+        """
+        The reason as clients are told it: with the policy before it.
+        """
+        return f"{self.policy}: {self.reason}" if self.policy else self.reason
 
 
 ADMITTED = Decision()
 """What a policy answers that has nothing against a request."""
+
+
+class Refusal(Enum):
+    """
+    How a request can be refused; whoever answers it says so.
+    """
+
+    ERROR = "error"
+    """Its answer can say no; where there are no answers, the connection is closed."""
+
+    DELAY = "delay"
+    """There is no way to say no: it is served, and its client has to wait."""
+
+    NEVER = "never"
+    """No policy is asked."""
+
+
+class Outcome(NamedTuple):
+    """
+    How a request ended.
+
+    @ivar isAnswered: whether it was answered; L{False} if its client left, its
+        time ran out or the work on it failed.
+    @ivar serviceSeconds: for how long it was worked on.
+    @ivar parkedSeconds: for how long it was parked, waiting to be answered.
+    """
+
+    isAnswered: bool = True
+    serviceSeconds: float = 0.0
+    parkedSeconds: float = 0.0
+
 
 DEFAULT = "<default>"
 """In a L{QuotaEntity}, whoever has no limit of their own."""

@@ -12,11 +12,13 @@ from attrs import define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 
+from ..clock import HeldClock
 from ..gate import Gate
-from ..interfaces import NOTHING, IPurgatory, Request
+from ..interfaces import NOTHING, IPurgatory
 from ..quotas import Quotas
 from .groups.coordinator import Groups
 from .groups.limits import GroupLimits
+from .kafkarequest import KafkaRequest
 from .limits import QuotaLimits
 from .log.interface import ILog, Partition
 from .security.login import Logins
@@ -34,33 +36,6 @@ class Address(NamedTuple):
 
 ANONYMOUS = "ANONYMOUS"
 """The principal of clients that have not logged in, where they need not."""
-
-
-@frozen
-class Call:
-    """
-    One request, as an API sees it.
-
-    @ivar apiVersion: the version it was sent in.
-    @ivar request: kio's entity for that version.
-    @ivar advertised: where this client is to find the broker.
-    @ivar principal: who asks: the name it has logged in with, or L{ANONYMOUS}.
-    @ivar clientId: what the client calls itself; may be empty.
-    @ivar host: its address, without the port.
-    @ivar asked: what the quota policies are asked about; L{None} while none of
-        them limits anybody.
-    @ivar connection: what it came by; one and the same object for all requests
-        of a connection.
-    """
-
-    apiVersion: int
-    request: Any
-    advertised: Address
-    principal: str
-    clientId: str
-    host: str
-    asked: Request | None = None
-    connection: Any = None
 
 
 @frozen
@@ -83,7 +58,7 @@ Answer = Mapping[str, Any] | Body
 Work = Callable[[], Answer]
 """What is left to do once a request has waited: the time it takes counts as the client's."""
 
-Serve = Callable[["Broker", Call], "Answer | Deferred[Answer | Work]"]
+Serve = Callable[["Broker", KafkaRequest], "Answer | Deferred[Answer | Work]"]
 """
 What serves an API.  A L{Deferred} means that the request is parked; it is
 cancelled when the client leaves.
@@ -128,11 +103,13 @@ class Broker:
     logins: Logins = field(init=False)
     groups: Groups = field(init=False)
     isDraining: bool = field(init=False, default=False)
+    policyClock: HeldClock = field(init=False)
     _heldBack: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
+        self.policyClock = HeldClock(self.purgatory.clock)
         self.limits = QuotaLimits(self.log, self.quotas, self.quotas.limits)
         self.limits.onChange = self._limitsChanged
         self.logins = Logins(
@@ -189,8 +166,8 @@ class Broker:
         """
         for connection in list(self._heldBack):
             # Who was refused owes nothing, and is to stay away all the same.
-            if connection.askedLast is not None:
-                connection.throttleLess(self.quotas.record(connection.askedLast, NOTHING).delaySeconds)
+            if connection.lastAdmitted is not None:
+                connection.throttleLess(self.quotas.record(connection.lastAdmitted, NOTHING).delaySeconds)
 
 
 def _groupLimits(settings: Settings) -> GroupLimits:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
 from ..interfaces import PARKED, ILease
 from ..operations import waitFor
-from ..wire.headers import RequestHeader, frame
-from ..wire.produce import PartitionResult, encodeProduceResponse
+from ..wire.headers import frame
+from ..wire.produce import encodeProduceResponse
 from .api import produce
 from .broker import SYNCED
+from .kafkarequest import KafkaRequest
 
 if TYPE_CHECKING:
-    from .recording import RecordedRequest
     from .session import KafkaConnection
 
 CLOSING = "closing"
@@ -45,26 +45,6 @@ ALL = -1
 """What C{acks} says when records are to survive more than the broker's death."""
 
 
-class Unanswered(NamedTuple):
-    """
-    A Produce request whose records are committed.
-
-    @ivar commit: the commit that must be on the disk before it is answered, or 0.
-    @ivar timeoutSeconds: for how long it may wait for that.
-    @ivar delaySeconds: the delay that it is answered with, or 0.
-    @ivar throttledUntilSeconds: when that ends.
-    @ivar recorded: what is recorded of it, if anything is.
-    """
-
-    header: RequestHeader
-    results: list[PartitionResult]
-    commit: int
-    timeoutSeconds: float
-    delaySeconds: float
-    throttledUntilSeconds: float
-    recorded: RecordedRequest | None
-
-
 def throttleTimeMs(delaySeconds: float) -> int:
     """
     A delay as clients are told of it: whole milliseconds, rounded up so that
@@ -73,18 +53,18 @@ def throttleTimeMs(delaySeconds: float) -> int:
     return max(math.ceil(delaySeconds * 1000), 0)
 
 
-class Producing:
+class ProduceResponses:
     """
     The Produce requests of one connection that have not been answered.
     """
 
-    __slots__ = ("_connection", "_syncing", "_unanswered", "_uncommitted")
+    __slots__ = ("_connection", "_requests", "_syncing", "_uncommitted")
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
-        # Requests that wait for their commit, and those that wait for the disk or for others before them.
+        self._requests: deque[KafkaRequest] = deque()
+        # How many of them, and of those whose client has left, wait for their commit.
         self._uncommitted = 0
-        self._unanswered: deque[Unanswered] = deque()
         self._syncing: Deferred[None] | None = None
 
     @property
@@ -92,107 +72,90 @@ class Producing:
         """
         Whether there are any.
         """
-        return bool(self._uncommitted or self._unanswered)
+        return bool(self._requests)
 
-    def add(
-        self,
-        header: RequestHeader,
-        results: list[PartitionResult],
-        wantsSync: bool,
-        timeoutSeconds: float,
-        delaySeconds: float,
-        recorded: RecordedRequest | None,
-    ) -> None:
+    def add(self, request: KafkaRequest, wantsSync: bool, delaySeconds: float) -> None:
         """
-        Answer a request whose records have just been appended, once the log
-        has committed them.
+        Answer the connection's request, whose records have just been appended,
+        once the log has committed them.
 
         @param wantsSync: whether they must be on the disk, too.
-        @param timeoutSeconds: see L{Unanswered}, as for C{delaySeconds}, which begins now, and C{recorded}.
+        @param delaySeconds: the delay that it is answered with, which begins now.
         """
         connection = self._connection
+        connection.leave()
+        if connection.isLost:
+            # While it was worked on.
+            connection.requestOver(request)
+            return
+        request.delaySeconds = delaySeconds
+        request.throttledUntilSeconds = connection.factory.clock.seconds() + delaySeconds
+        self._requests.append(request)
         self._uncommitted += 1
-        if self._uncommitted + len(self._unanswered) >= MOST_UNANSWERED:
+        if len(self._requests) >= MOST_UNANSWERED:
             connection.mute.add(UNANSWERED)
-        untilSeconds = connection.factory.clock.seconds() + delaySeconds
-        connection.broker.log.whenCommitted(
-            partial(self._committed, header, results, wantsSync, timeoutSeconds, delaySeconds, untilSeconds, recorded)
-        )
+        connection.broker.log.whenCommitted(partial(self._committed, request, wantsSync))
 
     def answer(self) -> None:
         """
         Answer those that can be.  While some wait for their commit, none: they
         are answered together.
         """
-        if not self._unanswered or self._uncommitted:
+        requests = self._requests
+        if not requests or self._uncommitted:
             return
         connection = self._connection
-        if connection.isLost:
-            self._unanswered.clear()
-            connection.produceAnswered()
-            return
         syncedCount = connection.broker.log.syncedCount
         responses: list[bytes] = []
-        while self._unanswered and self._unanswered[0].commit <= syncedCount:
-            header, results, _, _, delaySeconds, untilSeconds, recorded = self._unanswered[0]
-            if delaySeconds and header.apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
+        while requests and requests[0].commit <= syncedCount:
+            request = requests[0]
+            apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
+            if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
                 # It would not stay away by itself, so the response itself is late; it says how late.
                 if connection.isThrottled and CLOSING not in connection.mute.reasons:
                     break
             elif delaySeconds:
-                delaySeconds = untilSeconds - connection.factory.clock.seconds()
-            self._unanswered.popleft()
-            toldMs = throttleTimeMs(delaySeconds)
-            responses += frame(header, [encodeProduceResponse(header.apiVersion, results, toldMs)])
-            if recorded is not None:
-                recorded.answersLate(toldMs)
+                delaySeconds = request.throttledUntilSeconds - connection.factory.clock.seconds()
+            requests.popleft()
+            body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
+            responses += frame(request.header, [body])
+            connection.answering(request, delaySeconds)
+            connection.requestOver(request)
         if responses:
             connection.send(responses)
-        if self._unanswered and self._unanswered[0].commit > syncedCount:
-            self._awaitSync(self._unanswered[0])
-        if UNANSWERED in connection.mute.reasons and len(self._unanswered) < MOST_UNANSWERED:
+        if requests and requests[0].commit > syncedCount:
+            self._awaitSync(requests[0])
+        if UNANSWERED in connection.mute.reasons and len(requests) < MOST_UNANSWERED:
             connection.unmuteFor(UNANSWERED)
-        if not self.isOutstanding:
+        if not requests:
             connection.produceAnswered()
 
     def cancel(self) -> None:
         """
-        The client is gone: wait for the disk no longer on its behalf.
+        The client is gone: wait for nothing any longer on its behalf.
         """
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             syncing.cancel()
-        self.answer()
+        while self._requests:
+            self._connection.requestOver(self._requests.popleft())
+        self._connection.produceAnswered()
 
-    def _committed(
-        self,
-        header: RequestHeader,
-        results: list[PartitionResult],
-        wantsSync: bool,
-        timeoutSeconds: float,
-        delaySeconds: float,
-        throttledUntilSeconds: float,
-        recorded: RecordedRequest | None,
-        error: Exception | None,
-    ) -> None:
+    def _committed(self, request: KafkaRequest, wantsSync: bool, error: Exception | None) -> None:
         self._uncommitted -= 1
-        commit = 0
         if error is not None:
-            results = produce.failed(results, error)
-        elif wantsSync and not all(result.errorCode for result in results):
-            commit = self._connection.broker.log.commitCount
-        self._unanswered.append(
-            Unanswered(header, results, commit, timeoutSeconds, delaySeconds, throttledUntilSeconds, recorded)
-        )
+            request.results = produce.failed(request.results, error)
+        elif wantsSync and not all(result.errorCode for result in request.results):
+            request.commit = self._connection.broker.log.commitCount
         self.answer()
 
-    def _awaitSync(self, first: Unanswered) -> None:
+    def _awaitSync(self, first: KafkaRequest) -> None:
         if self._syncing is not None:
             return
         broker = self._connection.broker
         log = broker.log
         log.sync()
-        parked = broker.gate.pool.charge(len(self._unanswered) * UNANSWERED_BYTES, PARKED)
+        parked = broker.gate.pool.charge(len(self._requests) * UNANSWERED_BYTES, PARKED)
         syncing = self._syncing = waitFor(
             broker.purgatory, (SYNCED,), lambda: log.syncedCount >= first.commit, first.timeoutSeconds
         )
@@ -209,10 +172,10 @@ class Producing:
     def _syncFailed(self, failure: Failure) -> None:
         connection = self._connection
         if isinstance(failure.value, TimeoutError):
-            first = self._unanswered[0]
-            self._unanswered[0] = first._replace(results=produce.timedOut(first.results), commit=0)
-            if first.recorded is not None:
-                first.recorded.expires(NOT_ON_DISK)
+            first = self._requests[0]
+            first.results = produce.timedOut(first.results)
+            first.commit = 0
+            first.expire(NOT_ON_DISK)
             self.answer()
         elif not isinstance(failure.value, CancelledError):
             connection.factory.log.failure("a request of {peer} failed", failure, peer=connection.peer)

@@ -52,7 +52,7 @@ from .options import (
     poolDescription,
     quotaDescriptions,
 )
-from .recordedconnection import RecordedConnection
+from .recording import BrokerRecording
 from .security.checkers import makePortal
 from .session import KafkaConnection
 from .settings import RESERVED_DESCRIPTORS, Settings
@@ -117,7 +117,6 @@ class ListenerFactory(ServerFactory):
         protocol = self._service.factory.buildProtocol(addr)
         if isinstance(protocol, KafkaConnection):
             protocol.advertised = self._advertised
-        if isinstance(protocol, RecordedConnection):
             protocol.listener = self._description
         return protocol
 
@@ -223,9 +222,7 @@ class BrokerService(Service):
         if self._memoryProfile is not None or self._statusPort is not None:
             self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
-        # Only who records has to hold it, and each look at it costs a little more.
-        self._policyClock = HeldClock(purgatory.clock)
-        policyClock = self._policyClock if self._exportDescriptions else purgatory.clock
+        policyClock = HeldClock(purgatory.clock)
         quotas = buildQuotas(settings, self._quotaDescriptions, policyClock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
@@ -239,9 +236,10 @@ class BrokerService(Service):
         self.broker = Broker(
             settings, log, gate, purgatory, quotas, wallSeconds, clusterId(self._dataPath), self._portal
         )
+        self.broker.policyClock = policyClock
         self._startRecording(clock, gateSeed)
         self.factory = AdmittedFactory(
-            self._makeConnection,
+            lambda: KafkaConnection(self.broker),
             gate,
             purgatory.clock,
             self._hangUpWatch,
@@ -256,6 +254,8 @@ class BrokerService(Service):
                 closeGraceSeconds=settings.closeGraceTimeoutSeconds,
             ),
         )
+        if self._recorder.isRecording:
+            self.factory.observers = (BrokerRecording(self._recorder),)
         self._health = Health(gate, clock.seconds, lambda: log.troubles, lambda: len(self.factory.connections))
         snapshot = Snapshot(
             self.broker,
@@ -334,11 +334,6 @@ class BrokerService(Service):
     def _hurry(self) -> None:
         self.log.warn("asked to stop again: {count} connections are cut off", count=len(self.factory.connections))
         self.factory.abortAll()
-
-    def _makeConnection(self) -> KafkaConnection:
-        if self._recorder.isRecording:
-            return RecordedConnection(self.broker, self._recorder, self._policyClock)
-        return KafkaConnection(self.broker)
 
     def _startRecording(self, clock: MonotonicClock, gateSeed: int) -> None:
         settings, quotas = self._settings, self.broker.quotas

@@ -5,8 +5,7 @@ One client connection: frames in, responses out in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,54 +14,27 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..connection.protocol import AdmittedProtocol
-from ..interfaces import CONNECTION, NOTHING, PARKED, Decision, ILease, Request, Usage
+from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, Decision, ILease, Refusal, Request, Usage
+from ..metrics.events import UNKNOWN
+from ..wire.batches import producerIdOf, readHeader
 from ..wire.codec import decodeRequest, encodeResponse
-from ..wire.headers import RequestHeader, frame, parseRequestHeader
+from ..wire.headers import frame, parseRequestHeader
 from ..wire.primitives import MalformedRequest
-from ..wire.produce import PartitionResult, ProduceRequest, parseProduce
+from ..wire.produce import ProduceRequest, parseProduce
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
-from .api import configs, fetch, groupadmin, groups, metadata, offsets, produce, quotas, security, topics
-from .broker import ANONYMOUS, Address, Answer, Body, Broker, Call, Serve, Work
+from .api import metadata, produce, security
+from .broker import ANONYMOUS, Address, Answer, Body, Broker
 from .gaps import Gap
-from .producing import ALL, CLOSING, Producing, throttleTimeMs
-from .recording import NO_LOGIN, RecordedRequest
+from .kafkarequest import KafkaRequest, groupOf
+from .producing import ALL, CLOSING, ProduceResponses, throttleTimeMs
 from .security.login import Authenticator
+from .servedapis import SERVED
 
 DECODED_ELEMENT_BYTES = 256
 """What one element of a decoded request is charged for."""
 
-_SERVED_BY: Mapping[str, Serve] = {
-    "AlterClientQuotas": quotas.alterClientQuotas,
-    "ApiVersions": metadata.apiVersions,
-    "CreatePartitions": topics.createPartitions,
-    "CreateTopics": topics.createTopics,
-    "DeleteGroups": groupadmin.deleteGroups,
-    "DeleteTopics": topics.deleteTopics,
-    "DescribeClientQuotas": quotas.describeClientQuotas,
-    "DescribeCluster": metadata.describeCluster,
-    "DescribeConfigs": configs.describeConfigs,
-    "DescribeGroups": groupadmin.describeGroups,
-    "Fetch": fetch.fetch,
-    "FindCoordinator": metadata.findCoordinator,
-    "Heartbeat": groups.heartbeat,
-    "IncrementalAlterConfigs": configs.incrementalAlterConfigs,
-    "InitProducerId": produce.initProducerId,
-    "JoinGroup": groups.joinGroup,
-    "LeaveGroup": groups.leaveGroup,
-    "ListGroups": groupadmin.listGroups,
-    "ListOffsets": fetch.listOffsets,
-    "Metadata": metadata.metadata,
-    "OffsetCommit": offsets.offsetCommit,
-    "OffsetDelete": offsets.offsetDelete,
-    "OffsetFetch": offsets.offsetFetch,
-    "SyncGroup": groups.syncGroup,
-}
-
-_REFUSED_BY: Mapping[str, Callable[[Call], Answer]] = {
-    "Fetch": fetch.refused,
-    "InitProducerId": produce.refusedProducerId,
-}
-"""How to say, beside Produce, that a quota policy has refused; no other API is put to them."""
+LOGIN_FAILED = "its login failed"
+"""All that is recorded of why."""
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """What becomes of an idempotent producer's batches that leave a gap."""
@@ -91,11 +63,11 @@ def describeLength(sizeBytes: int) -> str:
     return "" if other is None else f"; it looks like {other}"
 
 
-def _encoded(header: RequestHeader, answer: Answer, throttleMs: int) -> list[bytes]:
+def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[bytes]:
     if isinstance(answer, Body):
         return answer.encode(throttleMs)
     fields = {**answer, "throttle_time_ms": throttleMs} if throttleMs else answer
-    return encodeResponse(header.apiKey, header.apiVersion, fields)
+    return encodeResponse(request.header.apiKey, request.header.apiVersion, fields)
 
 
 class KafkaConnection(AdmittedProtocol):
@@ -106,35 +78,57 @@ class KafkaConnection(AdmittedProtocol):
         the address that it has reached.
     @ivar principal: who is at the other end.
     @ivar clientId: what the client has called itself in its last request.
-    @ivar recorded: what is recorded of the request that is read or worked on;
-        L{None} while there is none, and always unless requests are recorded.
     @ivar authenticator: finds that out.
-    @ivar askedLast: what the quota policies were last asked about and did not refuse.
+    @ivar lastAdmitted: the last request that the quota policies did not refuse,
+        as they see it.
     """
 
     headBytes = 2
-    askedLast: Request | None = None
-    recorded: RecordedRequest | None = None
+    makeRequest = KafkaRequest
+    principal: str = ANONYMOUS
+    lastAdmitted: Request | None = None
     _loginCall: IDelayedCall | None = None
     advertised: Address | None = None
-    principal = ANONYMOUS
     clientId = ""
+    request: KafkaRequest | None
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
         self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
         self._parked: Deferred[Any] | None = None
-        self._producing = Producing(self)
+        self._produced = ProduceResponses(self)
         self._gap: Gap | None = None
         # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
+
+    @property
+    def whyClosed(self) -> str | None:
+        """
+        Where a login has failed, what the client took for its name is not recorded.
+        """
+        reason = self.closeReason
+        return LOGIN_FAILED if reason is not None and reason == self.authenticator.refusal else reason
+
+    def reachedAddress(self) -> Address:
+        """
+        Where the client is told to find the broker.
+        """
+        if self.advertised is None:
+            assert self.transport is not None
+            reached = self.transport.getHost()
+            self.advertised = Address(getattr(reached, "host", "localhost"), getattr(reached, "port", -1))
+        return self.advertised
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
         Refuse what is too large, for a request or for one of its kind, before
         any memory is asked for.
         """
+        isHeaded = len(head) == self.headBytes
+        if isHeaded:
+            assert self.request is not None
+            apiKey = self.request.apiKey = int.from_bytes(head, "big", signed=True)
         if sizeBytes > self._requestLimitBytes:
             return (
                 f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
@@ -144,8 +138,7 @@ class KafkaConnection(AdmittedProtocol):
             reason = self.authenticator.refuseFrame(sizeBytes, head)
             if reason is not None:
                 return reason
-        if len(head) == self.headBytes:
-            apiKey = int.from_bytes(head, "big", signed=True)
+        if isHeaded:
             api = BY_KEY.get(apiKey)
             if api is None:
                 return f"it sent a request with API key {apiKey}, which is not served"
@@ -154,41 +147,38 @@ class KafkaConnection(AdmittedProtocol):
                 return f"a {api.name} request of {sizeBytes} bytes was announced, and {limitBytes} are allowed"
         return None
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: KafkaRequest) -> None:
         """
         Answer a request, now or later.
         """
-        buffer = lease.buffer
-        assert buffer is not None
         reason = None
         try:
-            header = parseRequestHeader(buffer)
-            self.clientId = header.clientId or ""
-            if self.recorded is not None:
-                self.recorded.reads(header)
+            header = request.header = parseRequestHeader(request.frame)
+            request.apiKey = header.apiKey
+            self.clientId = request.clientId = header.clientId or ""
+            request.principal = self.principal
             api = served(header.apiKey, header.apiVersion)
-            if self._producing.isOutstanding and header.apiKey != PRODUCE:
+            if self._produced.isOutstanding and header.apiKey != PRODUCE:
                 # Responses leave in the order of the requests.
                 self._isPutOff = True
-                if self.recorded is not None:
-                    self.recorded.putsOff()
+                request.postpone()
             elif api is None:
-                self._refuseVersion(header)
+                self._refuseVersion(request)
             elif api.apiKey == PRODUCE:
-                self._produce(header, buffer)
+                self._produce(request)
             elif api.name in security.SERVED_BY:
-                self._logIn(api, header, buffer)
+                self._logIn(api, request)
             else:
-                self._serve(api, header, buffer)
+                self._serve(api, request)
         except MalformedRequest as refusal:
             reason = f"it sent a request that cannot be read: {refusal}"
         if reason is not None:
             # Only now: what the exception knows of would keep the buffer from being used again.
-            self._reject(reason)
+            self._reject(request, reason)
 
     def drain(self) -> None:
         """
-        See L{AdmittedProtocol.drain}.  A login that is not over is given up.
+        Besides, a login that is not over is given up.
         """
         if self.authenticator.isSettled:
             super().drain()
@@ -197,13 +187,12 @@ class KafkaConnection(AdmittedProtocol):
 
     def closeGracefully(self) -> None:
         """
-        See L{AdmittedProtocol.closeGracefully}.  A client whose records wait
-        for their commit is told of it first.
+        A client whose records wait for their commit is told of it first.
         """
-        if self._producing.isOutstanding:
+        if self._produced.isOutstanding:
             self.startGrace()
             self.muteFor(CLOSING)
-            self._producing.answer()
+            self._produced.answer()
         else:
             super().closeGracefully()
 
@@ -215,32 +204,23 @@ class KafkaConnection(AdmittedProtocol):
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
         if not self.broker.quotas.isLimiting:
             return
-        asked = self.askedLast = Request(CONNECTION, ANONYMOUS, "", self.host, 0)
-        decision = self.askPolicies(asked)
-        if not decision.admitted:
-            self.close(decision.reason)
-            return
-        delaySeconds = self.tellPolicies(asked, Usage(connections=1))
-        if delaySeconds > 0:
-            self.throttle(delaySeconds)
-
-    def askPolicies(self, asked: Request) -> Decision:
-        """
-        Ask the quota policies whether a request may go ahead.
-        """
-        return self.broker.quotas.decide(asked)
-
-    def tellPolicies(self, asked: Request, usage: Usage) -> float:
-        """
-        Tell the quota policies what it took.
-
-        @return: for how long the client is to be held back, in seconds.
-        """
-        return self.broker.quotas.record(asked, usage).delaySeconds
+        opening = KafkaRequest(self, 0, self.factory.clock.seconds(), 1, self.factory.gate.pool.availableBytes)
+        opening.begin(opening.arrived)
+        opening.kind, opening.principal = CONNECTION, ANONYMOUS
+        if self._admit(opening, Refusal.ERROR).admitted:
+            delaySeconds = self._charge(opening, Usage(connections=1))
+            if delaySeconds > 0:
+                self.throttle(delaySeconds)
+            opening.answer(opening.arrived)
+        else:
+            self.close(opening.decision.message)
+        opening.serviceSeconds = 0.0
+        self._openRequests += 1
+        self.requestOver(opening)
 
     def throttle(self, delaySeconds: float) -> None:
         """
-        See L{AdmittedProtocol.throttle}.
+        Besides, members of groups are not missed because of it.
         """
         super().throttle(delaySeconds)
         if self.isThrottled:
@@ -248,95 +228,95 @@ class KafkaConnection(AdmittedProtocol):
 
     def throttleOver(self) -> None:
         """
-        See L{AdmittedProtocol.throttleOver}.  An answer that was to be late
-        leaves now.
+        An answer that was to be late leaves now.
         """
         self.broker.heldBackNoMore(self)
-        self._producing.answer()
+        self._produced.answer()
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
+    def requestsAbandoned(self) -> None:
         """
         What waits on behalf of the client waits no longer.
         """
-        super().connectionLost(reason)
         self._stopLoginCall()
         self.broker.heldBackNoMore(self)
         self._cancelParked()
-        self._producing.cancel()
+        self._produced.cancel()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Its groups hear of it last.
+        """
+        super().connectionLost(reason)
         self.broker.groups.disconnected(self)
 
     def peerGone(self) -> None:
         """
-        The same; requests that it sent before it left are still served.
+        What was parked is given up; requests that it sent before it left are
+        still served.
         """
         self._cancelParked()
 
-    def _refuseVersion(self, header: RequestHeader) -> None:
+    def _refuseVersion(self, request: KafkaRequest) -> None:
+        header = request.header
         if header.apiKey == API_VERSIONS:
             # The one request that may ask for too much: the answer says what there is (KIP-511).
-            self._respond(header, metadata.apiVersions(self.broker, self._call(header, None)), 0.0)
+            self._respond(request, metadata.apiVersions(self.broker, request), 0.0)
             return
         api = BY_KEY.get(header.apiKey)
         name = f"API key {header.apiKey}" if api is None else api.name
-        self._reject(f"it sent {name} in version {header.apiVersion}, which is not served")
+        self._reject(request, f"it sent {name} in version {header.apiVersion}, which is not served")
 
-    def _reject(self, reason: str) -> None:
-        if self.recorded is not None:
-            self.recorded.rejects(reason)
+    def _reject(self, request: KafkaRequest, reason: str) -> None:
+        request.reject(reason)
         self.finish()
         self.close(reason)
 
-    def _serve(self, api: Api, header: RequestHeader, buffer: memoryview) -> None:
-        startedSeconds = self.factory.clock.seconds()
-        entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
-        asked = self._asked(api.name, header, len(buffer))
+    def _serve(self, api: Api, request: KafkaRequest) -> None:
+        header = request.header
+        request.entity, elementCount = decodeRequest(api, header.apiVersion, request.frame[header.bodyOffset :])
         # Nothing of the frame is needed any more.
         self.releaseRequest()
-        if self.recorded is not None:
-            self.recorded.decodes(entity)
-        call = self._call(header, entity, asked)
-        if asked is not None and api.name in _REFUSED_BY:
-            decision = self.askPolicies(asked)
-            if not decision.admitted:
-                self.askedLast = None
-                self._respond(header, _REFUSED_BY[api.name](call), decision.delaySeconds)
-                return
-        answer = _SERVED_BY[api.name](self.broker, call)
+        request.kind = api.name
+        if self._isWanted:
+            request.groupId = groupOf(request.entity)
+        servedApi = SERVED[api.name]
+        decision = self._admit(request, servedApi.refusal)
+        if not decision.admitted:
+            assert servedApi.refuse is not None
+            self._respond(request, servedApi.refuse(request), decision.delaySeconds)
+            return
+        answer = servedApi.serve(self.broker, request)
         if not isinstance(answer, Deferred):
-            self._answer(header, asked, startedSeconds, answer)
+            self._answer(request, answer)
             return
         # What decoding created outlives this turn only here, so only here is it charged.
-        parked = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
-        self._parked = answer
-        self.park()
-        workedSeconds = self.factory.clock.seconds() - startedSeconds
-        answer.addBoth(self._unpark, parked)
-        answer.addCallback(partial(self._answerLate, header, asked, workedSeconds))
+        charge = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
+        self._parkUntil(answer, charge)
+        answer.addCallback(lambda answered: self._answer(request, answered() if callable(answered) else answered))
         answer.addErrback(self._parkedFailed)
         if self.hasPeerGone:
             self._cancelParked()
 
-    def _logIn(self, api: Api, header: RequestHeader, buffer: memoryview) -> None:
-        entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
-        parked = self.factory.gate.pool.charge(len(buffer), PARKED)
-        answer = self._parked = security.SERVED_BY[api.name](self.authenticator, entity)
-        self.park()
-        answer.addBoth(self._unpark, parked)
-        answer.addCallback(partial(self._answerLogin, header))
+    def _logIn(self, api: Api, request: KafkaRequest) -> None:
+        header = request.header
+        entity, _ = decodeRequest(api, header.apiVersion, request.frame[header.bodyOffset :])
+        answer = security.SERVED_BY[api.name](self.authenticator, entity)
+        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED))
+        answer.addCallback(lambda answered: self._answerLogin(request, answered))
         answer.addErrback(self._parkedFailed)
         if self.hasPeerGone:
             self._cancelParked()
 
-    def _answerLogin(self, header: RequestHeader, answer: Mapping[str, Any]) -> None:
-        response = frame(header, encodeResponse(header.apiKey, header.apiVersion, answer))
+    def _answerLogin(self, request: KafkaRequest, answer: Mapping[str, Any]) -> None:
         refusal = self.authenticator.refusal
         if refusal is None:
-            self.respond(response)
+            self._respond(request, answer, 0.0)
             return
-        if self.recorded is not None:
-            self.recorded.rejects(NO_LOGIN)
-            self.recorded.answers(response)
-        self.send(response)
+        response = encodeResponse(request.header.apiKey, request.header.apiVersion, answer)
+        request.responseBytes = sum(map(len, response))
+        request.reject(LOGIN_FAILED)
+        self.answering(request, 0.0)
+        self.send(frame(request.header, response))
         # What else it has sent must not be read.
         self.close(refusal)
         self.finish()
@@ -354,68 +334,93 @@ class KafkaConnection(AdmittedProtocol):
             self._loginCall.cancel()
             self._loginCall = None
 
-    def _asked(
-        self, kind: str, header: RequestHeader, sizeBytes: int, identities: Sequence[int] = ()
-    ) -> Request | None:
-        """
-        What the quota policies are to be asked about, if any of them limits
-        anybody.
-        """
-        if not self.broker.quotas.isLimiting:
-            return None
-        self.askedLast = Request(kind, self.principal, header.clientId or "", self.host, sizeBytes, identities)
-        return self.askedLast
+    @property
+    def _isWanted(self) -> bool:
+        return self.broker.quotas.isLimiting or bool(self.factory.observers)
 
-    def _tell(self, asked: Request | None, responseBytes: int, serviceSeconds: float, isCounted: bool = True) -> float:
+    def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
         """
-        Tell whoever wants to know what a request took.
-
-        @param isCounted: whether the policies are to count it.
+        Put a request to the quota policies, if any of them limits anybody.
         """
-        if self.recorded is not None:
-            self.recorded.took(responseBytes, serviceSeconds)
-        if asked is None:
-            return 0.0
-        return self.tellPolicies(asked, Usage(asked.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING)
-
-    def _call(self, header: RequestHeader, entity: Any, asked: Request | None = None) -> Call:
-        if self.advertised is None:
-            assert self.transport is not None
-            reached = self.transport.getHost()
-            self.advertised = Address(getattr(reached, "host", "localhost"), getattr(reached, "port", -1))
-        return Call(
-            header.apiVersion, entity, self.advertised, self.principal, header.clientId or "", self.host, asked, self
+        quotas, clock = self.broker.quotas, self.broker.policyClock
+        if not self._isWanted:
+            return ADMITTED
+        assert request.kind is not None
+        view = request.view = Request(
+            request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities
         )
+        if refusal is not Refusal.ERROR or not quotas.isLimiting:
+            self.lastAdmitted = view
+            return ADMITTED
+        request.decided = clock.hold()
+        try:
+            if identities:
+                request.isKnown = quotas.isKnown(view)
+            decision = request.decision = quotas.decide(view)
+        finally:
+            clock.letGo()
+        if decision.admitted:
+            self.lastAdmitted = view
+        else:
+            self.lastAdmitted = None
+            request.policy, _, reason = decision.reason.partition(": ")
+            request.reject(reason)
+            request.charge = tuple(
+                decision.delaySeconds if name == request.policy else 0.0 for name in quotas.policyNames
+            )
+        return decision
 
-    def _answerLate(
-        self, header: RequestHeader, asked: Request | None, workedSeconds: float, answer: Answer | Work
-    ) -> None:
-        startedSeconds = self.factory.clock.seconds() - workedSeconds
-        self._answer(header, asked, startedSeconds, answer() if callable(answer) else answer)
+    def _charge(self, request: KafkaRequest, usage: Usage) -> float:
+        """
+        Tell the quota policies what a request took.
 
-    def _answer(self, header: RequestHeader, asked: Request | None, startedSeconds: float, answer: Answer) -> None:
+        @return: the delay that its client is given, in seconds.
         """
-        @param startedSeconds: when the work began, as if there had been no wait.
-        """
-        body = _encoded(header, answer, 0)
+        view = request.view
+        quotas, clock = self.broker.quotas, self.broker.policyClock
+        if view is None or not quotas.isLimiting:
+            return 0.0
+        request.decided = clock.hold()
+        try:
+            charge = quotas.record(view, usage)
+        finally:
+            clock.letGo()
+        request.isCounted = usage is not NOTHING
+        request.charge = charge.shares
+        request.policy = quotas.strictest(charge)
+        return charge.delaySeconds
+
+    def _answer(self, request: KafkaRequest, answer: Answer) -> None:
+        body = _encoded(request, answer, 0)
         delaySeconds = 0.0
-        if asked is not None or self.recorded is not None:
-            serviceSeconds = self.factory.clock.seconds() - startedSeconds
+        if request.view is not None:
+            responseBytes = request.responseBytes = sum(map(len, body))
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(self.factory.clock.seconds())
             isCounted = not isinstance(answer, Body) or answer.isCounted
-            delaySeconds = self._tell(asked, sum(map(len, body)), serviceSeconds, isCounted)
+            usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
+            delaySeconds = self._charge(request, usage)
             if delaySeconds > 0:
-                body = _encoded(header, answer, throttleTimeMs(delaySeconds))
-        self.respond(frame(header, body), delaySeconds)
+                body = _encoded(request, answer, throttleTimeMs(delaySeconds))
+        self.respond(frame(request.header, body), delaySeconds)
 
-    def _respond(self, header: RequestHeader, answer: Answer, delaySeconds: float) -> None:
-        self.respond(frame(header, _encoded(header, answer, throttleTimeMs(delaySeconds))), delaySeconds)
+    def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:
+        body = _encoded(request, answer, throttleTimeMs(delaySeconds))
+        request.responseBytes = sum(map(len, body))
+        self.respond(frame(request.header, body), delaySeconds)
 
-    def _unpark(self, result: Any, parked: ILease) -> Any:
-        self._parked = None
-        parked.release()
-        if self.recorded is not None:
-            self.recorded.unparks()
-        return result
+    def _parkUntil(self, answer: Deferred[Any], charge: ILease) -> None:
+        request = self.request
+        assert request is not None
+        self._parked = answer
+        self.park()
+
+        def resume(result: Any) -> Any:
+            self._parked = None
+            charge.release()
+            request.resume(self.factory.clock.seconds())
+            return result
+
+        answer.addBoth(resume)
 
     def _cancelParked(self) -> None:
         parked, self._parked = self._parked, None
@@ -428,62 +433,52 @@ class KafkaConnection(AdmittedProtocol):
             self.close("its request could not be answered")
         self.finish()
 
-    def _produce(self, header: RequestHeader, buffer: memoryview) -> None:
-        clock, policies = self.factory.clock, self.broker.quotas
-        startedSeconds = clock.seconds()
-        request = parseProduce(buffer, header.bodyOffset, header.apiVersion)
-        acks, timeoutSeconds = request.acks, max(request.timeoutMs, 0) / 1000
-        delaySeconds = 0.0
-        asked = None
-        recorded = self.recorded
-        identities: Sequence[int] = ()
-        results: list[PartitionResult] | None = None
-        if policies.isLimiting or recorded is not None:
-            identities = produce.identities(request)
-        if recorded is not None:
-            recorded.produces(request, identities)
-        if policies.isLimiting:
-            asked = self._asked("Produce", header, len(buffer), identities)
-            assert asked is not None
-            decision = self._decideProduce(asked, request)
-            if not decision.admitted:
-                self.askedLast = None
-                results = produce.refused(request, decision)
-                delaySeconds = decision.delaySeconds
-        if results is None:
-            results = produce.append(self.broker, request, self.principal)
-            if asked is not None or recorded is not None:
-                # There is no response yet.
-                delaySeconds = self._tell(asked, 0, clock.seconds() - startedSeconds)
+    def _produce(self, request: KafkaRequest) -> None:
+        header = request.header
+        produced = parseProduce(request.frame, header.bodyOffset, header.apiVersion)
+        request.kind = "Produce"
+        request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
+        decision = self._admitProduce(request, produced)
+        if decision.admitted:
+            request.results = produce.append(self.broker, produced, self.principal)
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(self.factory.clock.seconds())
+            # There is no response yet.
+            delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds))
+        else:
+            request.results = produce.refused(produced, decision)
+            delaySeconds = decision.delaySeconds
+        acks = produced.acks
         # A slice that lives on would keep the buffer from being used again.
-        del request
+        del produced
         self.releaseRequest()
         if acks == 0:
-            if recorded is not None:
-                recorded.answersNothing()
-            self._produceUnacknowledged(results, delaySeconds)
-            return
-        if recorded is not None:
-            recorded.leaves()
-        # The next request may be read: what is appended together is committed together.
-        self._producing.add(header, results, acks == ALL, timeoutSeconds, delaySeconds, recorded)
-        self.finish(delaySeconds)
+            self._produceUnacknowledged(request, delaySeconds)
+        else:
+            # The next request may be read: what is appended together is committed together.
+            self._produced.add(request, acks == ALL, delaySeconds)
+            self.finish(delaySeconds)
 
-    def _decideProduce(self, asked: Request, request: ProduceRequest) -> Decision:
-        decision = self.askPolicies(asked)
+    def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
+        identities: Sequence[int] = ()
+        if self._isWanted:
+            identities = request.identities = produce.identities(produced)
+            if identities:
+                request.producerEpoch = _epochIn(produced)
+        decision = self._admit(request, Refusal.ERROR, identities)
         if not decision.admitted:
             if self._gap is None:
                 self._gap = Gap()
-            self._gap.begin(request)
-        elif self._gap is not None and self._gap.isBefore(request):
-            if self.recorded is not None:
-                self.recorded.rejects(BEHIND.reason)
+            self._gap.begin(produced)
+        elif self._gap is not None and self._gap.isBefore(produced):
+            request.reject(BEHIND.reason)
+            request.decided = None
             return BEHIND
         return decision
 
-    def _produceUnacknowledged(self, results: Sequence[PartitionResult], delaySeconds: float) -> None:
+    def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:
+        self.answering(request, 0.0)
         self.finish(delaySeconds)
-        refused = next((result for result in results if result.errorCode), None)
+        refused = next((result for result in request.results if result.errorCode), None)
         if refused is not None:
             # There is no response to say it in; closing makes the client look again.
             self.close(
@@ -504,3 +499,13 @@ class KafkaConnection(AdmittedProtocol):
                 self.finish()
             else:
                 self.workAgain()
+
+
+def _epochIn(produced: ProduceRequest) -> int:
+    """
+    The epoch of the first producer in a request that has one.
+    """
+    for _, _, records in produced.partitions:
+        if records and producerIdOf(records) >= 0:
+            return readHeader(records).producerEpoch
+    return UNKNOWN

@@ -5,17 +5,19 @@ The connections of one server, and how many there may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from attrs import asdict, frozen
+from twisted.internet import protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
-from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from ..gate import Gate
+from ..request import ServerRequest
 from .hangup import HangUpWatch
 from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, hostOf, peerName
 
@@ -53,7 +55,33 @@ class ConnectionLimits:
                 raise ValueError(f"{name}={value!r}: write a number, {'more than 0' if isPositive else '0 or more'}")
 
 
-class RefusedProtocol(Protocol):
+class Observer(Protocol):
+    """
+    Who wants to know what became of connections and requests.  Nobody asks it
+    anything, and what it is told is over.
+    """
+
+    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+        """
+        C{connection} is open; nothing has come on it yet.
+        """
+
+    def requestOver(self, request: ServerRequest) -> None:
+        """
+        A request is over, however that came about.
+        """
+
+    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+        """
+        C{connection} is gone.  Of its requests only one that was being worked on
+        at that moment may still come to its end.
+
+        @param reason: as Twisted gives it; why we closed it, if we did, is the
+            connection's C{whyClosed}.
+        """
+
+
+class RefusedProtocol(protocol.Protocol):
     """
     A connection too many.  A protocol of its own because a TLS factory cannot
     be told L{None}.
@@ -68,7 +96,7 @@ class RefusedProtocol(Protocol):
         self.transport.abortConnection()
 
 
-class AdmittedFactory(ServerFactory):
+class AdmittedFactory(protocol.ServerFactory):
     """
     Makes L{AdmittedProtocol}s, and keeps their number and idleness in bounds.
 
@@ -77,6 +105,7 @@ class AdmittedFactory(ServerFactory):
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar connections: the open connections, oldest first.
+    @ivar observers: who is told of connections and of requests that are over.
     @ivar refusedConnections: how many were too many, and closed at once.
     @ivar requestCount: how many requests have been read so far.
     @ivar requestBytes: how many bytes these had, their length prefixes left out.
@@ -87,24 +116,25 @@ class AdmittedFactory(ServerFactory):
 
     def __init__(
         self,
-        protocol: Callable[[], AdmittedProtocol],
+        makeConnection: Callable[[], AdmittedProtocol],
         gate: Gate,
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
         limits: ConnectionLimits | None = None,
     ) -> None:
         """
-        @param protocol: makes the protocol of a new connection.
+        @param makeConnection: makes the protocol of a new connection.
         """
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch
         self.limits = ConnectionLimits() if limits is None else limits
         self.connections: dict[AdmittedProtocol, None] = {}
+        self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
         self.requestCount = 0
         self.requestBytes = 0
-        self._makeProtocol = protocol
+        self._makeProtocol = makeConnection
         self._perAddress: dict[str, int] = {}
         self._ports: list[IListeningPort] = []
         self._servesTLS = False
@@ -166,7 +196,7 @@ class AdmittedFactory(ServerFactory):
             connection.closeReason = connection.closeReason or "the server stops"
             connection.abortConnection()
 
-    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+    def buildProtocol(self, addr: IAddress | None) -> protocol.Protocol:
         """
         A protocol for a connection from C{addr}, or one that closes it because
         there are too many.
@@ -176,9 +206,9 @@ class AdmittedFactory(ServerFactory):
             self.refusedConnections += 1
             self._logRefusal(peerName(addr) if addr is not None else "an unknown peer", reason)
             return RefusedProtocol()
-        protocol = self._makeProtocol()
-        protocol.factory = self
-        return protocol
+        connection = self._makeProtocol()
+        connection.factory = self
+        return connection
 
     def connected(self, connection: AdmittedProtocol) -> None:
         """

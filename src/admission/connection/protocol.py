@@ -6,7 +6,7 @@ request at a time; responses out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableDescriptor, ISSLTransport, ITCPTransport
@@ -14,6 +14,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from ..interfaces import CONNECTIONS, ILease
+from ..request import ServerRequest
 from .deadline import Deadline
 from .framing import Framer, FrameRefused
 from .hangup import filenoOf, unreadBytes
@@ -35,6 +36,9 @@ _MAPPED = "::ffff:"
 """How IPv6 writes addresses of IPv4."""
 
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
+
+HUNG_UP = "the client hung up"
+FAILED = "its request could not be answered"
 
 
 def peerName(address: IAddress) -> str:
@@ -66,7 +70,16 @@ class AdmittedProtocol(Protocol):
     after that.
 
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
+    @cvar makeRequest: makes a request of one whose length has been read, given
+        what L{ServerRequest} is given.
     @ivar factory: the L{AdmittedFactory} that made it.
+    @ivar request: the request that is read or worked on, if there is one.
+    @ivar requestCount: how many requests have come, those included that were refused.
+    @ivar connectionId: its number among those that observers were told of; zero
+        if nobody wants to know.
+    @ivar openedSeconds: when it was opened, in seconds of the factory's clock.
+    @ivar listener: the port that it came by, as the operator describes it.
+    @ivar principal: who is at the other end, as far as that is known.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
     @ivar mute: why it is not read, if it is not.
@@ -80,21 +93,27 @@ class AdmittedProtocol(Protocol):
     factory: AdmittedFactory
     transport: Any
     headBytes = 0
+    makeRequest: Callable[..., ServerRequest] = ServerRequest
 
     peer = host = ""
+    request: ServerRequest | None = None
+    requestCount = 0
+    connectionId = 0
+    listener = ""
+    principal: str | None = None
     isTLS = False
     hasPeerGone = False
     isDraining = False
     isClosing = False
     isLost = False
-    lastActiveSeconds = 0.0
+    openedSeconds = lastActiveSeconds = 0.0
     throttledUntilSeconds = 0.0
     closeReason: str | None = None
 
     _isRunning = False
     _hasTurn = False
     _hasFarewell = False
-    _lease: ILease | None = None
+    _openRequests = 0
     _openCharge: ILease | None = None
     _bufferCharge: ILease | None = None
     _body: ILease | None = None
@@ -105,11 +124,12 @@ class AdmittedProtocol(Protocol):
 
     # What a subclass says
 
-    def requestReceived(self, lease: ILease) -> None:
+    def requestReceived(self, request: Any) -> None:
         """
-        A whole request is in C{lease.buffer}.  The connection owns the lease
-        and releases it when the request is over; call L{releaseRequest} to be
-        rid of it earlier.
+        A whole request is there, in C{request.frame}.  Its memory is released
+        when it is over; call L{releaseRequest} to be rid of it earlier.
+
+        @param request: what C{makeRequest} made.
 
         Whatever this raises is logged, and closes the connection.
         """
@@ -127,13 +147,17 @@ class AdmittedProtocol(Protocol):
             return f"a frame of {sizeBytes} bytes was announced, and the largest allowed is {largestBytes}"
         return None
 
-    def frameRefused(self, reason: str) -> None:
+    def requestsAbandoned(self) -> None:
         """
-        A frame is not read, and so nothing behind it can be: close.
+        The connection is lost: end what waits on behalf of the client.
+        """
 
-        @param reason: why, in words.
+    @property
+    def whyClosed(self) -> str | None:
         """
-        self.close(reason)
+        Why we close it, as far as that may be recorded.
+        """
+        return self.closeReason
 
     def peerGone(self) -> None:
         """
@@ -164,8 +188,23 @@ class AdmittedProtocol(Protocol):
         Answer the request: send C{parts}, and read the next request, after
         C{delaySeconds} if the client is over its quota.
         """
+        request = self.request
+        if request is not None and request.answered is None:
+            self.answering(request, delaySeconds)
         self.send(parts)
         self.finish(delaySeconds)
+
+    def answering(self, request: ServerRequest, delaySeconds: float) -> None:
+        """
+        The answer to C{request} is about to be handed over, or would be if the
+        client still got it.
+
+        @param delaySeconds: the delay that the client is told.
+        """
+        if self.isLost or self.isClosing:
+            request.expire(self.whyExpired)
+        else:
+            request.answer(self.factory.clock.seconds(), delaySeconds)
 
     def send(self, parts: Sequence[bytes]) -> None:
         """
@@ -180,7 +219,9 @@ class AdmittedProtocol(Protocol):
         """
         The request is over, answered or not.
         """
-        self.releaseRequest()
+        request, self.request = self.request, None
+        if request is not None:
+            self.requestOver(request)
         self._endTurn()
         if self.isLost or self.isClosing:
             return
@@ -211,17 +252,49 @@ class AdmittedProtocol(Protocol):
         The request will be answered later, and until then nothing works on it:
         give back its memory and its turn.
         """
-        self.releaseRequest()
+        request = self.request
+        assert request is not None
+        now = self.factory.clock.seconds()
+        request.release(now)
+        request.park(now)
         self._endTurn()
+
+    def leave(self) -> ServerRequest:
+        """
+        The request is parked, and whoever it is returned to answers it and calls
+        L{requestOver}; the connection goes on to others.
+        """
+        request = self.request
+        assert request is not None
+        self.park()
+        self.request = None
+        return request
+
+    def requestOver(self, request: ServerRequest) -> None:
+        """
+        Nothing is left to do for C{request}: tell whoever wants to know.
+        """
+        self._openRequests -= 1
+        if request.answered is None and request.rejectReason is None and request.expireReason is None:
+            request.expire(self.whyExpired)
+        request.end(self.factory.clock.seconds())
+        for observer in self.factory.observers:
+            observer.requestOver(request)
+
+    @property
+    def whyExpired(self) -> str:
+        """
+        Why a request that is not answered is not.
+        """
+        return self.whyClosed or (HUNG_UP if self.isLost or self.hasPeerGone else FAILED)
 
     def releaseRequest(self) -> None:
         """
         Give back the request's memory, if that has not been done.
         """
-        lease = self._lease
-        if lease is not None:
-            self._lease = None
-            lease.release()
+        request = self.request
+        if request is not None and request.lease is not None:
+            request.release(self.factory.clock.seconds())
 
     def workAgain(self) -> None:
         """
@@ -230,7 +303,7 @@ class AdmittedProtocol(Protocol):
         """
         self._isRunning = True
         try:
-            self._work()
+            self._work(self.factory.clock.seconds())
         finally:
             self._isRunning = False
         self._run()
@@ -332,11 +405,11 @@ class AdmittedProtocol(Protocol):
         self.host = hostOf(address)
         self.isTLS = ISSLTransport.providedBy(transport)
         self._farewellBytes = _LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0
-        self.framer = Framer(self._allocate, self.refuseFrame, self.headBytes)
+        self.framer = Framer(self._allocate, self._announced, self.headBytes)
         self.mute = Mute(transport, clock.seconds, self._hasBuffered, self._muteChanged)
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
         self._sendDeadline = Deadline(clock, self._sendingStopped)
-        self.lastActiveSeconds = clock.seconds()
+        self.openedSeconds = self.lastActiveSeconds = clock.seconds()
         if ITCPTransport.providedBy(transport):
             try:
                 transport.setTcpNoDelay(True)
@@ -348,6 +421,8 @@ class AdmittedProtocol(Protocol):
             TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES, CONNECTIONS
         )
         factory.connected(self)
+        for observer in factory.observers:
+            observer.connectionOpened(self)
         Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:
@@ -389,6 +464,14 @@ class AdmittedProtocol(Protocol):
         self._openCharge = self._bufferCharge = None
         if not self._hasTurn:
             self.releaseRequest()
+        self.requestsAbandoned()
+        request = self.request
+        if request is not None and not request.isWorkedOn:
+            self.request = None
+            request.expire(self.whyExpired)
+            self.requestOver(request)
+        for observer in self.factory.observers:
+            observer.connectionClosed(self, reason)
         self.factory.disconnected(self)
 
     # What the gate calls
@@ -404,6 +487,8 @@ class AdmittedProtocol(Protocol):
         """
         The memory is there.
         """
+        if self.request is not None:
+            self.request.granted = self.factory.clock.seconds()
         self.framer.grant(lease)
         self.unmuteFor(MEMORY)
 
@@ -435,7 +520,7 @@ class AdmittedProtocol(Protocol):
         parsed, requests that are read or worked on, and unsent responses.
         """
         heldBytes = self.framer.bufferedBytes + self.responses.heldBytes
-        for lease in (self._openCharge, self.framer.lease, self._lease):
+        for lease in (self._openCharge, self.framer.lease, self._requestLease):
             if lease is not None:
                 heldBytes += lease.sizeBytes
         return heldBytes
@@ -446,7 +531,7 @@ class AdmittedProtocol(Protocol):
         The part of L{heldBytes} that requests have: the one that is being read
         and the one that is worked on.
         """
-        return sum(lease.sizeBytes for lease in (self.framer.lease, self._lease) if lease is not None)
+        return sum(lease.sizeBytes for lease in (self.framer.lease, self._requestLease) if lease is not None)
 
     @property
     def isThrottled(self) -> bool:
@@ -472,7 +557,7 @@ class AdmittedProtocol(Protocol):
                     break
                 self._begin(lease)
         except FrameRefused as refusal:
-            self.frameRefused(str(refusal))
+            self._frameRefused(str(refusal))
         except Exception:
             self.factory.log.failure("reading from {peer} failed", peer=self.peer)
             self.close("what it sent could not be read")
@@ -485,28 +570,69 @@ class AdmittedProtocol(Protocol):
         self._watchBody()
         self.mute.settle()
 
+    def _frameRefused(self, reason: str) -> None:
+        """
+        A frame is not read, and so nothing behind it can be: close.
+        """
+        # A length that is negative is refused before there is a request.
+        request = self.request or self.requestArrived(0)
+        self.request = None
+        request.reject(reason)
+        self.requestOver(request)
+        self.close(reason)
+
+    @property
+    def _requestLease(self) -> ILease | None:
+        return None if self.request is None else self.request.lease
+
+    def _announced(self, sizeBytes: int, head: bytes) -> str | None:
+        if self.request is None:
+            self.requestArrived(sizeBytes)
+        return self.refuseFrame(sizeBytes, head)
+
+    def requestArrived(self, sizeBytes: int) -> ServerRequest:
+        """
+        The length of a request has been read.
+        """
+        factory = self.factory
+        self.requestCount += 1
+        self._openRequests += 1
+        request = self.request = self.makeRequest(
+            self, sizeBytes, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
+        )
+        return request
+
     def _allocate(self, sizeBytes: int) -> ILease | None:
+        request = self.request
+        assert request is not None
+        request.asked = self.factory.clock.seconds()
         lease = self.factory.gate.tryAllocate(self, sizeBytes)
         if lease is None:
             self.mute.add(MEMORY)
+        else:
+            request.granted = request.asked
         return lease
 
     def _begin(self, lease: ILease) -> None:
-        self._lease = lease
+        request = self.request
+        assert request is not None
+        request.lease = lease
+        now = request.complete = self.factory.clock.seconds()
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
         self.mute.add(REQUEST, self.lastActiveSeconds)
         if self.factory.gate.tryBegin(self):
             self._hasTurn = True
-            self._work()
+            self._work(now)
         else:
             self.mute.add(REQUESTS)
 
-    def _work(self) -> None:
-        lease = self._lease
-        assert lease is not None
+    def _work(self, now: float) -> None:
+        request = self.request
+        assert request is not None
+        request.begin(now)
         try:
-            self.requestReceived(lease)
+            self.requestReceived(request)
             return
         except Exception:
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)

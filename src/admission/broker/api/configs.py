@@ -10,7 +10,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from ..broker import Broker, Call
+from ..broker import Broker
+from ..kafkarequest import KafkaRequest
 from ..log.interface import InvalidTopicConfig, LogRefusal
 from ..settings import PROPERTIES
 from .refusals import Refused, errorOf, repeated
@@ -27,13 +28,13 @@ _SET = 0
 _DELETE = 1
 
 
-def describeConfigs(broker: Broker, call: Call) -> Mapping[str, Any]:
+def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     The settings of topics and of the broker.
     """
     results = []
-    duplicates = _repeatedResources(call)
-    for resource in call.request.resources:
+    duplicates = _repeatedResources(request)
+    for resource in request.entity.resources:
         result: dict[str, Any] = {
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
@@ -59,13 +60,13 @@ def describeConfigs(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"results": results}
 
 
-def incrementalAlterConfigs(broker: Broker, call: Call) -> Mapping[str, Any]:
+def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Change settings of topics, all those of one topic or none.
     """
     responses = []
-    duplicates = _repeatedResources(call)
-    for resource in call.request.resources:
+    duplicates = _repeatedResources(request)
+    for resource in request.entity.resources:
         response: dict[str, Any] = {
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
@@ -78,7 +79,7 @@ def incrementalAlterConfigs(broker: Broker, call: Call) -> Mapping[str, Any]:
                 )
             name = resource.resource_name
             configs = checkConfigs(_altered(broker, name, resource.configs))
-            if not call.request.validate_only:
+            if not request.entity.validate_only:
                 broker.log.setTopicConfigs(name, configs)
         except LogRefusal as refusal:
             response |= errorOf(refusal)
@@ -86,8 +87,8 @@ def incrementalAlterConfigs(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"responses": responses}
 
 
-def _repeatedResources(call: Call) -> set[tuple[int, str]]:
-    return repeated((resource.resource_type, resource.resource_name) for resource in call.request.resources)
+def _repeatedResources(request: KafkaRequest) -> set[tuple[int, str]]:
+    return repeated((resource.resource_type, resource.resource_name) for resource in request.entity.resources)
 
 
 def _checkOnce(resource: Any, duplicates: set[tuple[int, str]]) -> None:

@@ -17,7 +17,8 @@ from twisted.python.failure import Failure
 from ...interfaces import NOTHING
 from ...operations import waitFor
 from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
-from ..broker import DRAINED, Answer, Body, Broker, Call, Work
+from ..broker import DRAINED, Answer, Body, Broker, Work
+from ..kafkarequest import KafkaRequest
 from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
 from .refusals import Refused, repeated
 from .topics import topicById
@@ -65,7 +66,7 @@ class PartitionsFetch:
     """
 
     broker: Broker
-    call: Call
+    request: KafkaRequest
     minBytes: int
     maxBytes: int
     wanted: Mapping[Partition, Wanted]
@@ -102,8 +103,8 @@ class PartitionsFetch:
         The response after a wait, during which the client may have used its
         quota up elsewhere.
         """
-        budgetBytes = budgetOf(self.broker, self.call)
-        return nothing(self.call) if budgetBytes == 0 else self.read(budgetBytes)
+        budgetBytes = budgetOf(self.broker, self.request)
+        return nothing(self.request) if budgetBytes == 0 else self.read(budgetBytes)
 
     def read(self, budgetBytes: int | None) -> Body:
         """
@@ -128,7 +129,7 @@ class PartitionsFetch:
                     remainingBytes -= sizeBytes
                 partitions.append(fetched)
             topics.append(FetchedTopic(name, topicId, partitions))
-        return _body(self.call, 0, topics)
+        return _body(self.request, 0, topics)
 
     def _readPartition(self, wanted: Wanted, remainingBytes: int, isFirst: bool) -> FetchedPartition:
         partition = wanted.partition
@@ -150,7 +151,7 @@ class PartitionsFetch:
         )
 
 
-def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
+def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     Read records; wait for them, up to the client's C{max_wait}, if there are
     fewer than it wants.  Fetch sessions are declined.
@@ -159,63 +160,63 @@ def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
     answer, which tells it to wait; an older client, which would not, waits
     here first.
     """
-    budgetBytes = budgetOf(broker, call)
+    budgetBytes = budgetOf(broker, request)
     if budgetBytes != 0:
-        return _fetch(broker, call, budgetBytes)
-    if call.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
-        return nothing(call)
-    assert call.asked is not None
-    delaySeconds = broker.quotas.record(call.asked, NOTHING).delaySeconds
+        return _fetch(broker, request, budgetBytes)
+    if request.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
+        return nothing(request)
+    assert request.view is not None
+    delaySeconds = broker.quotas.record(request.view, NOTHING).delaySeconds
     waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
     waiting.addErrback(_timeIsUp)
     # What there is by then is what the client gets: it has waited long enough.
-    return waiting.addCallback(lambda _: _partitionsFetch(broker, call, None).readLate)
+    return waiting.addCallback(lambda _: _partitionsFetch(broker, request, None).readLate)
 
 
-def budgetOf(broker: Broker, call: Call) -> int | None:
+def budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
     """
     How much the client may read now, in bytes; L{None} for any amount.
     """
-    return None if call.asked is None else broker.quotas.budgetBytes(call.asked)
+    return None if request.view is None else broker.quotas.budgetBytes(request.view)
 
 
-def nothing(call: Call) -> Body:
+def nothing(request: KafkaRequest) -> Body:
     """
     The answer to a client that is over its quota.
     """
-    return _body(call, 0, (), isCounted=False)
+    return _body(request, 0, (), isCounted=False)
 
 
-def refused(call: Call) -> Body:
+def refused(request: KafkaRequest) -> Body:
     """
     The answer to a client that a policy has refused.
     """
-    if call.apiVersion >= _FIRST_VERSION_WITH_ERROR:
-        return _body(call, ErrorCode.throttling_quota_exceeded.value, (), isCounted=False)
+    if request.apiVersion >= _FIRST_VERSION_WITH_ERROR:
+        return _body(request, ErrorCode.throttling_quota_exceeded.value, (), isCounted=False)
     topics = [
         FetchedTopic(
             topic.topic,
             _NO_ID,
             [FetchedPartition(each.partition, ErrorCode.throttling_quota_exceeded.value) for each in topic.partitions],
         )
-        for topic in call.request.topics
+        for topic in request.entity.topics
     ]
-    return _body(call, 0, topics, isCounted=False)
+    return _body(request, 0, topics, isCounted=False)
 
 
-def _body(call: Call, errorCode: int, topics: Sequence[FetchedTopic], isCounted: bool = True) -> Body:
+def _body(request: KafkaRequest, errorCode: int, topics: Sequence[FetchedTopic], isCounted: bool = True) -> Body:
     return Body(
-        lambda throttleTimeMs: encodeFetchResponse(call.apiVersion, throttleTimeMs, errorCode, _NO_SESSION, topics),
+        lambda throttleTimeMs: encodeFetchResponse(request.apiVersion, throttleTimeMs, errorCode, _NO_SESSION, topics),
         isCounted,
     )
 
 
-def _fetch(broker: Broker, call: Call, budgetBytes: int | None) -> Answer | Deferred[Answer | Work]:
-    request = call.request
-    if getattr(request, "session_id", _NO_SESSION) != _NO_SESSION:
-        return _body(call, ErrorCode.fetch_session_id_not_found.value, ())
-    partitionsFetch = _partitionsFetch(broker, call, budgetBytes)
-    waitSeconds = request.max_wait.total_seconds()
+def _fetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> Answer | Deferred[Answer | Work]:
+    entity = request.entity
+    if getattr(entity, "session_id", _NO_SESSION) != _NO_SESSION:
+        return _body(request, ErrorCode.fetch_session_id_not_found.value, ())
+    partitionsFetch = _partitionsFetch(broker, request, budgetBytes)
+    waitSeconds = entity.max_wait.total_seconds()
     if waitSeconds <= 0 or partitionsFetch.isSatisfied():
         return partitionsFetch.read(budgetBytes)
     waiting = waitFor(broker.purgatory, partitionsFetch.wanted or (DRAINED,), partitionsFetch.isSatisfied, waitSeconds)
@@ -223,19 +224,19 @@ def _fetch(broker: Broker, call: Call, budgetBytes: int | None) -> Answer | Defe
     return waiting.addCallback(lambda _: partitionsFetch.readLate)
 
 
-def _partitionsFetch(broker: Broker, call: Call, budgetBytes: int | None) -> PartitionsFetch:
-    request = call.request
+def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> PartitionsFetch:
+    entity = request.entity
     wanted: dict[Partition, Wanted] = {}
-    topics = [_lookUp(broker, topic, wanted) for topic in request.topics]
+    topics = [_lookUp(broker, topic, wanted) for topic in entity.topics]
     hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
     mostBytes = broker.largestResponseBytes
     if budgetBytes is not None:
         mostBytes = min(mostBytes, budgetBytes)
     return PartitionsFetch(
         broker,
-        call,
-        0 if hasErrors else min(request.min_bytes, mostBytes),
-        min(request.max_bytes, broker.largestResponseBytes),
+        request,
+        0 if hasErrors else min(entity.min_bytes, mostBytes),
+        min(entity.max_bytes, broker.largestResponseBytes),
         wanted,
         topics,
     )
@@ -280,15 +281,15 @@ def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tupl
     return name, topicId or _NO_ID, asked
 
 
-def listOffsets(broker: Broker, call: Call) -> Mapping[str, Any]:
+def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     The first offset, the last, or the first at or after a time.
     """
     duplicates = repeated(
-        (topic.name, each.partition_index) for topic in call.request.topics for each in topic.partitions
+        (topic.name, each.partition_index) for topic in request.entity.topics for each in topic.partitions
     )
     topics = []
-    for topic in call.request.topics:
+    for topic in request.entity.topics:
         partitions = []
         for each in topic.partitions:
             answer: dict[str, Any] = {"partition_index": each.partition_index, "timestamp": -1, "offset": -1}

@@ -12,9 +12,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 
-from ..broker import Answer, Broker, Call, Work
+from ..broker import Answer, Broker, Work
 from ..groups.group import Group, State
 from ..groups.member import GroupRefusal
+from ..kafkarequest import KafkaRequest
 
 _FIRST_DESCRIPTION_WITH_ERROR = 6
 
@@ -22,24 +23,24 @@ _CLASSIC = "classic"
 """The one type of groups there is here (KIP-848 has others)."""
 
 
-def describeGroups(broker: Broker, call: Call) -> Mapping[str, Any]:
+def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Groups and their members.
     """
     groups = []
     # Each once: the answers are larger than the questions.
-    for groupId in dict.fromkeys(call.request.groups):
+    for groupId in dict.fromkeys(request.entity.groups):
         group = broker.groups.get(groupId)
-        groups.append(_missing(call, groupId) if group is None else _described(group))
+        groups.append(_missing(request, groupId) if group is None else _described(group))
     return {"groups": groups}
 
 
-def listGroups(broker: Broker, call: Call) -> Mapping[str, Any]:
+def listGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     All groups, or those in certain states.
     """
-    states = {state.lower() for state in getattr(call.request, "states_filter", ())}
-    types = {each.lower() for each in getattr(call.request, "types_filter", ())}
+    states = {state.lower() for state in getattr(request.entity, "states_filter", ())}
+    types = {each.lower() for each in getattr(request.entity, "types_filter", ())}
     groups = [
         {
             "group_id": group.groupId,
@@ -53,11 +54,11 @@ def listGroups(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.none, "groups": groups}
 
 
-def deleteGroups(broker: Broker, call: Call) -> Deferred[Answer | Work]:
+def deleteGroups(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     Remove groups that have no members, with their offsets.
     """
-    groupIds = list(dict.fromkeys(call.request.groups_names))
+    groupIds = list(dict.fromkeys(request.entity.groups_names))
     deleting = [maybeDeferred(broker.groups.delete, groupId) for groupId in groupIds]
 
     def answered(results: Any) -> Answer:
@@ -75,9 +76,9 @@ def _errorOf(error: Exception) -> ErrorCode:
     return error.errorCode if isinstance(error, GroupRefusal) else ErrorCode.unknown_server_error
 
 
-def _missing(call: Call, groupId: str) -> dict[str, Any]:
+def _missing(request: KafkaRequest, groupId: str) -> dict[str, Any]:
     described: dict[str, Any] = {"group_id": groupId, "group_state": State.DEAD.value}
-    if call.apiVersion >= _FIRST_DESCRIPTION_WITH_ERROR:
+    if request.apiVersion >= _FIRST_DESCRIPTION_WITH_ERROR:
         described["error_code"] = ErrorCode.group_id_not_found
         described["error_message"] = f"there is no group {groupId!r:.300}"
     return described

@@ -12,80 +12,81 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from ..broker import Answer, Broker, Call, Work
+from ..broker import Answer, Broker, Work
 from ..groups.member import GroupRefusal, Joined, Joining, Speaker, Synced
+from ..kafkarequest import KafkaRequest
 
 _FIRST_JOIN_THAT_NEEDS_ITS_ID = 4
 _FIRST_JOIN_THAT_MAY_SKIP = 9
 _FIRST_LEAVE_OF_SEVERAL = 3
 
 
-def joinGroup(broker: Broker, call: Call) -> Deferred[Answer | Work]:
+def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     Become a member of a group, or one of its next generation.  Answered when
     all members have joined.
     """
-    request = call.request
-    sessionSeconds = request.session_timeout.total_seconds()
+    entity = request.entity
+    sessionSeconds = entity.session_timeout.total_seconds()
     # Version 0 knows one timeout for both; no time at all has been seen to make groups spin (KAFKA-8653).
-    rebalanceSeconds = request.rebalance_timeout.total_seconds() if hasattr(request, "rebalance_timeout") else -1.0
+    rebalanceSeconds = entity.rebalance_timeout.total_seconds() if hasattr(entity, "rebalance_timeout") else -1.0
     joining = Joining(
-        groupId=request.group_id,
-        memberId=request.member_id,
-        instanceId=getattr(request, "group_instance_id", None),
-        clientId=call.clientId,
-        host=call.host,
-        connection=call.connection,
+        groupId=entity.group_id,
+        memberId=entity.member_id,
+        instanceId=getattr(entity, "group_instance_id", None),
+        clientId=request.clientId,
+        host=request.host,
+        connection=request.connection,
         sessionSeconds=sessionSeconds,
         rebalanceSeconds=rebalanceSeconds if rebalanceSeconds > 0 else sessionSeconds,
-        protocolType=request.protocol_type,
-        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
-        mustKnowItsId=call.apiVersion >= _FIRST_JOIN_THAT_NEEDS_ITS_ID,
-        maySkipAssignment=call.apiVersion >= _FIRST_JOIN_THAT_MAY_SKIP,
+        protocolType=entity.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in entity.protocols),
+        mustKnowItsId=request.apiVersion >= _FIRST_JOIN_THAT_NEEDS_ITS_ID,
+        maySkipAssignment=request.apiVersion >= _FIRST_JOIN_THAT_MAY_SKIP,
     )
     return maybeDeferred(broker.groups.join, joining).addCallbacks(_joined, _refused)
 
 
-def syncGroup(broker: Broker, call: Call) -> Deferred[Answer | Work]:
+def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     Say, as the leader, who gets what, and get one's own.  Answered when the
     leader has said it.
     """
-    request = call.request
+    entity = request.entity
     syncing = maybeDeferred(
         broker.groups.sync,
-        speakerOf(call, request.generation_id),
-        {each.member_id: each.assignment for each in request.assignments},
-        getattr(request, "protocol_type", None),
-        getattr(request, "protocol_name", None),
+        speakerOf(request, entity.generation_id),
+        {each.member_id: each.assignment for each in entity.assignments},
+        getattr(entity, "protocol_type", None),
+        getattr(entity, "protocol_name", None),
     )
     return syncing.addCallbacks(_synced, _refused)
 
 
-def heartbeat(broker: Broker, call: Call) -> Mapping[str, Any]:
+def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Be heard of, and hear whether to join again.
     """
     try:
-        broker.groups.heartbeat(speakerOf(call, call.request.generation_id))
+        broker.groups.heartbeat(speakerOf(request, request.entity.generation_id))
     except GroupRefusal as refusal:
         return {"error_code": refusal.errorCode}
     return {"error_code": ErrorCode.none}
 
 
-def leaveGroup(broker: Broker, call: Call) -> Mapping[str, Any]:
+def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Be a member no longer; or have others be none.
     """
-    request = call.request
-    isOfSeveral = call.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
+    entity = request.entity
+    isOfSeveral = request.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
     if isOfSeveral:
         # Each once: the answer repeats the names.
-        leaving = list(dict.fromkeys((each.member_id, each.group_instance_id) for each in request.members))
+        leaving = list(dict.fromkeys((each.member_id, each.group_instance_id) for each in entity.members))
     else:
-        leaving = [(request.member_id, None)]
+        leaving = [(entity.member_id, None)]
     try:
-        errorCodes = broker.groups.leave(request.group_id, leaving)
+        errorCodes = broker.groups.leave(entity.group_id, leaving)
     except GroupRefusal as refusal:
         return {"error_code": refusal.errorCode, "members": ()}
     if not isOfSeveral:
@@ -97,17 +98,17 @@ def leaveGroup(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.none, "members": members}
 
 
-def speakerOf(call: Call, generation: int) -> Speaker:
+def speakerOf(request: KafkaRequest, generation: int) -> Speaker:
     """
     Who sends a request, as one who may be a member.
     """
-    request = call.request
+    entity = request.entity
     return Speaker(
-        groupId=request.group_id,
+        groupId=entity.group_id,
         generation=generation,
-        memberId=request.member_id,
-        instanceId=getattr(request, "group_instance_id", None),
-        connection=call.connection,
+        memberId=entity.member_id,
+        instanceId=getattr(entity, "group_instance_id", None),
+        connection=request.connection,
     )
 
 

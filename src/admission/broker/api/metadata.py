@@ -13,7 +13,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from ...wire.versions import advertised
-from ..broker import Broker, Call
+from ..broker import Broker
+from ..kafkarequest import KafkaRequest
 from ..log.interface import LEADER_EPOCH, LogRefusal, Topic, UnknownTopic
 from .topics import createTopic, topicById
 
@@ -24,39 +25,39 @@ _CONTROLLERS = 2
 _FIRST_VERSION_WITHOUT_NAME = 12
 
 
-def apiVersions(broker: Broker, call: Call) -> Mapping[str, Any]:
+def apiVersions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     What the broker speaks.
     """
     return {"api_keys": advertised()}
 
 
-def metadata(broker: Broker, call: Call) -> Mapping[str, Any]:
+def metadata(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     The broker and its topics; those that are asked for and do not exist are
     created if the settings and the client allow it.
     """
-    request = call.request
-    wanted = request.topics
-    if wanted is None or (call.apiVersion == 0 and not wanted):
+    entity = request.entity
+    wanted = entity.topics
+    if wanted is None or (request.apiVersion == 0 and not wanted):
         topics = [_described(broker, topic) for topic in broker.log.topics.values()]
     else:
         # Each once, or a small request could ask for a huge response.
         asked = dict.fromkeys((each.name, None if each.name is not None else each.topic_id) for each in wanted)
-        topics = [_lookUp(broker, call, name, topicId) for name, topicId in asked]
+        topics = [_lookUp(broker, request, name, topicId) for name, topicId in asked]
     return {
-        "brokers": [_brokerAt(broker, call)],
+        "brokers": [_brokerAt(broker, request)],
         "cluster_id": broker.clusterId,
         "controller_id": broker.nodeId,
         "topics": topics,
     }
 
 
-def describeCluster(broker: Broker, call: Call) -> Mapping[str, Any]:
+def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     The cluster, which is this broker.
     """
-    endpointType = getattr(call.request, "endpoint_type", _BROKERS)
+    endpointType = getattr(request.entity, "endpoint_type", _BROKERS)
     if endpointType != _BROKERS:
         isKnown = endpointType == _CONTROLLERS
         errorCode = ErrorCode.mismatched_endpoint_type if isKnown else ErrorCode.unsupported_endpoint_type
@@ -68,7 +69,7 @@ def describeCluster(broker: Broker, call: Call) -> Mapping[str, Any]:
             "controller_id": -1,
             "brokers": [],
         }
-    address = _brokerAt(broker, call)
+    address = _brokerAt(broker, request)
     return {
         "endpoint_type": _BROKERS,
         "cluster_id": broker.clusterId,
@@ -77,14 +78,14 @@ def describeCluster(broker: Broker, call: Call) -> Mapping[str, Any]:
     }
 
 
-def findCoordinator(broker: Broker, call: Call) -> Mapping[str, Any]:
+def findCoordinator(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Who coordinates a group: this broker, always.
     """
-    request = call.request
-    keys = request.coordinator_keys if hasattr(request, "coordinator_keys") else [request.key]
-    if getattr(request, "key_type", _GROUP) == _GROUP:
-        found = {**_brokerAt(broker, call), "error_code": 0, "error_message": None}
+    entity = request.entity
+    keys = entity.coordinator_keys if hasattr(entity, "coordinator_keys") else [entity.key]
+    if getattr(entity, "key_type", _GROUP) == _GROUP:
+        found = {**_brokerAt(broker, request), "error_code": 0, "error_message": None}
     else:
         found = {
             "node_id": -1,
@@ -96,29 +97,29 @@ def findCoordinator(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {**found, "coordinators": [{**found, "key": key} for key in keys]}
 
 
-def _brokerAt(broker: Broker, call: Call) -> dict[str, Any]:
-    return {"node_id": broker.nodeId, "host": call.advertised.host, "port": call.advertised.port, "rack": None}
+def _brokerAt(broker: Broker, request: KafkaRequest) -> dict[str, Any]:
+    return {"node_id": broker.nodeId, "host": request.advertised.host, "port": request.advertised.port, "rack": None}
 
 
-def _lookUp(broker: Broker, call: Call, name: str | None, topicId: UUID | None) -> dict[str, Any]:
+def _lookUp(broker: Broker, request: KafkaRequest, name: str | None, topicId: UUID | None) -> dict[str, Any]:
     missing: dict[str, Any] = {"name": name, "topic_id": topicId, "partitions": []}
     try:
         if name is None:
-            if call.apiVersion < _FIRST_VERSION_WITHOUT_NAME:
+            if request.apiVersion < _FIRST_VERSION_WITHOUT_NAME:
                 missing["name"] = ""
             return _described(broker, topicById(broker, topicId))
         try:
             return _described(broker, broker.log.topic(name))
         except UnknownTopic:
-            if not _mayCreate(broker, call):
+            if not _mayCreate(broker, request):
                 raise
         return _described(broker, createTopic(broker, name, broker.settings.numPartitions, {}))
     except LogRefusal as refusal:
         return {**missing, "error_code": refusal.errorCode}
 
 
-def _mayCreate(broker: Broker, call: Call) -> bool:
-    return broker.settings.autoCreateTopicsEnable and getattr(call.request, "allow_auto_topic_creation", True)
+def _mayCreate(broker: Broker, request: KafkaRequest) -> bool:
+    return broker.settings.autoCreateTopicsEnable and getattr(request.entity, "allow_auto_topic_creation", True)
 
 
 def _described(broker: Broker, topic: Topic) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from ..broker import Answer, Broker, Call, Work
+from ..broker import Answer, Broker, Work
 from ..groups.group import Group, Offset
 from ..groups.subscription import CONSUMERS, subscribedTopics
+from ..kafkarequest import KafkaRequest
 from ..log.interface import LogRefusal, Partition
 from .fetch import partitionIn
 from .groups import refusalOf, speakerOf
@@ -23,14 +24,14 @@ _FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": ErrorCode.none}
 
 
-def offsetCommit(broker: Broker, call: Call) -> Deferred[Answer | Work]:
+def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     Remember how far a group has read.  Answered when it would survive.
     """
-    request = call.request
+    entity = request.entity
     offsets: dict[Partition, Offset] = {}
     verdicts: list[tuple[str, list[tuple[int, ErrorCode | None]]]] = []
-    for topic in request.topics:
+    for topic in entity.topics:
         verdicts.append((topic.name, []))
         for each in topic.partitions:
             errorCode = None
@@ -60,23 +61,23 @@ def offsetCommit(broker: Broker, call: Call) -> Deferred[Answer | Work]:
         ]
         return {"topics": topics}
 
-    speaker = speakerOf(call, request.generation_id_or_member_epoch)
+    speaker = speakerOf(request, entity.generation_id_or_member_epoch)
     committing = maybeDeferred(broker.groups.commit, speaker, offsets)
     return committing.addCallbacks(
         lambda _: answered(ErrorCode.none), lambda failure: answered(refusalOf(failure).errorCode)
     )
 
 
-def offsetFetch(broker: Broker, call: Call) -> Mapping[str, Any]:
+def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     How far groups have read.  There are no transactions, so every offset is
     stable.
     """
-    request = call.request
-    if call.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
-        return {"topics": _committed(broker, request.group_id, request.topics)}
+    entity = request.entity
+    if request.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
+        return {"topics": _committed(broker, entity.group_id, entity.topics)}
     # Each group once, like each partition: the answers are larger than the questions.
-    wanted = {each.group_id: each.topics for each in request.groups}
+    wanted = {each.group_id: each.topics for each in entity.groups}
     return {
         "groups": [
             {"group_id": groupId, "topics": _committed(broker, groupId, topics)} for groupId, topics in wanted.items()
@@ -84,12 +85,12 @@ def offsetFetch(broker: Broker, call: Call) -> Mapping[str, Any]:
     }
 
 
-def offsetDelete(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
+def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     Forget how far a group has read, as far as it does not read any more.
     """
-    request = call.request
-    group = broker.groups.get(request.group_id)
+    entity = request.entity
+    group = broker.groups.get(entity.group_id)
     if group is None:
         return {"error_code": ErrorCode.group_id_not_found}
     if group.members and group.protocolType != CONSUMERS:
@@ -97,7 +98,7 @@ def offsetDelete(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]
     subscribed = subscribedTopics(group)
     topics = []
     partitions = []
-    for topic in request.topics:
+    for topic in entity.topics:
         answers = []
         for each in topic.partitions:
             errorCode = ErrorCode.none

@@ -5,7 +5,7 @@ Produce and InitProducerId.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -13,7 +13,8 @@ from kio.schema.errors import ErrorCode
 from ...interfaces import Decision
 from ...wire.batches import BatchRefused, producerIdOf, readBatch
 from ...wire.produce import PartitionResult, ProducedPartition, ProduceRequest
-from ..broker import Broker, Call
+from ..broker import Broker
+from ..kafkarequest import KafkaRequest
 from ..log.interface import LogRefusal
 from .fetch import partitionIn
 from .refusals import reasonOf
@@ -49,10 +50,10 @@ def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult
     """
     What a client is told that a policy has refused: nothing was appended.
     """
-    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.reason)
+    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.message)
 
 
-def failed(results: list[PartitionResult], error: Exception) -> list[PartitionResult]:
+def failed(results: Sequence[PartitionResult], error: Exception) -> list[PartitionResult]:
     """
     The same results when the commit has failed.
     """
@@ -66,7 +67,7 @@ def failed(results: list[PartitionResult], error: Exception) -> list[PartitionRe
     ]
 
 
-def timedOut(results: list[PartitionResult]) -> list[PartitionResult]:
+def timedOut(results: Sequence[PartitionResult]) -> list[PartitionResult]:
     """
     The same results when the disk did not take the records in time; they are
     in the log all the same, and an idempotent producer may send them again.
@@ -84,11 +85,11 @@ def timedOut(results: list[PartitionResult]) -> list[PartitionResult]:
     ]
 
 
-def initProducerId(broker: Broker, call: Call) -> Mapping[str, Any]:
+def initProducerId(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     A new producer id, never handed out before.
     """
-    if call.request.transactional_id is not None:
+    if request.entity.transactional_id is not None:
         return {"error_code": ErrorCode.invalid_request.value, "producer_id": -1, "producer_epoch": -1}
     try:
         producerId = broker.log.allocateProducerId()
@@ -97,7 +98,7 @@ def initProducerId(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"producer_id": producerId, "producer_epoch": 0}
 
 
-def refusedProducerId(call: Call) -> Mapping[str, Any]:
+def refusedProducerId(request: KafkaRequest) -> Mapping[str, Any]:
     """
     The answer to InitProducerId that a policy has refused.
     """

@@ -12,7 +12,8 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
 from ...interfaces import DEFAULT, QuotaEntity
-from ..broker import Answer, Broker, Call, Work
+from ..broker import Answer, Broker, Work
+from ..kafkarequest import KafkaRequest
 from ..limits import Alteration
 from ..log.interface import LogRefusal
 from .refusals import Refused, errorOf, repeated
@@ -25,13 +26,13 @@ _DEFAULT = 1
 _ANY = 2
 
 
-def describeClientQuotas(broker: Broker, call: Call) -> Mapping[str, Any]:
+def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     The limits of all entities that a filter lets pass, those that the broker
     was started with included.
     """
     try:
-        wanted = _wanted(call.request.components)
+        wanted = _wanted(request.entity.components)
     except Refused as refusal:
         return {**errorOf(refusal), "entries": None}
     entries = [
@@ -39,16 +40,16 @@ def describeClientQuotas(broker: Broker, call: Call) -> Mapping[str, Any]:
             "entity": _components(entity),
             "values": [{"key": name, "value": limit} for name, limit in sorted(limits.items())],
         }
-        for entity, limits in broker.limits.describe(wanted, call.request.strict)
+        for entity, limits in broker.limits.describe(wanted, request.entity.strict)
     ]
     return {"entries": entries}
 
 
-def alterClientQuotas(broker: Broker, call: Call) -> Deferred[Answer | Work]:
+def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     Change limits, all those of one entity or none.
     """
-    entries = call.request.entries
+    entries = request.entity.entries
     refusals: list[LogRefusal | None] = [None] * len(entries)
     alterations: dict[int, Alteration] = {}
     for index, entry in enumerate(entries):
@@ -77,8 +78,8 @@ def alterClientQuotas(broker: Broker, call: Call) -> Deferred[Answer | Work]:
             ]
         }
 
-    by = f"{call.principal} at {call.host}"
-    altered = broker.limits.alter(list(alterations.values()), call.request.validate_only, by)
+    by = f"{request.principal} at {request.host}"
+    altered = broker.limits.alter(list(alterations.values()), request.entity.validate_only, by)
     return altered.addCallback(answer)
 
 

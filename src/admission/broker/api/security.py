@@ -14,19 +14,19 @@ from twisted.python.failure import Failure
 from ..security.login import Authenticator, LoginRefused
 
 
-def saslHandshake(authenticator: Authenticator, request: Any) -> Deferred[Mapping[str, Any]]:
+def saslHandshake(authenticator: Authenticator, entity: Any) -> Deferred[Mapping[str, Any]]:
     """
     Choose how to log in.
     """
-    answer = authenticator.handshake(request.mechanism).addCallbacks(lambda _: {}, _refused)
+    answer = authenticator.handshake(entity.mechanism).addCallbacks(lambda _: {}, _refused)
     return answer.addCallback(lambda fields: {**fields, "mechanisms": authenticator.mechanisms})
 
 
-def saslAuthenticate(authenticator: Authenticator, request: Any) -> Deferred[Mapping[str, Any]]:
+def saslAuthenticate(authenticator: Authenticator, entity: Any) -> Deferred[Mapping[str, Any]]:
     """
     Go on with the login.  It holds for as long as the connection does.
     """
-    return authenticator.authenticate(request.auth_bytes).addCallbacks(
+    return authenticator.authenticate(entity.auth_bytes).addCallbacks(
         lambda message: {"auth_bytes": message, "session_lifetime_ms": 0}, _refused
     )
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from ..broker import Broker, Call
+from ..broker import Broker
+from ..kafkarequest import KafkaRequest
 from ..log.interface import LogRefusal, Topic, UnknownTopic
 from .refusals import Refused, errorOf, repeated
 from .topicconfigs import TOPIC_CONFIGS, checkConfigs
@@ -45,21 +46,21 @@ def topicById(broker: Broker, topicId: UUID | None) -> Topic:
     raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with id {topicId}")
 
 
-def createTopics(broker: Broker, call: Call) -> Mapping[str, Any]:
+def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Make topics, each for itself.
     """
-    request = call.request
-    duplicates = repeated(topic.name for topic in request.topics)
+    entity = request.entity
+    duplicates = repeated(topic.name for topic in entity.topics)
     answers = []
-    for topic in request.topics:
+    for topic in entity.topics:
         answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
         try:
             if topic.name in duplicates:
                 raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
             partitionCount = _partitionCount(broker, topic)
             configs = checkConfigs({config.name: config.value for config in topic.configs})
-            if request.validate_only:
+            if entity.validate_only:
                 _checkRoom(broker)
                 broker.log.checkTopic(topic.name, partitionCount, configs)
             else:
@@ -72,15 +73,15 @@ def createTopics(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"topics": answers}
 
 
-def deleteTopics(broker: Broker, call: Call) -> Mapping[str, Any]:
+def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Remove topics, by name or by id.
     """
-    request = call.request
-    if hasattr(request, "topics"):
-        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+    entity = request.entity
+    if hasattr(entity, "topics"):
+        wanted = [(topic.name, topic.topic_id) for topic in entity.topics]
     else:
-        wanted = [(name, None) for name in request.topic_names]
+        wanted = [(name, None) for name in entity.topic_names]
     duplicates = repeated(wanted)
     answers = []
     for name, topicId in wanted:
@@ -99,14 +100,14 @@ def deleteTopics(broker: Broker, call: Call) -> Mapping[str, Any]:
     return {"responses": answers}
 
 
-def createPartitions(broker: Broker, call: Call) -> Mapping[str, Any]:
+def createPartitions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     Give topics more partitions.
     """
-    request = call.request
-    duplicates = repeated(topic.name for topic in request.topics)
+    entity = request.entity
+    duplicates = repeated(topic.name for topic in entity.topics)
     answers = []
-    for topic in request.topics:
+    for topic in entity.topics:
         answer: dict[str, Any] = {"name": topic.name}
         try:
             if topic.name in duplicates:
@@ -114,7 +115,7 @@ def createPartitions(broker: Broker, call: Call) -> Mapping[str, Any]:
             broker.log.checkPartitions(topic.name, topic.count)
             if topic.assignments is not None:
                 _checkAssignments(broker, topic)
-            if not request.validate_only:
+            if not entity.validate_only:
                 broker.log.addPartitions(topic.name, topic.count)
         except LogRefusal as refusal:
             answer |= errorOf(refusal)

@@ -1,0 +1,83 @@
+# -*- test-case-name: tests.test_recording -*-
+"""
+What is recorded of a request that is over.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..metrics.events import EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
+from ..request import ServerRequest
+
+NO_MEMORY = "it waited for memory"
+OVER_QUOTA = "over its quota"
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+_Event = TypeVar("_Event", bound=RequestEvent)
+
+
+def withoutNumbers(reason: str) -> str:
+    """
+    C{reason} with an N for each number: there is room for a few thousand
+    texts, and clients could make as many out of one.
+    """
+    return _NUMBER.sub("N", reason)
+
+
+def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -> _Event:
+    """
+    What is recorded of C{request}, as far as every server knows it.
+
+    @param request: one that is over.
+    @param makeEvent: a L{RequestEvent} or what a driver has made of it.
+    """
+    ended = request.ended
+    assert ended is not None, f"{request!r} is not over"
+    connection = request.connection
+    event = makeEvent(connection.connectionId, request.arrived)
+    event.listener = connection.listener
+    event.peer = connection.host
+    event.principal = connection.principal if request.principal is None else request.principal
+    event.clientId = request.clientId
+    event.kind = request.kind
+    event.requestBytes = request.sizeBytes
+    event.responseBytes = request.responseBytes
+    event.inFlight = request.inFlight
+    event.poolAvailableBytes = request.poolAvailableBytes
+    event.poolUsedBytes = connection.factory.gate.pool.sizeBytes - request.poolAvailableBytes
+    granted, complete, begun = request.granted, request.complete, request.begun
+    if request.asked is not None:
+        event.poolWaitSeconds = (ended if granted is None else granted) - request.asked
+        if granted is not None:
+            event.poolHoldSeconds = (ended if request.released is None else request.released) - granted
+    if complete is not None:
+        event.queueSeconds = (ended if begun is None else begun) - complete
+    event.purgatoryWaitSeconds = request.parkedSeconds(ended)
+    serviceSeconds = request.serviceSeconds
+    event.serviceSeconds = request.workedSeconds(ended) if serviceSeconds is None else serviceSeconds
+    event.sentSeconds = ended
+    if request.charge is not None:
+        event.policyDelaysSeconds = request.charge
+    if request.decided is not None:
+        event.decidedSeconds = request.decided
+    if request.isCounted is not None:
+        event.isCounted = request.isCounted
+    if request.isKnown is not None:
+        event.bloomSeen = request.isKnown
+    event.policy = request.policy
+    if request.answered is not None:
+        event.throttleTimeMs = max(math.ceil(request.delaySeconds * 1000), 0)
+    if request.expireReason is not None:
+        event.decision, event.reason = EXPIRE, withoutNumbers(request.expireReason)
+    elif request.rejectReason is not None:
+        event.decision, event.reason = REJECT, withoutNumbers(request.rejectReason)
+    elif request.policy is not None:
+        event.decision, event.reason = THROTTLE, OVER_QUOTA
+    elif event.poolWaitSeconds > 0:
+        event.decision, event.reason = MUTE, NO_MEMORY
+    return event
