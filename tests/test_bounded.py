@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import CONNECTIONS, FRAMES, REQUESTS, RESPONSES, IMemoryPool, PolicyContext
+from admission.interfaces import CONNECTIONS, FRAMES, PARKED, RESPONSES, IMemoryPool, PolicyContext
 from admission.testing.pools import MemoryPoolContract, UnboundedPoolContract
 from admission_plugins import buffers
 from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool, buildBounded, buildUnbounded
@@ -188,7 +188,7 @@ class ChargeTests(SynchronousTestCase):
         """
         for strict in (False, True):
             pool = BoundedPool(1000, strict=strict)
-            charge = pool.charge(5000, REQUESTS)
+            charge = pool.charge(5000, PARKED)
             self.assertEqual(pool.availableBytes, -4000)
             lease = take(pool, 1000)
             self.assertIs(pool.tryAllocate(1), None)

@@ -51,7 +51,7 @@ class ContractTests(SynchronousTestCase):
         """
         The purposes of the ledger are different words.
         """
-        purposes = ["FRAMES", "REQUESTS", "PARKED", "RESPONSES", "CONNECTIONS"]
+        purposes = ["FRAMES", "PARKED", "RESPONSES", "CONNECTIONS"]
         self.assertEqual(len({getattr(interfaces, each) for each in purposes}), len(purposes))
 
     def test_importIsLight(self) -> None:

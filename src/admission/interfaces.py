@@ -19,9 +19,6 @@ from zope.interface import Attribute, Interface
 FRAMES = "frames"
 """Purpose of a lease that holds a request's bytes as they arrived."""
 
-REQUESTS = "requests"
-"""Purpose of a charge for what decoding a request created."""
-
 PARKED = "parked"
 """Purpose of a charge for work that waits in a purgatory."""
 

@@ -25,7 +25,6 @@ from ..interfaces import (
     CONNECTIONS,
     FRAMES,
     PARKED,
-    REQUESTS,
     RESPONSES,
     ILease,
     IMemoryPool,
@@ -52,7 +51,7 @@ IDLE = "buffers kept for reuse"
 SHORTEST_SECONDS = 1.0
 
 _GROUPS = (
-    Group("leases", implementing(ILease), (FRAMES, REQUESTS)),
+    Group("leases", implementing(ILease), (FRAMES,)),
     Group("connections", subclassOf(AdmittedProtocol), (CONNECTIONS, RESPONSES)),
     Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
     Group("groups of consumers", subclassOf(Groups), ("groups",)),
