@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import FRAMES, IMemoryPool
+from admission.interfaces import FRAMES, IMemoryPool, Sensors
 from admission.testing.cuedpool import CuedPool
 from admission.testing.pools import MemoryPoolContract, UnboundedPoolContract
 from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool
@@ -273,6 +273,25 @@ class Optimistic(BoundedPool):
         return False
 
 
+class Nameless(BoundedPool):
+    """
+    Calls its sensors what it likes.
+    """
+
+    def addSensors(self, registry: Sensors, name: str) -> None:
+        super().addSensors(registry, "Bounded")
+
+
+class Repetitive(BoundedPool):
+    """
+    Tells what the gate tells.
+    """
+
+    def addSensors(self, registry: Sensors, name: str) -> None:
+        super().addSensors(registry, name)
+        registry.addGauge(f"{name}Available", lambda: self.availableBytes)
+
+
 class MemoryPoolContractTests(SeededFaultsTestCase):
     """
     L{MemoryPoolContract}.
@@ -310,6 +329,8 @@ class MemoryPoolContractTests(SeededFaultsTestCase):
             (Crowded, "test_twoLeasesShareNothing"),
             (Careless, "test_ledger"),
             (Optimistic, "test_outOfMemory"),
+            (Nameless, "test_sensors"),
+            (Repetitive, "test_sensors"),
         ]
         for pool, test in faults:
             self.assertBroken(MemoryPoolContract, test, str(pool), buildPool=pool)

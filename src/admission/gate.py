@@ -216,7 +216,9 @@ class Gate:
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish what the gate knows.
+        Publish what the gate and the pool know.
+
+        @raise ValueError: if there are sensors of these names.
         """
         registry.addGauge("MemoryPoolAvailable", lambda: self.pool.availableBytes)
         registry.addGauge("MemoryPoolUsed", lambda: self.pool.sizeBytes - self.pool.availableBytes)
@@ -225,12 +227,7 @@ class Gate:
         registry.addFamily(
             "LedgerBytes", ("purpose",), lambda: (((purpose,), held) for purpose, held in self.ledger.items())
         )
-        depleted = getattr(self.pool, "depleted", None)
-        if depleted is not None:
-            seconds = self._clock.seconds
-            registry.addGauge("MemoryPoolAvgDepletedPercent", lambda: float(depleted.share(seconds())))
-            # A share forgets; from this one the share of any span of time can be told afterwards.
-            registry.addCounter("MemoryPoolDepletedMicroseconds", lambda: round(depleted.total(seconds()) * 1e6))
+        self.pool.addSensors(registry, "MemoryPool")
 
     def tryAllocate(self, waiter: Waiter, sizeBytes: int) -> ILease | None:
         """

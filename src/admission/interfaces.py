@@ -9,9 +9,9 @@ heavy and never touches the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from attrs import field, frozen
 from zope.interface import Attribute, Interface
@@ -27,6 +27,32 @@ RESPONSES = "responses"
 
 CONNECTIONS = "connections"
 """Purpose of a charge for what a connection costs by being open."""
+
+
+class Sensors(Protocol):
+    """
+    Where a policy publishes what can be measured: the part of
+    L{admission.metrics.registry.SensorRegistry} that needs no other class.
+    Each method raises L{ValueError} if there is a sensor of that name.
+    """
+
+    def addGauge(self, name: str, read: Callable[[], float]) -> None:
+        """
+        Publish what C{read} returns.
+        """
+
+    def addCounter(self, name: str, read: Callable[[], int]) -> None:
+        """
+        Publish what C{read} returns, which only grows.
+        """
+
+    def addFamily(
+        self, name: str, labelNames: Sequence[str], read: Callable[[], Iterable[tuple[Sequence[str], float]]]
+    ) -> None:
+        """
+        Publish one gauge for each set of labels: what C{read} yields, the
+        values of the labels and that of the gauge.
+        """
 
 
 class ILease(Interface):
@@ -109,6 +135,17 @@ class IMemoryPool(Interface):
         It is called inside the release, so it must only take note and act in
         a turn of its own: whoever releases may be in the middle of anything.
         What it raises is logged and keeps nobody else from being called.
+        """
+
+    def addSensors(registry: Sensors, name: str) -> None:
+        """
+        Publish what only the pool knows, such as for how long it has refused
+        requests.  What is available and what is used the gate publishes
+        itself, as C{nameAvailable} and C{nameUsed}.
+
+        @param registry: an L{admission.metrics.registry.SensorRegistry}.
+        @param name: what the names of the sensors begin with: C{MemoryPool}.
+        @raise ValueError: if there are sensors of these names.
         """
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from ..interfaces import FRAMES, ILease, IMemoryPool
+from ..interfaces import FRAMES, ILease, IMemoryPool, Sensors
 
 
 @implementer(ILease)
@@ -122,6 +122,11 @@ class CuedPool:
         Have C{listener} called at each release and by L{relent}.
         """
         self._listeners.append(listener)
+
+    def addSensors(self, registry: Sensors, name: str) -> None:
+        """
+        Nothing: the test knows it all.
+        """
 
     def tell(self) -> None:
         """

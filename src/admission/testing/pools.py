@@ -14,6 +14,7 @@ from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
 from ..interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease, IMemoryPool
+from ..metrics.registry import SensorRegistry
 from .rules import Contract
 
 
@@ -197,6 +198,27 @@ class UnboundedPoolContract(Contract):
         for lease in leases:
             lease.release()
         self.assertFalse(pool.isOutOfMemory())
+
+
+    def test_sensors(self) -> None:
+        """
+        The names of its sensors begin with the name it is given, none is one
+        that the gate takes, and all can be read whether or not memory is out.
+        """
+        pool = self.buildPool(1024)
+        registry = SensorRegistry()
+        # As the gate does it.
+        registry.addGauge("SomePoolAvailable", lambda: pool.availableBytes)
+        registry.addGauge("SomePoolUsed", lambda: pool.sizeBytes - pool.availableBytes)
+        pool.addSensors(registry, "SomePool")
+        for lease in (None, self.allocate(pool, 1024), pool.tryAllocate(1)):
+            names = [name for name, value in registry if value == value]
+            names += registry.histograms
+            for name, family in registry.families.items():
+                names += [name for _ in family.read()]
+            self.assertEqual([name for name in names if not name.startswith("SomePool")], [])
+            if lease is not None:
+                self.addCleanup(lease.release)
 
 
 class MemoryPoolContract(UnboundedPoolContract):
