@@ -10,6 +10,7 @@ from struct import pack
 from typing import Any
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -101,6 +102,13 @@ class RecordingWatch:
         self.watched.pop(fileno, None)
 
 
+def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: int = 500) -> Gate:
+    """
+    A gate that draws from C{seed} who is served next.
+    """
+    return Gate(pool, clock, Random(seed), maxRequests)
+
+
 class Server:
     """
     A gate, a pool and a factory on a clock that stands still.
@@ -117,7 +125,7 @@ class Server:
     ) -> None:
         self.clock = Clock()
         self.pool: Any = BoundedPool(1 << 20, seconds=self.clock.seconds) if pool is None else pool
-        self.gate = Gate(self.pool, self.clock, Random(0), maxRequests)
+        self.gate = gateFor(self.pool, self.clock, maxRequests=maxRequests)
         self.watch = RecordingWatch()
         self.behave: Callable[[RecordingProtocol, ServerRequest], None] | None = None
         self.factory = AdmittedFactory(

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
-from random import Random
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -34,7 +33,6 @@ from admission.broker.session import KafkaConnection
 from admission.broker.settings import loadSettings
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
-from admission.gate import Gate
 from admission.interfaces import FRAMES
 from admission.quotas import Quotas
 from admission.testing.transports import FakeTransport
@@ -43,6 +41,7 @@ from admission.wire.versions import APIS
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
+from tests.admitted import gateFor
 from tests.test_log_fixtures import FailingEnvironment
 
 POOL_BYTES = 8 << 20
@@ -354,7 +353,7 @@ class BrokerTestCase(SynchronousTestCase):
         self.pool = BoundedPool(POOL_BYTES, LARGEST_BYTES, seconds=self.clock.seconds)
         assignments = [f"{name}={value}" for name, value in self.properties.items()]
         settings = loadSettings(None, ["queued.max.request.bytes=1GiB", *assignments])
-        self.gate = Gate(self.pool, self.clock, Random(0), settings.queuedMaxRequests)
+        self.gate = gateFor(self.pool, self.clock, maxRequests=settings.queuedMaxRequests)
         self.log = LmdbLog(
             self.mktemp(),
             self.clock,

@@ -23,11 +23,10 @@ from admission.clock import MonotonicClock
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
-from admission.gate import Gate
 from admission.interfaces import CONNECTIONS, FRAMES, ILease
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, framed
+from .admitted import RecordingProtocol, framed, gateFor
 from .certificates import Authority
 
 MIB = 1 << 20
@@ -153,7 +152,7 @@ class SocketTestCase(TestCase):
         Make a server; it listens when the first peer connects.
         """
         self.pool = BoundedPool(poolBytes, seconds=self.clock.seconds)
-        self.gate = Gate(self.pool, self.clock, Random(0), 10)
+        self.gate = gateFor(self.pool, self.clock, maxRequests=10)
         self.watch = HangUpWatch(self.reactor)
         self.factory = AdmittedFactory(self.makeProtocol, self.gate, self.clock, self.watch, limits)
         self.ports: dict[str, Any] = {}

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
-from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Gate, Lottery
-from admission.interfaces import FRAMES, RESPONSES, ILease
+from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Lottery
+from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter
 from admission.metrics.registry import SensorRegistry
 from admission.testing.cuedpool import CuedPool
 from admission.testing.waiters import RecordingWaiter
 from admission_plugins.bounded import BoundedPool
+
+from .admitted import gateFor
 
 
 class LotteryTests(SynchronousTestCase):
@@ -72,7 +75,7 @@ class GateTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.pool = BoundedPool(1000, seconds=self.clock.seconds)
-        self.gate = Gate(self.pool, self.clock, Random(0), maxRequests=3)
+        self.gate = gateFor(self.pool, self.clock, maxRequests=3)
         self.pressures: list[bool] = []
         self.gate.onPressure(self.pressures.append)
 
@@ -147,6 +150,22 @@ class MemoryTests(GateTestCase):
         self.assertEqual(self.gate.waitingForMemory, 0)
         self.finish(waiter)
 
+    def test_holders(self) -> None:
+        """
+        The pool is told for whom it is asked: at once, and again when it is
+        asked for who has waited, for whom that is by then.
+        """
+        pool = CuedPool()
+        gate = gateFor(pool, self.clock)
+        gate.tryAllocate(RecordingWaiter(holder="alice"), 1)
+        pool.refuse()
+        waiter = RecordingWaiter(holder="192.0.2.1")
+        gate.tryAllocate(waiter, 1)
+        waiter.holder = "bob"
+        pool.relent()
+        self.clock.advance(0)
+        self.assertEqual(pool.holders, ["alice", "192.0.2.1", "bob"])
+
     def test_newcomersDoNotOvertake(self) -> None:
         """
         Who comes while others wait waits too, even if there is memory again.
@@ -171,7 +190,7 @@ class MemoryTests(GateTestCase):
         firsts: Counter[int] = Counter()
         for seed in range(200):
             self.setUp()
-            self.gate = Gate(self.pool, self.clock, Random(seed))
+            self.gate = gateFor(self.pool, self.clock, seed)
             lease = self.take()
             waiters = [self.wait(1000) for _ in range(5)]
             lease.release()
@@ -289,13 +308,13 @@ class MemoryTests(GateTestCase):
         second later.
         """
         pool = CuedPool()
-        gate = Gate(pool, self.clock, Random(0))
+        gate = gateFor(pool, self.clock)
         pool.refuse()
         waiter = RecordingWaiter(10)
         gate.tryAllocate(waiter, 10)
         answers = [pool.tryAllocate]
 
-        def fail(sizeBytes: int) -> None:
+        def fail(sizeBytes: int, holder: str) -> None:
             pool.tryAllocate = answers[0]  # type: ignore[method-assign]
             raise MemoryError
 
@@ -413,7 +432,7 @@ class TurnTests(GateTestCase):
         """
         A gate that lets nobody through is a mistake.
         """
-        self.assertRaises(ValueError, Gate, self.pool, self.clock, Random(0), 0)
+        self.assertRaises(ValueError, gateFor, self.pool, self.clock, maxRequests=0)
 
     @given(seed=st.integers(0, 2**32))
     def test_bothLimits(self, seed: int) -> None:
@@ -428,9 +447,11 @@ class TurnTests(GateTestCase):
         running: list[Client] = []
         done: list[Client] = []
 
+        @implementer(IWaiter)
         @define(eq=False)
         class Client:
             wantedBytes: int
+            holder: str = ""
             lease: ILease | None = None
 
             def start(self) -> None:
@@ -705,5 +726,5 @@ class OtherTests(GateTestCase):
         A pool that does not measure its depletion has no sensor for it.
         """
         registry = SensorRegistry()
-        Gate(CuedPool(), self.clock, Random(0)).addSensors(registry)
+        gateFor(CuedPool(), self.clock).addSensors(registry)
         self.assertNotIn("MemoryPoolAvgDepletedPercent", dict(registry))

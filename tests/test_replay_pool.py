@@ -27,6 +27,7 @@ from admission.offline.replay.pool import RESULTS, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
+from admission.testing.cuedpool import CuedPool
 
 SECOND = 1_000_000
 WALL_US = 1_700_000_040 * SECOND
@@ -52,6 +53,7 @@ def rowsOf(*requests: Mapping[str, Any]) -> pa.RecordBatch:
                 "mono_us": arrivedUs,
                 "gate_seed": 17,
                 "conn_id": place,
+                "peer": "192.0.2.1",
                 "principal": "alice",
                 "client_id": f"client {request.get('conn_id', place)}",
                 "request_bytes": 1,
@@ -290,6 +292,35 @@ class PoolTests(SynchronousTestCase):
 
         (batch,) = replayPools([rowsOf({}, {})], [Plain()])
         self.assertEqual(set(batch.column("candidate").to_pylist()), {"mine"})
+
+    def test_holders(self) -> None:
+        """
+        The pool is told who asked: the principal, or else the address of the
+        connection, or nobody where neither was recorded.
+        """
+        asked: list[tuple[int, str]] = []
+
+        class Told:
+            label = "told"
+
+            def build(self, clock: Any) -> IMemoryPool:
+                pool = CuedPool()
+                tryAllocate = pool.tryAllocate
+
+                def told(sizeBytes: int, holder: str = "") -> Any:
+                    asked.append((sizeBytes, holder))
+                    return tryAllocate(sizeBytes, holder)
+
+                pool.tryAllocate = told  # type: ignore[method-assign]
+                return pool
+
+        people = [("alice", "192.0.2.1"), ("ANONYMOUS", "192.0.2.2"), (None, "192.0.2.3"), ("", None)]
+        rows = [
+            {"principal": principal, "peer": peer, "request_bytes": place}
+            for place, (principal, peer) in enumerate(people, 1)
+        ]
+        list(replayPools([rowsOf(*rows)], [Told()]))
+        self.assertEqual(asked, [(1, "alice"), (2, "192.0.2.2"), (3, "192.0.2.3"), (4, "")])
 
 
 traces = st.lists(

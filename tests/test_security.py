@@ -419,7 +419,8 @@ class LoginTestCase(BrokerTestCase):
         if "events" not in self.log.topics:
             self.topic("events")
         self.assertEqual(client.produce("events", batchOf(b"value")).error_code, ErrorCode.none)
-        self.assertEqual(client.protocol.principal, principal)
+        holder = client.protocol.host if principal == ANONYMOUS else principal
+        self.assertEqual((client.protocol.principal, client.protocol.holder), (principal, holder))
 
     def assertFailsLate(self, client: Client, errorCode: ErrorCode = ErrorCode.sasl_authentication_failed) -> Any:
         """
@@ -434,7 +435,7 @@ class LoginTestCase(BrokerTestCase):
         answer = client.receive()
         self.assertEqual(answer.error_code, errorCode)
         self.assertTrue(client.isClosed)
-        self.assertEqual(client.protocol.principal, ANONYMOUS)
+        self.assertEqual((client.protocol.principal, client.protocol.holder), (ANONYMOUS, client.protocol.host))
         return answer
 
     def warnings(self) -> list[str]:

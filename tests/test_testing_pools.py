@@ -56,7 +56,7 @@ class Generous(BoundedPool):
     Takes sizes that it cannot have for such that it can.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         return super().tryAllocate(max(min(sizeBytes, self.largestBytes), 1))
 
 
@@ -65,7 +65,7 @@ class Roomy(BoundedPool):
     Hands out more than was asked for.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         return super().tryAllocate(min(sizeBytes + 1, self.largestBytes) if sizeBytes > 0 else sizeBytes)
 
 
@@ -95,7 +95,7 @@ class Lenient(BoundedPool):
     Does not mind.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
         if lease is not None:
             lease.__class__ = LenientLease
@@ -139,7 +139,7 @@ class Talkative(BoundedPool):
     Tells within an allocation.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
         self._tell()
         return lease
@@ -171,7 +171,7 @@ class Bottomless(BoundedPool):
     Grants when it is empty.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         availableBytes, self.availableBytes = self.availableBytes, self.sizeBytes
         try:
             return super().tryAllocate(sizeBytes)
@@ -184,7 +184,7 @@ class Grudging(BoundedPool):
     Counts what it refuses.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
         if lease is None:
             self.availableBytes -= sizeBytes
@@ -196,7 +196,7 @@ class Stuck(BoundedPool):
     Waits for charges that nobody can release.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         return None if self.availableBytes <= 0 < sizeBytes else super().tryAllocate(sizeBytes)
 
 
@@ -205,7 +205,7 @@ class Flooded(BoundedPool):
     Lets everybody past the charges.
     """
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         framesBytes, self._used[FRAMES] = self._used[FRAMES], 0
         lease = super().tryAllocate(sizeBytes)
         self._used[FRAMES] += framesBytes
@@ -248,7 +248,7 @@ class Crowded(BoundedPool):
 
     memory = memoryview(bytearray(4 << 20))
 
-    def tryAllocate(self, sizeBytes: int) -> Any:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Any:
         lease = super().tryAllocate(sizeBytes)
         if lease is not None:
             lease.buffer = self.memory[:sizeBytes]

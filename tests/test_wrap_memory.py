@@ -295,6 +295,46 @@ class MemoryTests(SynchronousTestCase):
             server.settle()
             self.assertEqual((server.factory.gate.waitingForMemory, len(protocol.lost), pool.leases), (0, 1, []))
 
+    def test_holder(self) -> None:
+        """
+        The pool is told who asks: the principal if there is one, else the
+        address; who that is nobody is asked while there is memory.
+        """
+        pool, asked = CuedPool(), []
+        names = {b"one": None, b"two": ("alice", "app"), b"three": ("", "app")}
+
+        def nameOf(protocol: Foreign) -> tuple[str, str] | None:
+            asked.append(protocol.received)
+            return names[waiting]
+
+        server = wrapped(self, pool=pool, nameOf=nameOf)
+        _, transport = server.connect()
+        transport.peerSends(b"zero")
+        server.settle()
+        self.assertEqual(asked, [])
+        for waiting in names:
+            pool.refuse()
+            transport.peerSends(waiting)
+            server.settle()
+            pool.relent()
+            server.settle()
+        expected = ("192.0.2.1", "alice", "192.0.2.1")
+        self.assertEqual(pool.holders, [holder for holder in expected for _ in range(2)])
+
+    def test_holderUnknown(self) -> None:
+        """
+        A C{nameOf} that fails when memory is wanted costs the connection,
+        which then waits for nothing.
+        """
+        pool = CuedPool()
+        server = wrapped(self, pool=pool, nameOf=lambda protocol: 1 / 0)
+        _, transport = server.connect()
+        pool.refuse()
+        transport.peerSends(b"one")
+        server.settle()
+        self.assertEqual((transport.isLost, server.factory.gate.waitingForMemory, pool.leases), (True, 0, []))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_grantedTooEarly(self) -> None:
         """
         Memory for who cannot use it yet goes to others; who can later asks again.

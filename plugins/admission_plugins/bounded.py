@@ -185,11 +185,12 @@ class BoundedPool(Ledger):
         """
         return self.availableBytes <= 0
 
-    def tryAllocate(self, sizeBytes: int) -> Lease | None:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease | None:
         """
         Take C{sizeBytes} bytes if the pool has any (in strict mode: if it has
         them all), or if charges alone hold what there is.
 
+        @param holder: makes no difference here.
         @return: a lease, or L{None} when there is no memory.
         @raise ValueError: if C{sizeBytes} is not from 1 to C{largestBytes}.
         """
@@ -297,7 +298,7 @@ class UnboundedPool(Ledger):
         """
         return False
 
-    def tryAllocate(self, sizeBytes: int) -> Lease:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease:
         """
         Take C{sizeBytes} bytes.
 

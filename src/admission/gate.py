@@ -13,33 +13,11 @@ from typing import Generic, Protocol, TypeVar
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from .interfaces import ILease, IMemoryPool
+from .interfaces import ILease, IMemoryPool, IWaiter
 from .metrics.registry import SensorRegistry
 
 GRANTS_PER_TURN = 64
 STALL_GRACE_SECONDS = 1.0
-
-
-class Waiter(Protocol):
-    """
-    Who may wait for memory or for its turn: a connection.
-    """
-
-    @property
-    def wantedBytes(self) -> int:
-        """
-        How much memory it waits for.
-        """
-
-    def leaseGranted(self, lease: ILease) -> None:
-        """
-        Here is the memory for C{wantedBytes}; the waiter's to release.
-        """
-
-    def turnGranted(self) -> None:
-        """
-        The request that waits may be worked on.
-        """
 
 
 class StalledReader(Protocol):
@@ -170,8 +148,8 @@ class Gate:
         self.maxRequests = maxRequests
         self.runningRequests = 0
         self._clock = clock
-        self._memoryWaiters: Lottery[Waiter] = Lottery(random)
-        self._turnWaiters: Lottery[Waiter] = Lottery(random)
+        self._memoryWaiters: Lottery[IWaiter] = Lottery(random)
+        self._turnWaiters: Lottery[IWaiter] = Lottery(random)
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
         self._accounts: dict[str, Callable[[], int]] = {}
@@ -229,7 +207,7 @@ class Gate:
         )
         self.pool.addSensors(registry, "MemoryPool")
 
-    def tryAllocate(self, waiter: Waiter, sizeBytes: int) -> ILease | None:
+    def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:
         """
         Memory for a request of C{waiter}.
 
@@ -238,7 +216,7 @@ class Gate:
         @raise ValueError: if C{sizeBytes} is more than the pool hands out.
         """
         if self._memoryWaiters.isEmpty:
-            lease = self.pool.tryAllocate(sizeBytes)
+            lease = self.pool.tryAllocate(sizeBytes, waiter.holder)
             if lease is not None:
                 return lease
         elif not 0 < sizeBytes <= self.pool.largestBytes:
@@ -258,7 +236,7 @@ class Gate:
             for listener in self._pressureListeners:
                 listener(True)
 
-    def tryBegin(self, waiter: Waiter) -> bool:
+    def tryBegin(self, waiter: IWaiter) -> bool:
         """
         May a request of C{waiter} be worked on?
 
@@ -279,7 +257,7 @@ class Gate:
         if not self._turnWaiters.isEmpty:
             self._serveSoon()
 
-    def forget(self, waiter: Waiter) -> None:
+    def forget(self, waiter: IWaiter) -> None:
         """
         C{waiter} is gone.
         """
@@ -337,7 +315,7 @@ class Gate:
             return False
         waiter = self._memoryWaiters.draw()
         try:
-            lease = self.pool.tryAllocate(waiter.wantedBytes)
+            lease = self.pool.tryAllocate(waiter.wantedBytes, waiter.holder)
         except Exception:
             self._log.failure("the memory pool failed; it is asked again later")
             return False

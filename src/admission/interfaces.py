@@ -78,6 +78,28 @@ class ILease(Interface):
         """
 
 
+class IWaiter(Interface):
+    """
+    Who waits for memory or for its turn: a connection.  Compared by identity.
+    """
+
+    holder: str = Attribute(
+        "Who it is, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if nobody knows."
+    )
+    wantedBytes: int = Attribute("How much memory it waits for, in bytes, while it waits for memory.")
+
+    def leaseGranted(lease: ILease) -> None:
+        """
+        Here is the memory for C{wantedBytes}; the waiter's to release.  Called
+        by the gate only, like L{turnGranted}.
+        """
+
+    def turnGranted() -> None:
+        """
+        The request that waits may be worked on.
+        """
+
+
 class IMemoryPool(Interface):
     """
     A bounded stock of bytes for requests that are not finished yet.
@@ -102,7 +124,7 @@ class IMemoryPool(Interface):
         Whether C{availableBytes} is zero or less.
         """
 
-    def tryAllocate(sizeBytes: int) -> ILease | None:
+    def tryAllocate(sizeBytes: int, holder: str = "") -> ILease | None:
         """
         Take C{sizeBytes} bytes for a request that is about to be read.
 
@@ -111,6 +133,12 @@ class IMemoryPool(Interface):
         release the charges.
 
         @param sizeBytes: from 1 to C{largestBytes}.
+        @param holder: who asks, as far as that is known before the request is
+            read: the principal, or else the address; empty if nobody knows.
+            A pool may share its memory out by it.  Who is refused waits at the
+            gate, which asks for one waiter at a time, and after a refusal not
+            again before the next release: a pool that would have granted
+            others slows them down, too.
         @return: a lease with a buffer and the purpose L{FRAMES}, or L{None}
             when there is no memory.  Never waits.
         @raise ValueError: if C{sizeBytes} is out of range, whatever is available.

@@ -103,6 +103,13 @@ class KafkaConnection(AdmittedProtocol):
         self._isPutOff = False
 
     @property
+    def holder(self) -> str:
+        """
+        Whose memory it asks for: the principal, or the address of who has not logged in.
+        """
+        return self.host if self.principal == ANONYMOUS else self.principal
+
+    @property
     def whyClosed(self) -> str | None:
         """
         Where a login has failed, what the client took for its name is not recorded.

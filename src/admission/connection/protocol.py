@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableDescriptor, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from ..interfaces import CONNECTIONS, ILease
+from ..interfaces import CONNECTIONS, ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
 from .framing import Framer, FrameRefused
@@ -61,6 +62,7 @@ def hostOf(address: IAddress | None) -> str:
     return host if ":" in mapped else mapped
 
 
+@implementer(IWaiter)
 class AdmittedProtocol(Protocol):
     """
     A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
@@ -475,6 +477,13 @@ class AdmittedProtocol(Protocol):
         self.factory.disconnected(self)
 
     # What the gate calls
+
+    @property
+    def holder(self) -> str:
+        """
+        Whose memory it asks for: the address, for subclasses to say better.
+        """
+        return self.host
 
     @property
     def wantedBytes(self) -> int:

@@ -9,7 +9,9 @@ import re
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ..interfaces import CONNECTION, CONNECTIONS, ILease, Request, Usage
+from zope.interface import implementer
+
+from ..interfaces import CONNECTION, CONNECTIONS, ILease, IWaiter, Request, Usage
 from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
 from .agenda import MICROSECONDS
 from .synthpopulation import Draft, Stream
@@ -30,11 +32,11 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _APIS = {True: ("Produce", 0, 9), False: ("Fetch", 1, 12)}
 
 
+@implementer(IWaiter)
 class SyntheticConnection:
     """
     Sends one request at a time, and goes on when its answer is there and the
-    server reads again.  It is the L{Waiter <admission.gate.Waiter>} that the
-    gate knows.
+    server reads again.  It is the L{IWaiter} that the gate knows.
 
     @ivar stream: what it asks for.
     """
@@ -125,9 +127,16 @@ class SyntheticConnection:
         self._id = None
 
     @property
+    def holder(self) -> str:
+        """
+        Its user: all have logged in.
+        """
+        return self.stream.member.principal
+
+    @property
     def wantedBytes(self) -> int:
         """
-        See L{Waiter <admission.gate.Waiter>}, like the methods that follow.
+        The size of its request.
         """
         return self._draft.requestBytes
 

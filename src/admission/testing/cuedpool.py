@@ -46,6 +46,7 @@ class CuedPool:
     @ivar leases: what is held, charges included, oldest first.
     @ivar requested: the size of every allocation that was asked for, refused
         ones included.
+    @ivar holders: who asked, likewise.
     """
 
     _log = Logger()
@@ -57,6 +58,7 @@ class CuedPool:
         self.largestBytes = sizeBytes if largestBytes is None else largestBytes
         self.leases: list[CuedLease] = []
         self.requested: list[int] = []
+        self.holders: list[str] = []
         self._isRefusing = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -96,7 +98,7 @@ class CuedPool:
         """
         return self.availableBytes <= 0
 
-    def tryAllocate(self, sizeBytes: int) -> CuedLease | None:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> CuedLease | None:
         """
         Take C{sizeBytes}, unless the pool refuses.
 
@@ -105,6 +107,7 @@ class CuedPool:
         if not 0 < sizeBytes <= self.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.largestBytes}")
         self.requested.append(sizeBytes)
+        self.holders.append(holder)
         return None if self._isRefusing else self._take(sizeBytes, FRAMES, memoryview(bytearray(sizeBytes)))
 
     def charge(self, sizeBytes: int, purpose: str) -> CuedLease:

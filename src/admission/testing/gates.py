@@ -10,8 +10,8 @@ from random import Random
 from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
 
-from ..gate import Gate, StalledReader, Waiter
-from ..interfaces import ILease, IMemoryPool
+from ..gate import Gate, StalledReader
+from ..interfaces import ILease, IMemoryPool, IWaiter
 
 
 @frozen
@@ -47,7 +47,7 @@ class RecordingGate(Gate):
         super().__init__(pool, clock, random, maxRequests)
         self.asked: list[Asked] = []
 
-    def tryAllocate(self, waiter: Waiter, sizeBytes: int) -> ILease | None:
+    def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:
         """
         See L{Gate.tryAllocate}.
         """
@@ -55,7 +55,7 @@ class RecordingGate(Gate):
         self._note("tryAllocate", waiter, sizeBytes, lease is not None)
         return lease
 
-    def tryBegin(self, waiter: Waiter) -> bool:
+    def tryBegin(self, waiter: IWaiter) -> bool:
         """
         See L{Gate.tryBegin}.
         """
@@ -77,7 +77,7 @@ class RecordingGate(Gate):
         self._note("press")
         super().press()
 
-    def forget(self, waiter: Waiter) -> None:
+    def forget(self, waiter: IWaiter) -> None:
         """
         See L{Gate.forget}.
         """

@@ -199,7 +199,6 @@ class UnboundedPoolContract(Contract):
             lease.release()
         self.assertFalse(pool.isOutOfMemory())
 
-
     def test_sensors(self) -> None:
         """
         The names of its sensors begin with the name it is given, none is one

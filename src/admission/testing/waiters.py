@@ -7,24 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..interfaces import ILease
+from zope.interface import implementer
+
+from ..interfaces import ILease, IWaiter
 
 
+@implementer(IWaiter)
 class RecordingWaiter:
     """
     Stands in for a connection at an L{admission.gate.Gate}.
 
     @ivar wantedBytes: how much it waits for.
+    @ivar holder: who it is.
     @ivar leases: what it was granted, oldest first; the test's to release.
     @ivar turns: how many turns it was granted.
     """
 
-    def __init__(self, wantedBytes: int = 1, granted: Callable[[RecordingWaiter], None] | None = None) -> None:
+    def __init__(
+        self,
+        wantedBytes: int = 1,
+        granted: Callable[[RecordingWaiter], None] | None = None,
+        holder: str = "",
+    ) -> None:
         """
         @param granted: called with the waiter after each grant; what it raises
             goes to the gate.
         """
         self.wantedBytes = wantedBytes
+        self.holder = holder
         self.leases: list[ILease] = []
         self.turns = 0
         self._granted = granted

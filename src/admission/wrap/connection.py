@@ -91,7 +91,7 @@ class WrappedConnection(ProtocolWrapper):
         self._received = Throttle(factory.quotas, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = Throttle(factory.quotas, clock, partial(self._asked, SENT), self._holdSent)
         self._chargeOpen()
-        self._incoming = Incoming(factory, transport, self._deliver)
+        self._incoming = Incoming(factory, transport, self._deliver, self._holder)
         self._opening = Deadline(clock, partial(self._incoming.unmuteFor, OPENING))
         self._grace = Deadline(clock, self.abortConnection)
         self._outgoing = Outgoing(factory, transport, self._sendingBlocked, self.cutOff, self._failed)
@@ -339,7 +339,18 @@ class WrappedConnection(ProtocolWrapper):
         return True
 
     def _asked(self, kind: str, sizeBytes: int) -> Request:
-        name = None
+        principal, clientId = self._name() or ("", self.host)
+        return Request(kind, principal, clientId, self.host, sizeBytes)
+
+    def _holder(self) -> str:
+        principal, _ = self._name() or ("", "")
+        return principal or self.host
+
+    def _name(self) -> tuple[str, str] | None:
+        """
+        The principal and the client id, if anybody knows them.
+        """
+        name: tuple[str, str] | None = None
         if self.factory.nameOf is not None and self._isIntroduced and not self.isLost:
             try:
                 name = self.factory.nameOf(self.wrappedProtocol)
@@ -348,8 +359,7 @@ class WrappedConnection(ProtocolWrapper):
             except Exception:
                 name = None
                 self._failed()
-        principal, clientId = ("", self.host) if name is None else name
-        return Request(kind, principal, clientId, self.host, sizeBytes)
+        return name
 
     def _deliver(self, data: bytes) -> None:
         try:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IDelayedCall
+from zope.interface import implementer
 
 from ..connection.hangup import filenoOf, unreadBytes
 from ..connection.mute import MEMORY, RESPONSES, Mute
-from ..interfaces import CONNECTIONS, ILease
+from ..interfaces import CONNECTIONS, ILease, IWaiter
 
 if TYPE_CHECKING:
     from . import WrappedFactory
@@ -25,6 +26,7 @@ FAREWELL_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
 
 
+@implementer(IWaiter)
 class Incoming:
     """
     Hands over what comes, unless there is a reason not to read.  Then the
@@ -40,22 +42,29 @@ class Incoming:
 
     @ivar mute: why nothing is read, if nothing is.
     @ivar heldBytes: how much is held.
+    @ivar holder: who it was when it last asked for memory.
     @ivar isReadClosed: whether the peer has closed its side; then there is
         nothing to read or to stop reading.
     @ivar resumedSeconds: when reading went on last.
     """
 
-    def __init__(self, factory: WrappedFactory, transport: Any, deliver: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, factory: WrappedFactory, transport: Any, deliver: Callable[[bytes], None], holderNow: Callable[[], str]
+    ) -> None:
         """
         @param deliver: hands over; does not raise.
+        @param holderNow: tells whose memory it would be; does not raise, and
+            may close this.  Asked only when memory is.
         """
         self._gate = factory.gate
         self._clock = factory.clock
         self._hangUpWatch = factory.hangUpWatch
         self._transport = transport
         self._deliver = deliver
+        self._holderNow = holderNow
         self.mute = Mute(transport, factory.clock.seconds, self._hasHeld, self._muteChanged)
         self.heldBytes = 0
+        self.holder = ""
         self.isReadClosed = False
         self._held: deque[bytes] = deque()
         self._heldCharge: ILease | None = None
@@ -197,6 +206,10 @@ class Incoming:
     def _hasMemory(self) -> bool:
         gate = self._gate
         if self._lease is None and (gate.waitingForMemory or gate.pool.isOutOfMemory()):
+            # Told before rather than when the gate asks, which must not find it closed.
+            self.holder = self._holderNow()
+            if self._isClosed:
+                return False
             self._lease = gate.tryAllocate(self, self.wantedBytes)
             if self._lease is None:
                 self.mute.add(MEMORY)

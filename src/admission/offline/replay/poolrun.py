@@ -12,9 +12,10 @@ from random import Random
 from typing import Any
 
 from attrs import define
+from zope.interface import implementer
 
 from ...gate import Gate
-from ...interfaces import CONNECTIONS, ILease, IMemoryPool
+from ...interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter
 from ..agenda import MICROSECONDS, Agenda
 from .pooltrace import PoolTrace
 from .poolwatch import PoolWatch
@@ -107,6 +108,12 @@ class PoolRun:
         """
         return self._trace.row(number)
 
+    def holder(self, client: int, connection: int) -> str:
+        """
+        See L{PoolTrace.holder}.
+        """
+        return self._trace.holder(client, connection)
+
     def done(self, reader: _Reader, isEarly: bool) -> None:
         """
         A connection has nothing more to send.
@@ -141,12 +148,14 @@ class PoolRun:
         self._expectCharge()
 
 
+@implementer(IWaiter)
 class _Reader:
     """
-    A connection; the L{Waiter <admission.gate.Waiter>} that the gate knows.
+    A connection; the L{IWaiter} that the gate knows.
 
     @ivar dueUs: when its request arrives, or did.
     @ivar wantedBytes: how large that is.
+    @ivar holder: the principal that sent it, or else the address, as recorded.
     """
 
     __slots__ = (
@@ -160,6 +169,7 @@ class _Reader:
         "_recordedGrantUs",
         "_run",
         "dueUs",
+        "holder",
         "wantedBytes",
     )
 
@@ -191,7 +201,7 @@ class _Reader:
 
     def leaseGranted(self, lease: ILease) -> None:
         """
-        See L{Waiter <admission.gate.Waiter>}.
+        Its wait is over.
         """
         self._waited()
         self._hold(lease)
@@ -219,9 +229,10 @@ class _Reader:
         @return: when it arrived in the recording.
         """
         run = self._run
-        arrivedUs, waitUs, self.wantedBytes, self._holdUs, self._gapUs, self._next, client, _ = run.row(row)
+        arrivedUs, waitUs, self.wantedBytes, self._holdUs, self._gapUs, self._next, client, connection = run.row(row)
         self._recordedGrantUs = arrivedUs + waitUs
         self._client = run.clients[client]
+        self.holder = run.holder(client, connection)
         return arrivedUs
 
     def _waited(self) -> None:

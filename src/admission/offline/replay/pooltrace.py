@@ -27,6 +27,7 @@ POOL_COLUMNS: Sequence[str] = (
     "mono_us",
     "gate_seed",
     "conn_id",
+    "peer",
     "principal",
     "client_id",
     "request_bytes",
@@ -43,6 +44,8 @@ _ROW = np.dtype([(name, "<i8") for name in _FIELDS])
 _STRUCT = Struct(f"<{len(_FIELDS)}q")
 _CHUNK_ROWS = 1 << 16
 _NONE = -1
+_STRANGERS = (None, "", "ANONYMOUS")
+"""What is recorded as the principal of who has not logged in."""
 _UNKNOWN = -(1 << 62)
 
 
@@ -69,6 +72,7 @@ class PoolTrace:
         self.gateSeed = 0
         self.firstUs = self.lastUs = self.wallOffsetUs = 0
         self.firstRows: Sequence[int] = ()
+        self._peers: dict[int, str] = {}
         self._codes: dict[tuple[str | None, str | None], int] = {}
         self._file = TemporaryFile(prefix="admission-pool-")  # noqa: SIM115
         self._charges = _Charges()
@@ -93,6 +97,7 @@ class PoolTrace:
         rows["holdUs"] = np.where(holdUs == _UNKNOWN, numbersOf(batch.column("service_us")), holdUs)
         rows["connection"] = numbersOf(batch.column("conn_id"))
         rows["client"] = self._clientsOf(batch)
+        self._notePeers(rows["connection"], batch.column("peer"))
         if not self.rowCount:
             self.firstUs = self.lastUs = int(arrivedUs[0])
             self.wallOffsetUs = batch.column("ts").cast(pa.int64())[0].as_py() - self.firstUs
@@ -131,6 +136,15 @@ class PoolTrace:
         assert self._map is not None
         return _STRUCT.unpack_from(self._map, number * _STRUCT.size)
 
+    def holder(self, client: int, connection: int) -> str:
+        """
+        Whom a pool is told that a request's memory is for: the principal of
+        its client, or else the address of its connection; empty if neither is
+        known.
+        """
+        principal, _ = self.clients[client]
+        return self._peers.get(connection, "") if principal in _STRANGERS else str(principal)
+
     def close(self) -> None:
         """
         Remove the file.
@@ -138,6 +152,13 @@ class PoolTrace:
         if self._map is not None:
             self._map.close()
         self._file.close()
+
+    def _notePeers(self, connections: Any, peers: Any) -> None:
+        codes, names = codesOf(peers)
+        found, places = np.unique(connections, return_index=True)
+        for connection, code in zip(found.tolist(), codes[places].tolist(), strict=True):
+            if code != _NONE:
+                self._peers[connection] = names[code]
 
     def _clientsOf(self, batch: pa.RecordBatch) -> Any:
         principals, principalNames = codesOf(batch.column("principal"))
