@@ -15,11 +15,12 @@ from twisted.protocols.basic import Int32StringReceiver
 
 from admission.broker.api import produce
 from admission.broker.broker import ANONYMOUS, Broker
-from admission.clock import MonotonicClock
+from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate
+from admission.gate import buildGate
+from admission.interfaces import PolicyContext
 from admission.request import ServerRequest
 from admission.wire.headers import RequestHeader, frame, parseRequestHeader
 from admission.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
@@ -134,7 +135,8 @@ def admittedFactory(reactor: Any) -> AdmittedFactory:
     """
     clock = MonotonicClock(reactor)
     pool = BoundedPool(4 * LARGEST_FRAME_BYTES, LARGEST_FRAME_BYTES, seconds=clock.seconds)
-    return AdmittedFactory(Admitted, Gate(pool, clock, Random(0)), clock, HangUpWatch(reactor))
+    gate = buildGate(pool, PolicyContext(clock, wallSeconds, random=Random(0)))
+    return AdmittedFactory(Admitted, gate, clock, HangUpWatch(reactor))
 
 
 class Replying(Protocol):

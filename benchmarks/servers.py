@@ -26,7 +26,8 @@ from admission.broker.options import Options
 from admission.broker.service import ListenerFactory, makeService
 from admission.broker.settings import loadSettings
 from admission.clock import MonotonicClock, wallSeconds
-from admission.gate import Gate
+from admission.gate import buildGate
+from admission.interfaces import PolicyContext
 from admission.quotas import Quotas
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
@@ -143,7 +144,7 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
     clock = MonotonicClock(reactor)
     log = LmdbLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
     purgatory = WheelPurgatory(TimingWheel(clock))
-    gate = Gate(UnboundedPool(), clock, Random(0))
+    gate = buildGate(UnboundedPool(), PolicyContext(clock, wallSeconds, random=Random(0)))
     broker = Broker(loadSettings(None, []), log, gate, purgatory, Quotas([], clock, 0.0), wallSeconds, "bare")
     log.createTopic(TOPIC, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", log.close)

@@ -9,7 +9,6 @@ Run it:  twistd -n --python=examples/checksum_server.py
 """
 
 import zlib
-from random import Random
 
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import Application
@@ -20,7 +19,7 @@ from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate
+from admission.gate import buildGate
 from admission.interfaces import IMemoryPoolFactory, PolicyContext
 from admission.plugins import buildPolicy
 from admission.request import ServerRequest
@@ -40,8 +39,9 @@ class ChecksumProtocol(AdmittedProtocol):
 
 
 clock = MonotonicClock(reactor)
-pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB:max=1MiB", PolicyContext(clock, wallSeconds))
-factory = AdmittedFactory(ChecksumProtocol, Gate(pool, clock, Random()), clock, HangUpWatch(reactor))
+context = PolicyContext(clock, wallSeconds)
+pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB:max=1MiB", context)
+factory = AdmittedFactory(ChecksumProtocol, buildGate(pool, context), clock, HangUpWatch(reactor))
 factory.start()
 
 application = Application("checksum")

@@ -10,7 +10,6 @@ Run it:  python examples/find_a_leak.py
 """
 
 import os
-from random import Random
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
@@ -21,7 +20,7 @@ from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate
+from admission.gate import Gate, buildGate
 from admission.interfaces import CONNECTIONS, FRAMES, ILease, IMemoryPool, IMemoryPoolFactory, PolicyContext
 from admission.plugins import buildPolicy
 from admission.profiling.groups import Group, Grouping, implementing, subclassOf
@@ -96,8 +95,9 @@ def main(reactor):
         lambda kind: issubclass(kind, (AdmittedFactory, Gate)) or implementing(IMemoryPool)(kind),
     )
     profiler = Profiler(grouping, lambda: gate.ledger, clock, wallSeconds, str(os.getpid()))
-    pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB", PolicyContext(clock, wallSeconds))
-    gate = Gate(pool, clock, Random())
+    context = PolicyContext(clock, wallSeconds)
+    pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB", context)
+    gate = buildGate(pool, context)
     factory = AdmittedFactory(WordCount, gate, clock, HangUpWatch(reactor))
     port = yield serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
     endpoint = clientFromString(reactor, f"tcp:127.0.0.1:{port.getHost().port}")

@@ -13,8 +13,6 @@ worked on, and a client that hangs up waits no longer.
 Run it:  twistd -n --python=examples/rpc_server.py
 """
 
-from random import Random
-
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import Application
 from twisted.internet import reactor
@@ -25,7 +23,7 @@ from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate
+from admission.gate import buildGate
 from admission.interfaces import IMemoryPoolFactory, IPurgatoryFactory, PolicyContext
 from admission.operations import waitFor
 from admission.plugins import buildPolicy
@@ -99,7 +97,7 @@ class RPCProtocol(AdmittedProtocol):
 
 
 pool = buildPolicy(IMemoryPoolFactory, "bounded:8MiB:max=1MiB", context)
-factory = AdmittedFactory(RPCProtocol, Gate(pool, clock, Random()), clock, HangUpWatch(reactor))
+factory = AdmittedFactory(RPCProtocol, buildGate(pool, context), clock, HangUpWatch(reactor))
 factory.start()
 
 application = Application("rpc")

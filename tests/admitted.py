@@ -22,6 +22,7 @@ from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
+from admission_plugins.rounds import RandomRounds
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -106,7 +107,8 @@ def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: 
     """
     A gate that draws from C{seed} who is served next.
     """
-    return Gate(pool, clock, Random(seed), maxRequests)
+    random = Random(seed)
+    return Gate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
 
 
 class Server:

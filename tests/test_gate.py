@@ -15,56 +15,16 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Lottery
-from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter
+from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Gate, buildGate
+from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
+from admission.plugins import PolicyError
 from admission.testing.cuedpool import CuedPool
 from admission.testing.waiters import RecordingWaiter
 from admission_plugins.bounded import BoundedPool
+from admission_plugins.rounds import RandomRounds
 
 from .admitted import gateFor
-
-
-class LotteryTests(SynchronousTestCase):
-    """
-    L{Lottery}.
-    """
-
-    @given(
-        steps=st.lists(st.tuples(st.sampled_from(["add", "discard", "draw"]), st.integers(0, 8)), max_size=80),
-        seed=st.integers(0, 2**32),
-    )
-    def test_isASet(self, steps: list[tuple[str, int]], seed: int) -> None:
-        """
-        Whoever comes and goes how often: it holds whom a set would hold, and
-        draws one of those.
-        """
-        lottery: Lottery[int] = Lottery(Random(seed))
-        members: set[int] = set()
-        for step, member in steps:
-            if step == "add":
-                lottery.add(member)
-                members.add(member)
-            elif step == "discard":
-                lottery.discard(member)
-                members.discard(member)
-            elif members:
-                self.assertIn(lottery.draw(), members)
-            else:
-                self.assertRaises(IndexError, lottery.draw)
-            self.assertEqual(len(lottery), len(members))
-
-    def test_everybodyAlike(self) -> None:
-        """
-        Each of those who take part is drawn as often as the others.
-        """
-        lottery: Lottery[int] = Lottery(Random(1))
-        for member in range(6):
-            lottery.add(member)
-        lottery.discard(0)
-        drawn = Counter(lottery.draw() for _ in range(5000))
-        self.assertEqual(set(drawn), {1, 2, 3, 4, 5})
-        self.assertTrue(all(900 < count < 1100 for count in drawn.values()), drawn)
 
 
 class GateTestCase(SynchronousTestCase):
@@ -325,6 +285,71 @@ class MemoryTests(GateTestCase):
         self.assertEqual(waiter.leases, [])
         self.clock.advance(1)
         self.assertEqual(len(waiter.leases), 1)
+
+    def test_failingOrder(self) -> None:
+        """
+        An order that fails is asked again: for who waits for memory a second
+        later, for a turn when the next request is over.
+        """
+        failing = [True]
+
+        class Failing(RandomRounds):
+            def next(self) -> IWaiter:
+                if failing[0]:
+                    raise ZeroDivisionError
+                return super().next()
+
+        gate = Gate(self.pool, self.clock, Failing(Random(0)), Failing(Random(0)), maxRequests=2)
+        waiter, running = RecordingWaiter(1), RecordingWaiter()
+        lease = gate.tryAllocate(running, 1000)
+        assert lease is not None
+        gate.tryAllocate(waiter, 1)
+        for each in (running, running, waiter):
+            gate.tryBegin(each)
+        lease.release()
+        gate.end()
+        self.clock.advance(0)
+        self.assertEqual((waiter.leases, waiter.turns), ([], 0))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        failing.clear()
+        failing.append(False)
+        self.clock.advance(STALL_GRACE_SECONDS)
+        gate.end()
+        self.clock.advance(0)
+        self.assertEqual((len(waiter.leases), waiter.turns), (1, 1))
+        self.finish(waiter)
+        gate.close()
+
+    def test_orders(self) -> None:
+        """
+        Who waits for memory, and who waits for a turn, is served in the order
+        that is for it.
+        """
+        memoryOrder, turnOrder = RandomRounds(Random(0)), RandomRounds(Random(0))
+        gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, maxRequests=1)
+        lease = gate.tryAllocate(RecordingWaiter(), 1000)
+        gate.tryBegin(RecordingWaiter())
+        forMemory, forTurn = RecordingWaiter(10), RecordingWaiter()
+        gate.tryAllocate(forMemory, 10)
+        gate.tryBegin(forTurn)
+        self.assertEqual((memoryOrder.next(), turnOrder.next()), (forMemory, forTurn))
+        self.assertEqual((len(memoryOrder), len(turnOrder)), (1, 1))
+        gate.forget(forMemory)
+        gate.forget(forTurn)
+        self.assertEqual((len(memoryOrder), len(turnOrder)), (0, 0))
+        assert lease is not None
+        lease.release()
+        gate.close()
+
+    def test_built(self) -> None:
+        """
+        A gate is built with the order that is described; an order that there
+        is not is a mistake.
+        """
+        context = PolicyContext(self.clock, lambda: 0.0, random=Random(3))
+        gate = buildGate(self.pool, context, maxRequests=7)
+        self.assertEqual((gate.pool, gate.maxRequests), (self.pool, 7))
+        self.assertRaises(PolicyError, buildGate, self.pool, context, "no-such-order")
 
     def test_collectedInAnotherThread(self) -> None:
         """

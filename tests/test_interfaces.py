@@ -43,7 +43,7 @@ class ContractTests(SynchronousTestCase):
         builds them all.
         """
         factories = [each for each in CONTRACTS if each.__name__.endswith("Factory") and each is not IPolicyFactory]
-        self.assertEqual(len(factories), 4)
+        self.assertEqual(len(factories), 5)
         for each in factories:
             self.assertTrue(each.isOrExtends(IPolicyFactory), each.__name__)
 

@@ -237,8 +237,10 @@ class PoolTests(OptionsTestCase):
 
     def test_bad(self) -> None:
         """
-        A pool that cannot be built is refused when the options are parsed.
+        A pool or an order that cannot be built is refused when the options are parsed.
         """
+        for order, word in (("rounds:3", "expected rounds"), ("alphabetical", "alphabetical")):
+            self.assertMistake(["--order", order], "--order", word)
         for pool, word in (
             ("bounded", "bounded:SIZE"),
             ("bounded:many", "many"),

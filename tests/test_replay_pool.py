@@ -23,7 +23,7 @@ from admission.metrics.schema import REQUESTS
 from admission.offline.replay import pooltrace
 from admission.offline.replay.candidates import Candidate, resolveCandidate
 from admission.offline.replay.ordered import OutOfOrder
-from admission.offline.replay.pool import RESULTS, replayPools
+from admission.offline.replay.pool import RESULTS, defaultOrder, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
@@ -34,6 +34,9 @@ WALL_US = 1_700_000_040 * SECOND
 """Where a minute begins."""
 
 SCHEMA = pa.schema([arrowSchema(REQUESTS).field(name) for name in POOL_COLUMNS])
+
+
+ORDER = defaultOrder()
 
 
 def rowsOf(*requests: Mapping[str, Any]) -> pa.RecordBatch:
@@ -96,7 +99,7 @@ def replay(
     Put rows to a pool.
     """
     candidate = candidateFor(description)
-    rows = [row for batch in replayPools(batches, [candidate], horizons) for row in batch.to_pylist()]
+    rows = [row for batch in replayPools(batches, [candidate], horizons, ORDER) for row in batch.to_pylist()]
     found = {part: [row[part] for row in rows if row[part]] for part in ("total", "minute", "client")}
     (total,) = found["total"]
     return Replayed(total, found["minute"], {each["client_id"]: each for each in found["client"]})

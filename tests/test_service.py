@@ -8,6 +8,7 @@ import os
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from kio.index import load_response_schema
@@ -23,8 +24,9 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from admission.broker import service as serviceModule
 from admission.broker.broker import Address
-from admission.broker.options import Listener, Options
+from admission.broker.options import Listener, Options, buildOrder
 from admission.broker.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
 from admission.broker.settings import loadSettings
 from tests.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
@@ -615,9 +617,21 @@ class MakeServiceTests(TestCase):
         """
         path = self.mktemp()
         options = Options()
-        options.parseOptions(["--listen", LOOPBACK, "--data", path, "--pool", "bounded:64MiB", "--set", "broker.id=5"])
+        chosen = ["--pool", "bounded:64MiB", "--order", "rounds", "--set", "broker.id=5"]
+        options.parseOptions(["--listen", LOOPBACK, "--data", path, *chosen])
+        orders: list[tuple[str | None, Any]] = []
+
+        def build(description: str | None, clock: Any, random: Any) -> Any:
+            orders.append((description, random))
+            return buildOrder(description, clock, random)
+
+        self.patch(serviceModule, "buildOrder", build)
         service = makeService(options)
         service.startService()
+        # Both draw from the same, whose seed is recorded.
+        self.assertEqual([description for description, _ in orders], ["rounds", "rounds"])
+        self.assertIsInstance(orders[0][1], Random)
+        self.assertIs(orders[0][1], orders[1][1])
         self.assertEqual(service.broker.nodeId, 5)
         self.assertEqual(service.broker.gate.pool.sizeBytes, 64 << 20)
         self.assertTrue(Path(path, "cluster.id").exists())

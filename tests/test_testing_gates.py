@@ -15,6 +15,7 @@ from admission.testing.cuedpool import CuedPool
 from admission.testing.gates import Asked, RecordingGate
 from admission.testing.transports import FakeTransport
 from admission.testing.waiters import RecordingWaiter
+from admission_plugins.rounds import RandomRounds
 
 from .admitted import RecordingProtocol, RecordingWatch, framed
 
@@ -30,7 +31,8 @@ class RecordingGateTests(SynchronousTestCase):
         """
         self.clock = Clock()
         self.pool = CuedPool()
-        self.gate = RecordingGate(self.pool, self.clock, Random(0), maxRequests=1)
+        random = Random(0)
+        self.gate = RecordingGate(self.pool, self.clock, RandomRounds(random), RandomRounds(random), maxRequests=1)
         self.protocol = RecordingProtocol()
         factory = AdmittedFactory(lambda: self.protocol, self.gate, self.clock, RecordingWatch())  # type: ignore[arg-type]
         self.protocol.factory = factory
@@ -106,4 +108,5 @@ class RecordingWaiterTests(SynchronousTestCase):
         lease = CuedPool().charge(5, FRAMES)
         waiter.leaseGranted(lease)
         waiter.turnGranted()
+        self.assertEqual(RecordingWaiter(holder="alice").holder, "alice")
         self.assertEqual((waiter.wantedBytes, waiter.leases, waiter.turns, told), (5, [lease], 1, [waiter, waiter]))

@@ -5,6 +5,7 @@ L{admission.wrap}: what passes, what pauses, what ends; on fake transports.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from twisted.internet.error import ConnectionDone
@@ -34,10 +35,12 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
 from admission.quotas.meters import Buckets
+from admission.testing.cuedpool import CuedPool
 from admission.testing.transports import FakeTLSHandle, FakeTLSTransport, FakeTransport
 from admission.wrap import WrappedFactory, wrapFactory
 from admission.wrap.connection import MOST_HELD_BYTES
 from admission_plugins.clientquota import ClientBytes
+from admission_plugins.rounds import RandomRounds
 
 from .wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, echo, limiting, wrapped
 
@@ -652,6 +655,8 @@ class FactoryTests(SynchronousTestCase):
             ({"pool": "bounded:lots"}, PolicyError, "pool='bounded:lots': "),
             ({"pool": "pond:1MiB"}, PolicyError, "pool="),
             ({"pool": 64}, TypeError, "pool=64: give a description such as 'bounded:64MiB'"),
+            ({"order": "rounds:7"}, PolicyError, "order='rounds:7': "),
+            ({"order": [7]}, TypeError, "order=[7]: give a description such as 'rounds', or an IWaitOrder"),
             ({"quota": "client-bytes:produce=fast"}, PolicyError, "quota='client-bytes:produce=fast': "),
             ({"quota": [object]}, TypeError, "give a description such as"),
             ({"quota": 5}, TypeError, "quota=5: give a description such as"),
@@ -671,6 +676,22 @@ class FactoryTests(SynchronousTestCase):
         self.assertEqual(factory.maxUnsentBytes, factory.gate.pool.sizeBytes)
         self.assertLess(factory.gate.pool.sizeBytes, 2**50)
         self.assertFalse(factory.quotas.isLimiting)
+
+    def test_order(self) -> None:
+        """
+        Those who wait for memory are served in the order that was asked for.
+        """
+        order, pool = RandomRounds(Random(1)), CuedPool()
+        for given in (order, "rounds"):
+            server = wrapped(self, pool=pool, order=given)
+            protocol, transport = server.connect()
+            pool.refuse()
+            transport.peerSends(b"one")
+            server.settle()
+            self.assertEqual((server.factory.gate.waitingForMemory, len(order)), (1, int(given is order)))
+            pool.relent()
+            server.settle()
+            self.assertEqual((protocol.received, len(order)), (b"one", 0))
 
     def test_globalReactor(self) -> None:
         """

@@ -7,17 +7,20 @@ the memory is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from .interfaces import ILease, IMemoryPool, IWaiter
+from .interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
 from .metrics.registry import SensorRegistry
+from .plugins import buildPolicy
 
 GRANTS_PER_TURN = 64
 STALL_GRACE_SECONDS = 1.0
+
+DEFAULT_ORDER = "rounds"
+"""The order in which waiters are served unless another is asked for."""
 
 
 class StalledReader(Protocol):
@@ -41,93 +44,14 @@ class StalledReader(Protocol):
         """
 
 
-T = TypeVar("T")
-
-
-class _Pot(Generic[T]):
-    """
-    Members that can be added, discarded and picked by chance in constant time.
-    """
-
-    __slots__ = ("_places", "members")
-
-    def __init__(self) -> None:
-        self.members: list[T] = []
-        self._places: dict[T, int] = {}
-
-    def add(self, member: T) -> None:
-        if member not in self._places:
-            self._places[member] = len(self.members)
-            self.members.append(member)
-
-    def discard(self, member: T) -> None:
-        place = self._places.pop(member, None)
-        if place is not None:
-            last = self.members.pop()
-            if last is not member:
-                self.members[place] = last
-                self._places[last] = place
-
-    def __contains__(self, member: T) -> bool:
-        return member in self._places
-
-
-class Lottery(Generic[T]):
-    """
-    Those who wait, drawn in random order and in rounds: who joins during a
-    round is drawn in the next one.  So nobody can count on a place in the
-    order, and nobody waits for longer than a round and the rest of another.
-
-    @ivar isEmpty: whether nobody takes part.
-    """
-
-    __slots__ = ("_next", "_random", "_round", "isEmpty")
-
-    def __init__(self, random: Random) -> None:
-        self.isEmpty = True
-        self._random = random
-        self._round: _Pot[T] = _Pot()
-        self._next: _Pot[T] = _Pot()
-
-    def add(self, member: T) -> None:
-        """
-        Take part; no effect for one who does.
-        """
-        if member not in self._round:
-            self._next.add(member)
-            self.isEmpty = False
-
-    def discard(self, member: T) -> None:
-        """
-        Take part no longer; no effect for one who does not.
-        """
-        self._round.discard(member)
-        self._next.discard(member)
-        self.isEmpty = not (self._round.members or self._next.members)
-
-    def draw(self) -> T:
-        """
-        One of those who take part; it stays until it is discarded.
-
-        @raise IndexError: if there is nobody.
-        """
-        if not self._round.members:
-            self._round, self._next = self._next, self._round
-        members = self._round.members
-        return members[int(self._random.random() * len(members))]
-
-    def __len__(self) -> int:
-        return len(self._round.members) + len(self._next.members)
-
-
 class Gate:
     """
     Stands between the connections of a server and its memory pool.
 
     Who finds the pool empty joins the waiters; so does everybody who comes
     while others wait, or newcomers would overtake them.  Memory that comes
-    back is handed out from a turn of the reactor of its own, in random order:
-    a release may happen in the middle of anything.
+    back is handed out from a turn of the reactor of its own, since a release
+    may happen in the middle of anything.  To whom first an L{IWaitOrder} says.
 
     @ivar pool: the L{IMemoryPool}.
     @ivar runningRequests: how many requests are being worked on; at most
@@ -136,9 +60,18 @@ class Gate:
 
     _log = Logger()
 
-    def __init__(self, pool: IMemoryPool, clock: IReactorTime, random: Random, maxRequests: int = 500) -> None:
+    def __init__(
+        self,
+        pool: IMemoryPool,
+        clock: IReactorTime,
+        memoryOrder: IWaitOrder,
+        turnOrder: IWaitOrder,
+        maxRequests: int = 500,
+    ) -> None:
         """
-        @param random: decides the order in which waiters are served.
+        @param memoryOrder: in which those are served who wait for memory; an
+            object of its own, like the next.
+        @param turnOrder: in which requests that wait are worked on.
         @param maxRequests: how many requests may be worked on at a time.
         @raise ValueError: if C{maxRequests} is not positive.
         """
@@ -148,8 +81,8 @@ class Gate:
         self.maxRequests = maxRequests
         self.runningRequests = 0
         self._clock = clock
-        self._memoryWaiters: Lottery[IWaiter] = Lottery(random)
-        self._turnWaiters: Lottery[IWaiter] = Lottery(random)
+        self._memoryOrder = memoryOrder
+        self._turnOrder = turnOrder
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
         self._accounts: dict[str, Callable[[], int]] = {}
@@ -190,7 +123,7 @@ class Gate:
         """
         How many connections wait for memory.
         """
-        return len(self._memoryWaiters)
+        return len(self._memoryOrder)
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
@@ -215,13 +148,13 @@ class Gate:
             C{leaseGranted} in a later turn, unless L{forget} comes first.
         @raise ValueError: if C{sizeBytes} is more than the pool hands out.
         """
-        if self._memoryWaiters.isEmpty:
+        if not self._memoryOrder:
             lease = self.pool.tryAllocate(sizeBytes, waiter.holder)
             if lease is not None:
                 return lease
         elif not 0 < sizeBytes <= self.pool.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.pool.largestBytes}")
-        self._memoryWaiters.add(waiter)
+        self._memoryOrder.add(waiter)
         self._expectRelief()
         self.press()
         return None
@@ -243,10 +176,10 @@ class Gate:
         @return: L{True}, and then L{end} must be called once; or L{False}, and
             then C{turnGranted} is called later, unless L{forget} comes first.
         """
-        if self.runningRequests < self.maxRequests and self._turnWaiters.isEmpty:
+        if self.runningRequests < self.maxRequests and not self._turnOrder:
             self.runningRequests += 1
             return True
-        self._turnWaiters.add(waiter)
+        self._turnOrder.add(waiter)
         return False
 
     def end(self) -> None:
@@ -254,15 +187,15 @@ class Gate:
         A request is answered, or parked.
         """
         self.runningRequests -= 1
-        if not self._turnWaiters.isEmpty:
+        if self._turnOrder:
             self._serveSoon()
 
     def forget(self, waiter: IWaiter) -> None:
         """
         C{waiter} is gone.
         """
-        self._memoryWaiters.discard(waiter)
-        self._turnWaiters.discard(waiter)
+        self._memoryOrder.discard(waiter)
+        self._turnOrder.discard(waiter)
 
     def responsesStalled(self, reader: StalledReader, isStalled: bool) -> None:
         """
@@ -305,23 +238,23 @@ class Gate:
                 break
         else:
             self._serveSoon()
-        if self._isUnderPressure and self._memoryWaiters.isEmpty and not self.pool.isOutOfMemory():
+        if self._isUnderPressure and not self._memoryOrder and not self.pool.isOutOfMemory():
             self._isUnderPressure = False
             for listener in self._pressureListeners:
                 listener(False)
 
     def _grantMemory(self) -> bool:
-        if self._memoryWaiters.isEmpty:
+        if not self._memoryOrder:
             return False
-        waiter = self._memoryWaiters.draw()
         try:
+            waiter = self._memoryOrder.next()
             lease = self.pool.tryAllocate(waiter.wantedBytes, waiter.holder)
         except Exception:
-            self._log.failure("the memory pool failed; it is asked again later")
+            self._log.failure("the memory pool or the order of waiters failed; both are asked again later")
             return False
         if lease is None:
             return False
-        self._memoryWaiters.discard(waiter)
+        self._memoryOrder.discard(waiter)
         try:
             waiter.leaseGranted(lease)
         except Exception:
@@ -329,10 +262,14 @@ class Gate:
         return True
 
     def _grantTurn(self) -> bool:
-        if self._turnWaiters.isEmpty or self.runningRequests >= self.maxRequests:
+        if not self._turnOrder or self.runningRequests >= self.maxRequests:
             return False
-        waiter = self._turnWaiters.draw()
-        self._turnWaiters.discard(waiter)
+        try:
+            waiter = self._turnOrder.next()
+        except Exception:
+            self._log.failure("the order of waiters failed; it is asked again when the next request is over")
+            return False
+        self._turnOrder.discard(waiter)
         self.runningRequests += 1
         try:
             waiter.turnGranted()
@@ -342,7 +279,7 @@ class Gate:
 
     def _expectRelief(self) -> None:
         isOverrun = len(self._stalledReaders) > 1 and self.pool.isOutOfMemory()
-        if self._relief is None and (not self._memoryWaiters.isEmpty or isOverrun):
+        if self._relief is None and (self._memoryOrder or isOverrun):
             self._relief = self._clock.callLater(STALL_GRACE_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
@@ -356,13 +293,24 @@ class Gate:
         stalled = [reader for reader in self._stalledReaders if reader.stalledSeconds() >= STALL_GRACE_SECONDS]
         stalled.sort(key=lambda reader: reader.unsentBytes())
         missingBytes = 1 - self.pool.availableBytes
-        spared = 1 if self._memoryWaiters.isEmpty else 0
+        spared = 1 if not self._memoryOrder else 0
         while len(stalled) > spared and missingBytes > 0:
             largest = stalled.pop()
             missingBytes -= largest.unsentBytes()
             self._stalledReaders.pop(largest, None)
             largest.cutOff("memory is short, and the peer does not take its responses")
-        if not self._memoryWaiters.isEmpty:
+        if self._memoryOrder:
             # A release that happened in another thread was told to nobody.
             self._serveSoon()
         self._expectRelief()
+
+
+def buildGate(pool: IMemoryPool, context: PolicyContext, order: str = DEFAULT_ORDER, maxRequests: int = 500) -> Gate:
+    """
+    Make a gate whose waiters are served in the order that C{order} describes.
+
+    @param context: whose clock and random source the gate and the order have.
+    @raise PolicyError: if there is no such order.
+    """
+    memoryOrder, turnOrder = (buildPolicy(IWaitOrderFactory, order, context) for _ in range(2))
+    return Gate(pool, context.clock, memoryOrder, turnOrder, maxRequests)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
+from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from attrs import field, frozen
@@ -80,11 +81,13 @@ class ILease(Interface):
 
 class IWaiter(Interface):
     """
-    Who waits for memory or for its turn: a connection.  Compared by identity.
+    Who waits for memory or for its turn: a connection.  It is hashable, and
+    equal to itself only.
     """
 
     holder: str = Attribute(
-        "Who it is, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if nobody knows."
+        "Who it is, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if nobody knows.  May "
+        "change while it waits."
     )
     wantedBytes: int = Attribute("How much memory it waits for, in bytes, while it waits for memory.")
 
@@ -174,6 +177,45 @@ class IMemoryPool(Interface):
         @param registry: an L{admission.metrics.registry.SensorRegistry}.
         @param name: what the names of the sensors begin with: C{MemoryPool}.
         @raise ValueError: if there are sensors of these names.
+        """
+
+
+class IWaitOrder(Interface):
+    """
+    In which order waiters are served: which connections are read next.  The
+    gate has two of these, one for those who wait for memory and one for those
+    whose requests wait to be worked on.
+
+    Nobody may wait for ever while others are served: how many are served before
+    a waiter must not depend on who joins after it without a bound.  The default
+    is random, in rounds: who joins during a round is served in the next one.
+
+    All methods are for the reactor's thread, and should take little time: they
+    are called when the server is short of something.
+    """
+
+    def add(waiter: IWaiter) -> None:
+        """
+        C{waiter} waits from now on; no effect for who does already.
+        """
+
+    def discard(waiter: IWaiter) -> None:
+        """
+        C{waiter} has been served or is gone; no effect for who does not wait.
+        """
+
+    def next() -> IWaiter:
+        """
+        Who is to be served next.  It still waits, until it is discarded: there
+        may not be enough for it yet.  Asked again, the order may have changed
+        its mind.
+
+        @raise LookupError: if nobody waits.
+        """
+
+    def __len__() -> int:
+        """
+        How many wait.
         """
 
 
@@ -712,6 +754,9 @@ class PolicyContext:
     @ivar quotaWindows: how many sampled windows a rate is taken over, if the
         description does not say (C{quota.window.num}).
     @ivar quotaWindowSeconds: the length of one (C{quota.window.size.seconds}).
+    @ivar random: what an order of waiters draws from, the same for all orders
+        of a server, so that a recording that knows its seed can be replayed; or
+        L{None}, and then whoever wants one makes one.
     """
 
     clock: Any
@@ -719,11 +764,12 @@ class PolicyContext:
     largestRequestBytes: int | None = None
     quotaWindows: int = 11
     quotaWindowSeconds: float = 1.0
+    random: Random | None = field(default=None, repr=False)
 
 
 class IPolicyFactory(Interface):
     """
-    What makes a policy from a description string: the base of the four
+    What makes a policy from a description string: the base of the
     factories below, never provided by itself.
 
     Found by L{twisted.plugin.getPlugins} and through the entry-point group
@@ -747,6 +793,12 @@ class IPolicyFactory(Interface):
 class IMemoryPoolFactory(IPolicyFactory):
     """
     Builds an L{IMemoryPool}; C{--pool}.
+    """
+
+
+class IWaitOrderFactory(IPolicyFactory):
+    """
+    Builds an L{IWaitOrder}; C{--order}.
     """
 
 

@@ -162,7 +162,7 @@ def listFactories(interface: type[IPolicyFactory]) -> list[InstalledFactory]:
     first, then entry points.  What cannot be loaded is left out, and the log
     says so.
 
-    @param interface: one of the four interfaces that extend L{IPolicyFactory}.
+    @param interface: one of the interfaces that extend L{IPolicyFactory}.
     @return: by name; two that share a name are both there.
     """
     found: dict[int, InstalledFactory] = {}

@@ -2,7 +2,13 @@
 The default policies, by name.
 """
 
-from admission.interfaces import IMemoryPoolFactory, IMetricsExporterFactory, IPurgatoryFactory, IQuotaPolicyFactory
+from admission.interfaces import (
+    IMemoryPoolFactory,
+    IMetricsExporterFactory,
+    IPurgatoryFactory,
+    IQuotaPolicyFactory,
+    IWaitOrderFactory,
+)
 from admission.plugins import PolicyFactory, TransportAdapters
 
 bounded = PolicyFactory(
@@ -30,6 +36,18 @@ unbounded = PolicyFactory(
         No bound: memory is counted, and nobody is ever refused.
     """,
     implementation="admission_plugins.bounded.buildUnbounded",
+)
+
+rounds = PolicyFactory(
+    IWaitOrderFactory,
+    name="rounds",
+    format="rounds",
+    help="""
+        Random order, in rounds: who joins during a round is served in the next
+        one.  Nobody gains anything by asking first or often, and nobody waits
+        for longer than the rest of a round and all of another.
+    """,
+    implementation="admission_plugins.rounds.buildRounds",
 )
 
 wheel = PolicyFactory(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any
 
 from attrs import frozen
@@ -16,6 +17,7 @@ from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
 from ..clock import wallSeconds
+from ..gate import DEFAULT_ORDER
 from ..interfaces import (
     DEFAULT,
     IMemoryPool,
@@ -26,6 +28,8 @@ from ..interfaces import (
     IPurgatoryFactory,
     IQuotaPolicy,
     IQuotaPolicyFactory,
+    IWaitOrder,
+    IWaitOrderFactory,
     PolicyContext,
     QuotaEntity,
 )
@@ -79,6 +83,7 @@ class Options(AuthOptions, PolicyOptionsMixin):
 
     policyKinds = (
         PolicyKind("pool", IMemoryPoolFactory),
+        PolicyKind("order", IWaitOrderFactory),
         PolicyKind("purgatory", IPurgatoryFactory),
         PolicyKind("quota", IQuotaPolicyFactory, repeatable=True),
         PolicyKind("export", IMetricsExporterFactory, repeatable=True),
@@ -147,6 +152,7 @@ class Options(AuthOptions, PolicyOptionsMixin):
         # Built again when the broker starts, which may be in another process.
         clock = Clock()
         buildPool(self["settings"], self["pool"], clock)
+        buildOrder(self["order"], clock)
         buildPurgatory(self["purgatory"], clock)
         buildQuotas(self["settings"], self["quota"], clock)
         buildExporters(self["export"], clock)
@@ -201,6 +207,22 @@ def poolDescription(settings: Settings, description: str | None) -> str:
         return description
     queuedBytes = settings.queuedMaxRequestBytes
     return f"bounded:{queuedBytes}" if queuedBytes > 0 else "unbounded"
+
+
+def buildOrder(description: str | None, clock: Any, random: Random | None = None) -> IWaitOrder:
+    """
+    The order of waiters that the options ask for.
+
+    @param description: what C{--order} says, or L{None} for the default.
+    @param random: see L{PolicyContext}.
+    @raise UsageError: if it cannot be built.
+    """
+    context = PolicyContext(clock, wallSeconds, random=random)
+    try:
+        order: IWaitOrder = buildPolicy(IWaitOrderFactory, description or DEFAULT_ORDER, context)
+    except PolicyError as error:
+        raise UsageError(f"--order: {error}") from error
+    return order
 
 
 def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:

@@ -46,6 +46,7 @@ from .options import (
     Listener,
     Options,
     buildExporters,
+    buildOrder,
     buildPool,
     buildPurgatory,
     buildQuotas,
@@ -92,6 +93,7 @@ def makeService(options: Options) -> BrokerService:
         options.checkers(),
         exportDescriptions=options["export"],
         memoryProfile=options["memoryProfile"],
+        orderDescription=options["order"],
     )
 
 
@@ -149,6 +151,7 @@ class BrokerService(Service):
         checkers: Sequence[Any] = (),
         exportDescriptions: Sequence[str] = (),
         memoryProfile: MemoryProfile | None = None,
+        orderDescription: str | None = None,
     ) -> None:
         """
         @param dataPath: the directory of the log.
@@ -159,12 +162,14 @@ class BrokerService(Service):
         @param checkers: what each C{--auth} has made; with none, nobody needs to log in.
         @param exportDescriptions: what each C{--export} says; with none, nothing is recorded.
         @param memoryProfile: what C{--profile-memory} says, if anything.
+        @param orderDescription: what C{--order} says, if anything.
         """
         self._reactor = reactor
         self._settings = settings
         self._listeners = listeners
         self._dataPath = dataPath
         self._poolDescription = poolDescription
+        self._orderDescription = orderDescription
         self._purgatoryDescription = purgatoryDescription
         self._quotaDescriptions = quotaDescriptions
         self._exportDescriptions = exportDescriptions
@@ -227,7 +232,10 @@ class BrokerService(Service):
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
         gateSeed = SystemRandom().getrandbits(63)
-        gate = Gate(pool, clock, Random(gateSeed), settings.queuedMaxRequests)
+        # One for both, as replays have it.
+        random = Random(gateSeed)
+        memoryOrder, turnOrder = (buildOrder(self._orderDescription, clock, random) for _ in range(2))
+        gate = Gate(pool, clock, memoryOrder, turnOrder, settings.queuedMaxRequests)
         self.sensors = SensorRegistry()
         gate.addSensors(self.sensors)
         gate.onPressure(self._pressed)

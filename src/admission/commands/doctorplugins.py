@@ -19,12 +19,19 @@ from twisted import plugins
 from twisted.plugin import IPlugin
 from twisted.python.modules import getModule
 
-from ..interfaces import IMemoryPoolFactory, IMetricsExporterFactory, IPurgatoryFactory, IQuotaPolicyFactory
+from ..interfaces import (
+    IMemoryPoolFactory,
+    IMetricsExporterFactory,
+    IPurgatoryFactory,
+    IQuotaPolicyFactory,
+    IWaitOrderFactory,
+)
 from ..plugins import InstalledFactory, PolicyFactory
 from .findings import Finding, Level
 
 KINDS = {
     "--pool": IMemoryPoolFactory,
+    "--order": IWaitOrderFactory,
     "--purgatory": IPurgatoryFactory,
     "--quota": IQuotaPolicyFactory,
     "--export": IMetricsExporterFactory,

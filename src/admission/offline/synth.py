@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
+from attrs import evolve
 from twisted.internet.defer import execute
 
-from ..gate import Gate
+from ..gate import buildGate
 from ..interfaces import (
     IMemoryPool,
     IMemoryPoolFactory,
@@ -113,7 +114,7 @@ class SyntheticServer:
                 f"and requests have up to {formatBytes(population.largestBytes)}"
             )
         gateSeed = Random(f"{population.seed} gate").getrandbits(63)
-        self.gate = Gate(self.pool, agenda, Random(gateSeed))
+        self.gate = buildGate(self.pool, evolve(self.context, random=Random(gateSeed)))
         self.quotas = Quotas(self._buildPolicies(quotas), agenda, LARGEST_DELAY_SECONDS)
         self.origin = Origin(
             BROKER_ID,

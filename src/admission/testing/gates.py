@@ -5,13 +5,11 @@ A gate that remembers what it was asked.
 
 from __future__ import annotations
 
-from random import Random
-
 from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
 
 from ..gate import Gate, StalledReader
-from ..interfaces import ILease, IMemoryPool, IWaiter
+from ..interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder
 
 
 @frozen
@@ -40,11 +38,15 @@ class RecordingGate(Gate):
     @ivar asked: everything, in the order of the answers; clear it at will.
     """
 
-    def __init__(self, pool: IMemoryPool, clock: IReactorTime, random: Random, maxRequests: int = 500) -> None:
-        """
-        See L{Gate}.
-        """
-        super().__init__(pool, clock, random, maxRequests)
+    def __init__(
+        self,
+        pool: IMemoryPool,
+        clock: IReactorTime,
+        memoryOrder: IWaitOrder,
+        turnOrder: IWaitOrder,
+        maxRequests: int = 500,
+    ) -> None:
+        super().__init__(pool, clock, memoryOrder, turnOrder, maxRequests)
         self.asked: list[Asked] = []
 
     def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:

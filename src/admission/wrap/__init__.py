@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from random import Random, SystemRandom
 from typing import Any
 
 from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
@@ -18,8 +17,16 @@ from zope.interface import alsoProvides
 from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
 from ..connection.hangup import HangUpWatch
-from ..gate import Gate
-from ..interfaces import IMemoryPool, IMemoryPoolFactory, IQuotaPolicy, IQuotaPolicyFactory, PolicyContext
+from ..gate import DEFAULT_ORDER, Gate
+from ..interfaces import (
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    IWaitOrder,
+    IWaitOrderFactory,
+    PolicyContext,
+)
 from ..memorylimit import memoryLimitBytes
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
@@ -180,6 +187,7 @@ def wrapFactory(
     *,
     pool: str | IMemoryPool | None = None,
     quota: str | IQuotaPolicy | Sequence[str | IQuotaPolicy] = (),
+    order: str | IWaitOrder = DEFAULT_ORDER,
     limits: ConnectionLimits | None = None,
     nameOf: NameOf | None = None,
     maxUnsentBytes: int | None = None,
@@ -196,6 +204,8 @@ def wrapFactory(
     @param pool: the memory that connections may hold: a description or a pool.
         A quarter of what the process may use, unless given.
     @param quota: what limits clients: descriptions or policies, any number.
+    @param order: in which order connections are served that wait for memory: a
+        description or an order.
     @param limits: of connections; the defaults of L{ConnectionLimits}, unless given.
     @param nameOf: given a protocol, who its peer is: a principal and a client
         id, or L{None} while nobody knows.  Until then, and without it, the
@@ -206,7 +216,7 @@ def wrapFactory(
     @param clock: for timers; the reactor on monotonic time, unless given.
     @raise PolicyError: for a description that means nothing.
     @raise ValueError: if C{maxUnsentBytes} is no positive number.
-    @raise TypeError: for a pool or a policy that is none.
+    @raise TypeError: for a pool, a policy or an order that is none.
     """
     if maxUnsentBytes is not None and not (isinstance(maxUnsentBytes, int) and maxUnsentBytes >= 1):
         raise ValueError(f"maxUnsentBytes={maxUnsentBytes!r}: write a number of bytes, 1 or more")
@@ -215,7 +225,8 @@ def wrapFactory(
     if clock is None:
         clock = MonotonicClock(reactor)
     context = PolicyContext(clock, wallSeconds)
-    gate = Gate(_pool(pool, context), clock, Random(SystemRandom().getrandbits(64)))
+    # Nobody here waits for a turn.
+    gate = Gate(_pool(pool, context), clock, _order(order, context), _order(DEFAULT_ORDER, context))
     quotas = Quotas(_policies(quota, context), clock, LARGEST_DELAY_SECONDS)
     return WrappedFactory(factory, gate, quotas, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
 
@@ -232,6 +243,18 @@ def _pool(pool: str | IMemoryPool | None, context: PolicyContext) -> IMemoryPool
     if not IMemoryPool.providedBy(pool):
         raise TypeError(f"pool={pool!r}: give a description such as 'bounded:64MiB', or an IMemoryPool")
     return pool
+
+
+def _order(order: str | IWaitOrder, context: PolicyContext) -> IWaitOrder:
+    if isinstance(order, str):
+        try:
+            built: IWaitOrder = buildPolicy(IWaitOrderFactory, order, context)
+        except PolicyError as error:
+            raise PolicyError(f"order={error}") from error
+        return built
+    if not IWaitOrder.providedBy(order):
+        raise TypeError(f"order={order!r}: give a description such as 'rounds', or an IWaitOrder")
+    return order
 
 
 def _policies(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from random import Random
 from typing import Any
 
 from attrs import field, frozen
@@ -40,12 +41,14 @@ class Candidate:
     args: Sequence[str] = ()
     kwargs: Mapping[str, str] = field(factory=dict, hash=False)
 
-    def build(self, clock: Any, quotaWindows: int = 11, quotaWindowSeconds: float = 1.0) -> Any:
+    def build(
+        self, clock: Any, quotaWindows: int = 11, quotaWindowSeconds: float = 1.0, random: Random | None = None
+    ) -> Any:
         """
         Make the policy.
 
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
-        @param quotaWindows: see L{PolicyContext}, like C{quotaWindowSeconds}.
+        @param quotaWindows: see L{PolicyContext}, like what follows.
         @raise PolicyError: if its arguments make no sense, or it cannot be
             imported here, in one sentence.
         """
@@ -57,7 +60,7 @@ class Candidate:
                 "install its package wherever the replay runs"
             ) from error
         build = found().build if IPolicyFactory.implementedBy(found) else found
-        context = PolicyContext(clock, clock.seconds, None, quotaWindows, quotaWindowSeconds)
+        context = PolicyContext(clock, clock.seconds, None, quotaWindows, quotaWindowSeconds, random)
         try:
             return build(context, *self.args, **self.kwargs)
         except ValueError as error:

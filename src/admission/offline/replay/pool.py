@@ -4,7 +4,7 @@ What other memory pools would have done with a recording.
 
 The pool that is tried is the real class behind the real gate
 (L{admission.gate.Gate}), in virtual time, so that who finds no memory waits,
-newcomers do not overtake, and memory is handed out in the gate's random order.
+newcomers do not overtake, and memory is handed out in the default order, which is random.
 What this can tell, and what not:
 
   - A wait delays everything that comes after it on the connection, and nothing
@@ -36,7 +36,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from ...interfaces import IMemoryPool
+from ...gate import DEFAULT_ORDER
+from ...interfaces import IMemoryPool, IWaitOrderFactory
+from .candidates import Candidate, resolveCandidate
 from .ordered import Ordered
 from .poolrun import PoolRun
 from .pooltrace import PoolTrace
@@ -135,10 +137,19 @@ class PoolCandidate(Protocol):
         """
 
 
+def defaultOrder() -> Candidate:
+    """
+    The order in which servers serve their waiters unless told otherwise; can
+    be pickled, for where no plug-ins are installed.
+    """
+    return resolveCandidate(DEFAULT_ORDER, IWaitOrderFactory)
+
+
 def replayPools(
     batches: Iterable[pa.RecordBatch],
     candidates: Sequence[PoolCandidate],
     horizons: Mapping[tuple[str, str], int] | None = None,
+    order: Candidate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """
     Put each run of a server before each pool.
@@ -150,6 +161,8 @@ def replayPools(
         sorted by C{broker_id}, C{boot_id}, C{mono_us} and C{seq}.
     @param horizons: when runs end, by broker and boot, in microseconds of the
         monotonic clock; the last moment in the rows where it is not said.
+    @param order: in which order waiters are served; the default, for which
+        plug-ins must be installed here, unless given.
     @return: rows of L{RESULTS}.
     @raise OutOfOrder: if rows are not sorted so.
     """
@@ -161,13 +174,13 @@ def replayPools(
             for found, isNew, start, stop in ordered.runs(batch):
                 if isNew:
                     if trace is not None:
-                        yield from _replay(trace, group, candidates, horizons)
+                        yield from _replay(trace, group, candidates, horizons, order or defaultOrder())
                         trace.close()
                     trace, group = PoolTrace(), found
                 assert trace is not None
                 trace.add(batch.slice(start, stop - start))
         if trace is not None:
-            yield from _replay(trace, group, candidates, horizons)
+            yield from _replay(trace, group, candidates, horizons, order or defaultOrder())
     finally:
         if trace is not None:
             trace.close()
@@ -178,11 +191,12 @@ def _replay(
     group: tuple[str, str],
     candidates: Sequence[PoolCandidate],
     horizons: Mapping[tuple[str, str], int] | None,
+    order: Candidate,
 ) -> Iterator[pa.RecordBatch]:
     trace.finish()
     horizonUs = (horizons or {}).get(group, trace.lastUs)
     for candidate in candidates:
-        run = PoolRun(trace, candidate.build, horizonUs)
+        run = PoolRun(trace, candidate.build, horizonUs, lambda clock, random: order.build(clock, random=random))
         run.run()
         rows = _rows(trace, run)
         for first in range(0, len(rows), ROWS_OF_BATCH):

@@ -15,7 +15,7 @@ from attrs import define
 from zope.interface import implementer
 
 from ...gate import Gate
-from ...interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter
+from ...interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter, IWaitOrder
 from ..agenda import MICROSECONDS, Agenda
 from .pooltrace import PoolTrace
 from .poolwatch import PoolWatch
@@ -68,15 +68,24 @@ class PoolRun:
     @ivar unreleasedBytes: what the pool has as taken when all has been given back.
     """
 
-    def __init__(self, trace: PoolTrace, build: Callable[[Any], IMemoryPool], horizonUs: int) -> None:
+    def __init__(
+        self,
+        trace: PoolTrace,
+        build: Callable[[Any], IMemoryPool],
+        horizonUs: int,
+        buildOrder: Callable[[Any, Random], IWaitOrder],
+    ) -> None:
         """
         @param build: makes the pool, given a clock.
+        @param buildOrder: makes an order of waiters, given a clock and what to
+            draw from.
         @param horizonUs: when to end; requests that come later do not count.
         """
         self._trace = trace
         self.agenda = agenda = Agenda(trace.firstUs)
         self.pool: IMemoryPool = build(agenda)
-        self.gate = Gate(self.pool, agenda, Random(trace.gateSeed))
+        random = Random(trace.gateSeed)
+        self.gate = Gate(self.pool, agenda, buildOrder(agenda, random), buildOrder(agenda, random))
         self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs)
         self.largestBytes = self.pool.largestBytes
         self.clients = [ClientWaits() for _ in trace.clients]

@@ -19,7 +19,7 @@ from ...interfaces import IMemoryPoolFactory
 from ...plugins import PolicyError
 from .candidates import Candidate, resolveCandidate
 from .ordered import Batches
-from .pool import CLIENTS, MINUTES, RESULTS, TOTALS, replayPools
+from .pool import CLIENTS, MINUTES, RESULTS, TOTALS, defaultOrder, replayPools
 from .pooltrace import POOL_COLUMNS
 from .spark import collected, sparkSchema
 from .trials import RECORDED
@@ -96,17 +96,18 @@ def replayPoolTrials(requests: DataFrame, trials: Sequence[PoolTrial]) -> PoolTo
     ordered = requests.select(*POOL_COLUMNS).repartition(len(runs), *_GROUP).sortWithinPartitions(*_ORDER)
     results: DataFrame | None = None
     # Each is a part of its own that reads what was sorted once, so that pools share a cluster like runs.
+    order = defaultOrder()
     for trial in trials:
-        part = _replayed(ordered, trial)
+        part = _replayed(ordered, trial, order)
         results = part if results is None else results.unionByName(part)
     assert results is not None
     table = collected(results, RESULTS)
     return PoolTotals(*(_part(table, name, schema) for name, schema in _PARTS.items()))
 
 
-def _replayed(ordered: DataFrame, trial: PoolTrial) -> DataFrame:
+def _replayed(ordered: DataFrame, trial: PoolTrial, order: Candidate) -> DataFrame:
     def replayed(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return replayPools(batches, [trial.candidate])
+        return replayPools(batches, [trial.candidate], order=order)
 
     return ordered.where(_among(trial.runs)).mapInArrow(replayed, sparkSchema(RESULTS))
 

@@ -1,0 +1,113 @@
+# -*- test-case-name: tests.test_rounds -*-
+"""
+The order in which waiters are served: random, in rounds.
+"""
+
+from __future__ import annotations
+
+from random import Random, SystemRandom
+from typing import Generic, TypeVar
+
+from zope.interface import implementer
+
+from admission.interfaces import IWaiter, IWaitOrder, PolicyContext
+
+T = TypeVar("T")
+
+
+class RandomSet(Generic[T]):
+    """
+    Members that can be added, discarded and picked at random in constant time.
+
+    @ivar members: all of them, in no particular order; do not change it.
+    """
+
+    __slots__ = ("_places", "members")
+
+    def __init__(self) -> None:
+        self.members: list[T] = []
+        self._places: dict[T, int] = {}
+
+    def add(self, member: T) -> None:
+        """
+        No effect for a member.
+        """
+        if member not in self._places:
+            self._places[member] = len(self.members)
+            self.members.append(member)
+
+    def discard(self, member: T) -> None:
+        """
+        No effect for who is not a member.
+        """
+        place = self._places.pop(member, None)
+        if place is not None:
+            last = self.members.pop()
+            if last is not member:
+                self.members[place] = last
+                self._places[last] = place
+
+    def pick(self, random: Random) -> T:
+        """
+        Any member, with equal chances.
+
+        @raise IndexError: if there is none.
+        """
+        return self.members[int(random.random() * len(self.members))]
+
+    def __contains__(self, member: T) -> bool:
+        return member in self._places
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+@implementer(IWaitOrder)
+class RandomRounds:
+    """
+    Random order, in rounds: who joins during a round is served in the next
+    one.  So nobody can count on a place in the order, and nobody waits for
+    longer than the rest of a round and all of another.
+    """
+
+    __slots__ = ("_next", "_random", "_round")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._round: RandomSet[IWaiter] = RandomSet()
+        self._next: RandomSet[IWaiter] = RandomSet()
+
+    def add(self, waiter: IWaiter) -> None:
+        """
+        Have C{waiter} served in the next round; no effect for who waits already.
+        """
+        if waiter not in self._round:
+            self._next.add(waiter)
+
+    def discard(self, waiter: IWaiter) -> None:
+        """
+        No effect for who does not wait.
+        """
+        self._round.discard(waiter)
+        self._next.discard(waiter)
+
+    def next(self) -> IWaiter:
+        """
+        Any of this round, with equal chances, at each call anew; of the next
+        round, which then begins, if this one is over.
+
+        @raise IndexError: if nobody waits.
+        """
+        if not self._round:
+            self._round, self._next = self._next, self._round
+        return self._round.pick(self._random)
+
+    def __len__(self) -> int:
+        return len(self._round) + len(self._next)
+
+
+def buildRounds(context: PolicyContext) -> RandomRounds:
+    """
+    C{rounds}.
+    """
+    return RandomRounds(context.random or Random(SystemRandom().getrandbits(64)))

@@ -1,0 +1,142 @@
+"""
+L{admission_plugins.rounds}.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
+from admission.plugins import buildPolicy
+from admission.testing.orders import WaitOrderContract
+from admission.testing.waiters import RecordingWaiter
+from admission_plugins.rounds import RandomRounds
+
+
+def contextWith(random: Random | None) -> PolicyContext:
+    """
+    What a server offers, with its random source.
+    """
+    return PolicyContext(Clock(), lambda: 0.0, random=random)
+
+
+class RandomRoundsContractTests(WaitOrderContract, SynchronousTestCase):
+    """
+    L{RandomRounds} is an L{IWaitOrder}.
+    """
+
+    servicesPerWaiter = 2
+
+    def buildOrder(self) -> IWaitOrder:
+        """
+        With a seed, so that it is the same each time.
+        """
+        return RandomRounds(Random(1))
+
+
+class RandomRoundsTests(SynchronousTestCase):
+    """
+    L{RandomRounds}.
+    """
+
+    @given(
+        steps=st.lists(st.tuples(st.sampled_from(["add", "discard", "next"]), st.integers(0, 8)), max_size=80),
+        seed=st.integers(0, 2**32),
+    )
+    def test_isASet(self, steps: list[tuple[str, int]], seed: int) -> None:
+        """
+        Whoever comes and goes how often: it holds whom a set would hold, and
+        one of those is next.
+        """
+        order = RandomRounds(Random(seed))
+        everybody = [RecordingWaiter() for _ in range(9)]
+        waiting: set[IWaiter] = set()
+        for step, number in steps:
+            waiter = everybody[number]
+            if step == "add":
+                order.add(waiter)
+                waiting.add(waiter)
+            elif step == "discard":
+                order.discard(waiter)
+                waiting.discard(waiter)
+            elif waiting:
+                self.assertIn(order.next(), waiting)
+            else:
+                self.assertRaises(IndexError, order.next)
+            self.assertEqual(len(order), len(waiting))
+
+    def test_everybodyAlike(self) -> None:
+        """
+        Each of those who wait is next as often as the others.
+        """
+        order = RandomRounds(Random(1))
+        waiters = [RecordingWaiter() for _ in range(6)]
+        for waiter in waiters:
+            order.add(waiter)
+        order.discard(waiters[0])
+        drawn = Counter(order.next() for _ in range(5000))
+        self.assertEqual(set(drawn), set(waiters[1:]))
+        self.assertTrue(all(900 < count < 1100 for count in drawn.values()), drawn)
+
+    def test_rounds(self) -> None:
+        """
+        Who joins during a round is served when that is over.
+        """
+        order = RandomRounds(Random(1))
+        first, second = ([RecordingWaiter() for _ in range(10)] for _ in range(2))
+        for waiter in first:
+            order.add(waiter)
+        order.discard(order.next())
+        for waiter in second:
+            order.add(waiter)
+        served = []
+        while order:
+            served.append(order.next())
+            order.discard(served[-1])
+        self.assertLess(set(served[:9]), set(first))
+        self.assertEqual(set(served[9:]), set(second))
+
+    def test_drawsStay(self) -> None:
+        """
+        What comes of a seed does not change from one release to the next, or
+        recordings could not be replayed; both orders of a gate draw from it.
+        """
+        waiters = [RecordingWaiter() for _ in range(15)]
+        context = contextWith(Random(7))
+        memoryOrder, turnOrder = (buildPolicy(IWaitOrderFactory, "rounds", context) for _ in range(2))
+        for waiter in waiters[:8]:
+            memoryOrder.add(waiter)
+        for waiter in waiters[:4]:
+            turnOrder.add(waiter)
+        drawn, newcomers = [], iter(waiters[8:])
+        for step in range(14):
+            waiter = memoryOrder.next()
+            drawn.append(waiters.index(waiter))
+            if step % 3:
+                memoryOrder.discard(waiter)
+            if step % 2:
+                memoryOrder.add(next(newcomers))
+            if step % 4 == 0:
+                waiter = turnOrder.next()
+                turnOrder.discard(waiter)
+                drawn.append(100 + waiters.index(waiter))
+        self.assertEqual(drawn, [2, 100, 5, 0, 3, 2, 103, 7, 6, 1, 6, 102, 4, 3, 4, 9, 101, 13])
+
+    def test_withoutASource(self) -> None:
+        """
+        Where the server offers nothing to draw from, nobody can tell what
+        comes: two orders differ.
+        """
+        orders = [buildPolicy(IWaitOrderFactory, "rounds", contextWith(None)) for _ in range(2)]
+        waiters = [RecordingWaiter() for _ in range(100)]
+        for order in orders:
+            for waiter in waiters:
+                order.add(waiter)
+        first, second = ([order.next() for _ in range(20)] for order in orders)
+        self.assertNotEqual(first, second)
