@@ -277,7 +277,7 @@ class PoolTests(SynchronousTestCase):
         All of it can be sent to another machine.
         """
         candidates = [candidateFor("bounded:100B")]
-        sent = pickle.loads(pickle.dumps(partial(replayPools, candidates=candidates)))
+        sent = pickle.loads(pickle.dumps(partial(replayPools, candidates=candidates, order=ORDER)))
         (batch,) = sent([rowsOf({})])
         self.assertEqual(batch.schema, RESULTS)
 

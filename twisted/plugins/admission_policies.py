@@ -44,7 +44,7 @@ rounds = PolicyFactory(
     format="rounds",
     help="""
         Random order, in rounds: who joins during a round is served in the next
-        one.  Nobody gains anything by asking first or often, and nobody waits
+        one.  Nobody gains anything by asking first, and nobody waits
         for longer than the rest of a round and all of another.
     """,
     implementation="admission_plugins.rounds.buildRounds",
