@@ -58,9 +58,6 @@ class RandomSet(Generic[T]):
     def __contains__(self, member: T) -> bool:
         return member in self._places
 
-    def __len__(self) -> int:
-        return len(self.members)
-
 
 @implementer(IWaitOrder)
 class RandomRounds:
@@ -98,12 +95,9 @@ class RandomRounds:
 
         @raise IndexError: if nobody waits.
         """
-        if not self._round:
+        if not self._round.members:
             self._round, self._next = self._next, self._round
         return self._round.pick(self._random)
-
-    def __len__(self) -> int:
-        return len(self._round) + len(self._next)
 
 
 def buildRounds(context: PolicyContext) -> RandomRounds:

@@ -83,6 +83,9 @@ class Gate:
         self._clock = clock
         self._memoryOrder = memoryOrder
         self._turnOrder = turnOrder
+        # Who is in which order: nearly always nobody, and each request looks.
+        self._memoryWaiters: set[IWaiter] = set()
+        self._turnWaiters: set[IWaiter] = set()
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
         self._accounts: dict[str, Callable[[], int]] = {}
@@ -123,7 +126,7 @@ class Gate:
         """
         How many connections wait for memory.
         """
-        return len(self._memoryOrder)
+        return len(self._memoryWaiters)
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
@@ -148,12 +151,13 @@ class Gate:
             C{leaseGranted} in a later turn, unless L{forget} comes first.
         @raise ValueError: if C{sizeBytes} is more than the pool hands out.
         """
-        if not self._memoryOrder:
+        if not self._memoryWaiters:
             lease = self.pool.tryAllocate(sizeBytes, waiter.holder)
             if lease is not None:
                 return lease
         elif not 0 < sizeBytes <= self.pool.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.pool.largestBytes}")
+        self._memoryWaiters.add(waiter)
         self._memoryOrder.add(waiter)
         self._expectRelief()
         self.press()
@@ -176,9 +180,10 @@ class Gate:
         @return: L{True}, and then L{end} must be called once; or L{False}, and
             then C{turnGranted} is called later, unless L{forget} comes first.
         """
-        if self.runningRequests < self.maxRequests and not self._turnOrder:
+        if self.runningRequests < self.maxRequests and not self._turnWaiters:
             self.runningRequests += 1
             return True
+        self._turnWaiters.add(waiter)
         self._turnOrder.add(waiter)
         return False
 
@@ -187,15 +192,19 @@ class Gate:
         A request is answered, or parked.
         """
         self.runningRequests -= 1
-        if self._turnOrder:
+        if self._turnWaiters:
             self._serveSoon()
 
     def forget(self, waiter: IWaiter) -> None:
         """
         C{waiter} is gone.
         """
-        self._memoryOrder.discard(waiter)
-        self._turnOrder.discard(waiter)
+        if waiter in self._memoryWaiters:
+            self._memoryWaiters.discard(waiter)
+            self._memoryOrder.discard(waiter)
+        if waiter in self._turnWaiters:
+            self._turnWaiters.discard(waiter)
+            self._turnOrder.discard(waiter)
 
     def responsesStalled(self, reader: StalledReader, isStalled: bool) -> None:
         """
@@ -238,13 +247,13 @@ class Gate:
                 break
         else:
             self._serveSoon()
-        if self._isUnderPressure and not self._memoryOrder and not self.pool.isOutOfMemory():
+        if self._isUnderPressure and not self._memoryWaiters and not self.pool.isOutOfMemory():
             self._isUnderPressure = False
             for listener in self._pressureListeners:
                 listener(False)
 
     def _grantMemory(self) -> bool:
-        if not self._memoryOrder:
+        if not self._memoryWaiters:
             return False
         try:
             waiter = self._memoryOrder.next()
@@ -254,6 +263,7 @@ class Gate:
             return False
         if lease is None:
             return False
+        self._memoryWaiters.discard(waiter)
         self._memoryOrder.discard(waiter)
         try:
             waiter.leaseGranted(lease)
@@ -262,13 +272,14 @@ class Gate:
         return True
 
     def _grantTurn(self) -> bool:
-        if not self._turnOrder or self.runningRequests >= self.maxRequests:
+        if not self._turnWaiters or self.runningRequests >= self.maxRequests:
             return False
         try:
             waiter = self._turnOrder.next()
         except Exception:
             self._log.failure("the order of waiters failed; it is asked again when the next request is over")
             return False
+        self._turnWaiters.discard(waiter)
         self._turnOrder.discard(waiter)
         self.runningRequests += 1
         try:
@@ -279,7 +290,7 @@ class Gate:
 
     def _expectRelief(self) -> None:
         isOverrun = len(self._stalledReaders) > 1 and self.pool.isOutOfMemory()
-        if self._relief is None and (self._memoryOrder or isOverrun):
+        if self._relief is None and (self._memoryWaiters or isOverrun):
             self._relief = self._clock.callLater(STALL_GRACE_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
@@ -293,13 +304,13 @@ class Gate:
         stalled = [reader for reader in self._stalledReaders if reader.stalledSeconds() >= STALL_GRACE_SECONDS]
         stalled.sort(key=lambda reader: reader.unsentBytes())
         missingBytes = 1 - self.pool.availableBytes
-        spared = 1 if not self._memoryOrder else 0
+        spared = 1 if not self._memoryWaiters else 0
         while len(stalled) > spared and missingBytes > 0:
             largest = stalled.pop()
             missingBytes -= largest.unsentBytes()
             self._stalledReaders.pop(largest, None)
             largest.cutOff("memory is short, and the peer does not take its responses")
-        if self._memoryOrder:
+        if self._memoryWaiters:
             # A release that happened in another thread was told to nobody.
             self._serveSoon()
         self._expectRelief()

@@ -213,11 +213,6 @@ class IWaitOrder(Interface):
         @raise LookupError: if nobody waits.
         """
 
-    def __len__() -> int:
-        """
-        How many wait.
-        """
-
 
 class ITransportMutability(Interface):
     """

@@ -38,11 +38,13 @@ class KafkaRequest(ServerRequest):
     @ivar throttledUntilSeconds: when the delay ends that it is answered with.
     """
 
+    # Without slots of its own: few of these are set for any one request.
+
     connection: KafkaConnection
+    clientId: str
     header: RequestHeader = None  # type: ignore[assignment]
     apiKey = UNKNOWN
     entity: Any = None
-    clientId: str = ""
     identities: Sequence[int] = ()
     producerEpoch = UNKNOWN
     groupId: str | None = None

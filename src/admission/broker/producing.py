@@ -76,20 +76,21 @@ class ProduceResponses:
 
     def add(self, request: KafkaRequest, wantsSync: bool, delaySeconds: float) -> None:
         """
-        Answer the connection's request, whose records have just been appended,
-        once the log has committed them.
+        Answer a request whose records have just been appended, and which is no
+        longer the connection's, once the log has committed them.
 
         @param wantsSync: whether they must be on the disk, too.
         @param delaySeconds: the delay that it is answered with, which begins now.
         """
         connection = self._connection
-        connection.leave()
+        now = connection.factory.clock.seconds()
+        request.park(now)
         if connection.isLost:
             # While it was worked on.
-            connection.requestOver(request)
+            connection.requestOver(request, now)
             return
         request.delaySeconds = delaySeconds
-        request.throttledUntilSeconds = connection.factory.clock.seconds() + delaySeconds
+        request.throttledUntilSeconds = now + delaySeconds
         self._requests.append(request)
         self._uncommitted += 1
         if len(self._requests) >= MOST_UNANSWERED:
@@ -106,6 +107,7 @@ class ProduceResponses:
             return
         connection = self._connection
         syncedCount = connection.broker.log.syncedCount
+        now = connection.factory.clock.seconds()
         responses: list[bytes] = []
         while requests and requests[0].commit <= syncedCount:
             request = requests[0]
@@ -115,12 +117,11 @@ class ProduceResponses:
                 if connection.isThrottled and CLOSING not in connection.mute.reasons:
                     break
             elif delaySeconds:
-                delaySeconds = request.throttledUntilSeconds - connection.factory.clock.seconds()
+                delaySeconds = request.throttledUntilSeconds - now
             requests.popleft()
             body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
             responses += frame(request.header, [body])
-            connection.answering(request, delaySeconds)
-            connection.requestOver(request)
+            connection.requestAnswered(request, now, delaySeconds)
         if responses:
             connection.send(responses)
         if requests and requests[0].commit > syncedCount:
@@ -137,8 +138,9 @@ class ProduceResponses:
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             syncing.cancel()
+        now = self._connection.factory.clock.seconds()
         while self._requests:
-            self._connection.requestOver(self._requests.popleft())
+            self._connection.requestOver(self._requests.popleft(), now)
         self._connection.produceAnswered()
 
     def _committed(self, request: KafkaRequest, wantsSync: bool, error: Exception | None) -> None:

@@ -103,13 +103,6 @@ class KafkaConnection(AdmittedProtocol):
         self._isPutOff = False
 
     @property
-    def holder(self) -> str:
-        """
-        Whose memory it asks for: the principal, or the address of who has not logged in.
-        """
-        return self.host if self.principal == ANONYMOUS else self.principal
-
-    @property
     def whyClosed(self) -> str | None:
         """
         Where a login has failed, what the client took for its name is not recorded.
@@ -160,7 +153,8 @@ class KafkaConnection(AdmittedProtocol):
         """
         reason = None
         try:
-            header = request.header = parseRequestHeader(request.frame)
+            buffer = request.frame
+            header = request.header = parseRequestHeader(buffer)
             request.apiKey = header.apiKey
             self.clientId = request.clientId = header.clientId or ""
             request.principal = self.principal
@@ -172,11 +166,11 @@ class KafkaConnection(AdmittedProtocol):
             elif api is None:
                 self._refuseVersion(request)
             elif api.apiKey == PRODUCE:
-                self._produce(request)
+                self._produce(request, buffer)
             elif api.name in security.SERVED_BY:
-                self._logIn(api, request)
+                self._logIn(api, request, buffer)
             else:
-                self._serve(api, request)
+                self._serve(api, request, buffer)
         except MalformedRequest as refusal:
             reason = f"it sent a request that cannot be read: {refusal}"
         if reason is not None:
@@ -213,7 +207,7 @@ class KafkaConnection(AdmittedProtocol):
             return
         opening = KafkaRequest(self, 0, self.factory.clock.seconds(), 1, self.factory.gate.pool.availableBytes)
         opening.begin(opening.arrived)
-        opening.kind, opening.principal = CONNECTION, ANONYMOUS
+        opening.kind, opening.principal, opening.clientId = CONNECTION, ANONYMOUS, ""
         if self._admit(opening, Refusal.ERROR).admitted:
             delaySeconds = self._charge(opening, Usage(connections=1))
             if delaySeconds > 0:
@@ -223,7 +217,7 @@ class KafkaConnection(AdmittedProtocol):
             self.close(opening.decision.message)
         opening.serviceSeconds = 0.0
         self._openRequests += 1
-        self.requestOver(opening)
+        self.requestOver(opening, opening.arrived)
 
     def throttle(self, delaySeconds: float) -> None:
         """
@@ -278,20 +272,20 @@ class KafkaConnection(AdmittedProtocol):
         self.finish()
         self.close(reason)
 
-    def _serve(self, api: Api, request: KafkaRequest) -> None:
+    def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
-        request.entity, elementCount = decodeRequest(api, header.apiVersion, request.frame[header.bodyOffset :])
+        request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
         # Nothing of the frame is needed any more.
         self.releaseRequest()
         request.kind = api.name
+        servedApi = SERVED[api.name]
         if self._isWanted:
             request.groupId = groupOf(request.entity)
-        servedApi = SERVED[api.name]
-        decision = self._admit(request, servedApi.refusal)
-        if not decision.admitted:
-            assert servedApi.refuse is not None
-            self._respond(request, servedApi.refuse(request), decision.delaySeconds)
-            return
+            decision = self._admit(request, servedApi.refusal)
+            if not decision.admitted:
+                assert servedApi.refuse is not None
+                self._respond(request, servedApi.refuse(request), decision.delaySeconds)
+                return
         answer = servedApi.serve(self.broker, request)
         if not isinstance(answer, Deferred):
             self._answer(request, answer)
@@ -304,9 +298,9 @@ class KafkaConnection(AdmittedProtocol):
         if self.hasPeerGone:
             self._cancelParked()
 
-    def _logIn(self, api: Api, request: KafkaRequest) -> None:
+    def _logIn(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
-        entity, _ = decodeRequest(api, header.apiVersion, request.frame[header.bodyOffset :])
+        entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
         answer = security.SERVED_BY[api.name](self.authenticator, entity)
         self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED))
         answer.addCallback(lambda answered: self._answerLogin(request, answered))
@@ -322,15 +316,16 @@ class KafkaConnection(AdmittedProtocol):
         response = encodeResponse(request.header.apiKey, request.header.apiVersion, answer)
         request.responseBytes = sum(map(len, response))
         request.reject(LOGIN_FAILED)
-        self.answering(request, 0.0)
+        self.request = None
         self.send(frame(request.header, response))
+        self.requestAnswered(request, self.factory.clock.seconds())
         # What else it has sent must not be read.
         self.close(refusal)
         self.finish()
 
     def _loggedIn(self, principal: str) -> None:
         self._stopLoginCall()
-        self.principal = principal
+        self.principal = self.holder = principal
 
     def _loginOverdue(self) -> None:
         self._loginCall = None
@@ -350,8 +345,6 @@ class KafkaConnection(AdmittedProtocol):
         Put a request to the quota policies, if any of them limits anybody.
         """
         quotas, clock = self.broker.quotas, self.broker.policyClock
-        if not self._isWanted:
-            return ADMITTED
         assert request.kind is not None
         view = request.view = Request(
             request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities
@@ -440,24 +433,26 @@ class KafkaConnection(AdmittedProtocol):
             self.close("its request could not be answered")
         self.finish()
 
-    def _produce(self, request: KafkaRequest) -> None:
+    def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
-        produced = parseProduce(request.frame, header.bodyOffset, header.apiVersion)
+        produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         request.kind = "Produce"
-        request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
-        decision = self._admitProduce(request, produced)
-        if decision.admitted:
-            request.results = produce.append(self.broker, produced, self.principal)
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(self.factory.clock.seconds())
-            # There is no response yet.
-            delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds))
-        else:
-            request.results = produce.refused(produced, decision)
-            delaySeconds = decision.delaySeconds
         acks = produced.acks
+        request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
+        decision = self._admitProduce(request, produced) if self._isWanted else ADMITTED
+        if decision.admitted:
+            delaySeconds = 0.0
+            request.results = produce.append(self.broker, produced, self.principal)
+            if request.view is not None:
+                serviceSeconds = request.serviceSeconds = request.workedSeconds(self.factory.clock.seconds())
+                # There is no response yet.
+                delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds))
+        else:
+            delaySeconds = decision.delaySeconds
+            request.results = produce.refused(produced, decision)
         # A slice that lives on would keep the buffer from being used again.
         del produced
-        self.releaseRequest()
+        self.request = None
         if acks == 0:
             self._produceUnacknowledged(request, delaySeconds)
         else:
@@ -466,11 +461,9 @@ class KafkaConnection(AdmittedProtocol):
             self.finish(delaySeconds)
 
     def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
-        identities: Sequence[int] = ()
-        if self._isWanted:
-            identities = request.identities = produce.identities(produced)
-            if identities:
-                request.producerEpoch = _epochIn(produced)
+        identities = request.identities = produce.identities(produced)
+        if identities:
+            request.producerEpoch = _epochIn(produced)
         decision = self._admit(request, Refusal.ERROR, identities)
         if not decision.admitted:
             if self._gap is None:
@@ -483,7 +476,7 @@ class KafkaConnection(AdmittedProtocol):
         return decision
 
     def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:
-        self.answering(request, 0.0)
+        self.requestAnswered(request, self.factory.clock.seconds())
         self.finish(delaySeconds)
         refused = next((result for result in request.results if result.errorCode), None)
         if refused is not None:

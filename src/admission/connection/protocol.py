@@ -76,6 +76,8 @@ class AdmittedProtocol(Protocol):
         what L{ServerRequest} is given.
     @ivar factory: the L{AdmittedFactory} that made it.
     @ivar request: the request that is read or worked on, if there is one.
+    @ivar holder: whose memory it asks for: its principal, or its address while
+        that is not known.
     @ivar requestCount: how many requests have come, those included that were refused.
     @ivar connectionId: its number among those that observers were told of; zero
         if nobody wants to know.
@@ -97,7 +99,7 @@ class AdmittedProtocol(Protocol):
     headBytes = 0
     makeRequest: Callable[..., ServerRequest] = ServerRequest
 
-    peer = host = ""
+    peer = host = holder = ""
     request: ServerRequest | None = None
     requestCount = 0
     connectionId = 0
@@ -190,23 +192,24 @@ class AdmittedProtocol(Protocol):
         Answer the request: send C{parts}, and read the next request, after
         C{delaySeconds} if the client is over its quota.
         """
-        request = self.request
-        if request is not None and request.answered is None:
-            self.answering(request, delaySeconds)
+        request, self.request = self.request, None
         self.send(parts)
+        if request is not None:
+            self.requestAnswered(request, self.factory.clock.seconds(), delaySeconds)
         self.finish(delaySeconds)
 
-    def answering(self, request: ServerRequest, delaySeconds: float) -> None:
+    def requestAnswered(self, request: ServerRequest, now: float, delaySeconds: float = 0.0) -> None:
         """
-        The answer to C{request} is about to be handed over, or would be if the
-        client still got it.
+        The answer to C{request} was handed over, or would have been if the client
+        still got it; or it wants none.
 
         @param delaySeconds: the delay that the client is told.
         """
         if self.isLost or self.isClosing:
             request.expire(self.whyExpired)
         else:
-            request.answer(self.factory.clock.seconds(), delaySeconds)
+            request.answer(now, delaySeconds)
+        self.requestOver(request, now)
 
     def send(self, parts: Sequence[bytes]) -> None:
         """
@@ -223,8 +226,9 @@ class AdmittedProtocol(Protocol):
         """
         request, self.request = self.request, None
         if request is not None:
-            self.requestOver(request)
-        self._endTurn()
+            self.requestOver(request, self.factory.clock.seconds())
+        if self._hasTurn:
+            self._endTurn()
         if self.isLost or self.isClosing:
             return
         if self.isDraining:
@@ -256,30 +260,18 @@ class AdmittedProtocol(Protocol):
         """
         request = self.request
         assert request is not None
-        now = self.factory.clock.seconds()
-        request.release(now)
-        request.park(now)
+        request.park(self.factory.clock.seconds())
         self._endTurn()
 
-    def leave(self) -> ServerRequest:
+    def requestOver(self, request: ServerRequest, now: float) -> None:
         """
-        The request is parked, and whoever it is returned to answers it and calls
-        L{requestOver}; the connection goes on to others.
-        """
-        request = self.request
-        assert request is not None
-        self.park()
-        self.request = None
-        return request
-
-    def requestOver(self, request: ServerRequest) -> None:
-        """
-        Nothing is left to do for C{request}: tell whoever wants to know.
+        Nothing is left to do for C{request}, which is no longer the connection's:
+        tell whoever wants to know.
         """
         self._openRequests -= 1
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
-        request.end(self.factory.clock.seconds())
+        request.end(now)
         for observer in self.factory.observers:
             observer.requestOver(request)
 
@@ -404,7 +396,7 @@ class AdmittedProtocol(Protocol):
         clock = factory.clock
         address = transport.getPeer()
         self.peer = peerName(address)
-        self.host = hostOf(address)
+        self.host = self.holder = hostOf(address)
         self.isTLS = ISSLTransport.providedBy(transport)
         self._farewellBytes = _LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0
         self.framer = Framer(self._allocate, self._announced, self.headBytes)
@@ -470,20 +462,12 @@ class AdmittedProtocol(Protocol):
         request = self.request
         if request is not None and not request.isWorkedOn:
             self.request = None
-            request.expire(self.whyExpired)
-            self.requestOver(request)
+            self.requestOver(request, self.factory.clock.seconds())
         for observer in self.factory.observers:
             observer.connectionClosed(self, reason)
         self.factory.disconnected(self)
 
     # What the gate calls
-
-    @property
-    def holder(self) -> str:
-        """
-        Whose memory it asks for: the address, for subclasses to say better.
-        """
-        return self.host
 
     @property
     def wantedBytes(self) -> int:
@@ -583,11 +567,17 @@ class AdmittedProtocol(Protocol):
         """
         A frame is not read, and so nothing behind it can be: close.
         """
-        # A length that is negative is refused before there is a request.
-        request = self.request or self.requestArrived(0)
-        self.request = None
+        request, self.request = self.request, None
+        if request is None:
+            # A length that is negative is refused before there is a request.
+            factory = self.factory
+            self.requestCount += 1
+            self._openRequests += 1
+            request = self.makeRequest(
+                self, 0, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
+            )
         request.reject(reason)
-        self.requestOver(request)
+        self.requestOver(request, self.factory.clock.seconds())
         self.close(reason)
 
     @property
@@ -596,25 +586,22 @@ class AdmittedProtocol(Protocol):
 
     def _announced(self, sizeBytes: int, head: bytes) -> str | None:
         if self.request is None:
-            self.requestArrived(sizeBytes)
+            factory = self.factory
+            self.requestCount += 1
+            self._openRequests += 1
+            self.request = self.makeRequest(
+                self, sizeBytes, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
+            )
+        else:
+            # What follows the length was late, and memory is asked for only now.
+            self.request.asked = self.factory.clock.seconds()
         return self.refuseFrame(sizeBytes, head)
-
-    def requestArrived(self, sizeBytes: int) -> ServerRequest:
-        """
-        The length of a request has been read.
-        """
-        factory = self.factory
-        self.requestCount += 1
-        self._openRequests += 1
-        request = self.request = self.makeRequest(
-            self, sizeBytes, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
-        )
-        return request
 
     def _allocate(self, sizeBytes: int) -> ILease | None:
         request = self.request
         assert request is not None
-        request.asked = self.factory.clock.seconds()
+        if request.asked is None:
+            request.asked = request.arrived
         lease = self.factory.gate.tryAllocate(self, sizeBytes)
         if lease is None:
             self.mute.add(MEMORY)
@@ -626,7 +613,11 @@ class AdmittedProtocol(Protocol):
         request = self.request
         assert request is not None
         request.lease = lease
-        now = request.complete = self.factory.clock.seconds()
+        # The last of it came just now, unless it lay here before there was memory for it.
+        granted, now = request.granted, self.lastActiveSeconds
+        if granted is not None and granted > now:
+            now = granted
+        request.complete = now
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
         self.mute.add(REQUEST, self.lastActiveSeconds)
@@ -650,9 +641,8 @@ class AdmittedProtocol(Protocol):
         self.close("its request could not be answered")
 
     def _endTurn(self) -> None:
-        if self._hasTurn:
-            self._hasTurn = False
-            self.factory.gate.end()
+        self._hasTurn = False
+        self.factory.gate.end()
 
     def _throttleOver(self) -> None:
         self._quotaCall = None

@@ -8,7 +8,7 @@ What every order of waiters must do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from random import Random
 
@@ -67,9 +67,7 @@ class WaitOrderContract(Contract):
         """
         order = self.buildOrder()
         waiters = self.waiting(order, _WAITERS)
-        served = [self.serve(order) for _ in waiters]
-        self.assertEqual(sorted(map(id, served)), sorted(map(id, waiters)))
-        self.assertEqual(len(order), 0)
+        self.assertServes(order, waiters)
 
     def test_addingTwice(self) -> None:
         """
@@ -80,10 +78,7 @@ class WaitOrderContract(Contract):
         order.next()
         for waiter in waiters:
             order.add(waiter)
-        self.assertEqual(len(order), len(waiters))
-        for waiter in waiters:
-            order.discard(waiter)
-        self.assertEqual(len(order), 0)
+        self.assertServes(order, waiters)
 
     def test_discardingTwice(self) -> None:
         """
@@ -93,7 +88,7 @@ class WaitOrderContract(Contract):
         first, *others = self.waiting(order)
         for gone in (first, first, RecordingWaiter(holder=others[0].holder)):
             order.discard(gone)
-            self.assertEqual(len(order), len(others))
+        self.assertServes(order, others)
 
     def test_nextStays(self) -> None:
         """
@@ -103,7 +98,7 @@ class WaitOrderContract(Contract):
         waiters = self.waiting(order)
         for _ in range(20):
             self.assertIn(order.next(), waiters)
-            self.assertEqual(len(order), len(waiters))
+        self.assertServes(order, waiters)
 
     def test_empty(self) -> None:
         """
@@ -118,8 +113,7 @@ class WaitOrderContract(Contract):
 
     def test_comingAndGoing(self) -> None:
         """
-        Whoever comes and goes how often: only those who wait are next, and its
-        length is how many they are.
+        Whoever comes and goes how often: only those who wait are next.
         """
         random = Random(1)
         everybody = [RecordingWaiter(random.randint(1, 1000), holder=f"client {place % 4}") for place in range(12)]
@@ -133,9 +127,10 @@ class WaitOrderContract(Contract):
             else:
                 order.discard(waiter)
                 waiting.discard(waiter)
-            self.assertEqual(len(order), len(waiting))
             if waiting:
                 self.assertIn(order.next(), waiting)
+            else:
+                self.assertRaises(LookupError, order.next)
 
     def test_holderChanges(self) -> None:
         """
@@ -147,9 +142,7 @@ class WaitOrderContract(Contract):
         for waiter in waiters:
             waiter.holder = "somebody else"
         order.discard(waiters[0])
-        served = [self.serve(order) for _ in waiters[1:]]
-        self.assertEqual(sorted(map(id, served)), sorted(map(id, waiters[1:])))
-        self.assertEqual(len(order), 0)
+        self.assertServes(order, waiters[1:])
 
     def test_nobodyStarves(self) -> None:
         """
@@ -163,6 +156,14 @@ class WaitOrderContract(Contract):
                     newcomers = join(wantedBytes)
                     self.assertServesAll(lambda served, newcomers=newcomers: next(newcomers))  # type: ignore[misc]
         self.assertServesAll(lambda served: served)
+
+    def assertServes(self, order: IWaitOrder, waiters: Sequence[IWaiter]) -> None:
+        """
+        Just these wait in C{order}, each once; then nobody does.
+        """
+        served = [self.serve(order) for _ in waiters]
+        self.assertEqual(sorted(map(id, served)), sorted(map(id, waiters)))
+        self.assertRaises(LookupError, order.next)
 
     def assertServesAll(self, following: Callable[[IWaiter], IWaiter]) -> None:
         """
