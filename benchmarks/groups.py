@@ -119,7 +119,7 @@ class Coordinator:
         self.log = LmdbLog(path, self.clock, self.clock.seconds, maybeDeferred)
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         limits = GroupLimits(initialDelaySeconds=0.0)
-        self.groups = Groups(self.log, self.purgatory, self.clock.seconds, limits)
+        self.groups = Groups(self.log, self.purgatory, self.clock, self.clock.seconds, limits)
         self.groups.start()
         self.speakers: list[Speaker] = [Speaker(groupId="readers", generation=-1, memberId="") for _ in range(members)]
         self.rebalance()

@@ -317,7 +317,7 @@ class GroupsRig:
         Start the coordinator on what the log has.
         """
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
-        self.groups = Groups(cast(Any, self.log), self.purgatory, self.wallSeconds, self.limits)
+        self.groups = Groups(cast(Any, self.log), self.purgatory, self.clock, self.wallSeconds, self.limits)
         self.groups.start()
 
     def kill(self) -> None:
@@ -385,9 +385,11 @@ class GroupsTestCase(SynchronousTestCase):
 
     def _stop(self) -> None:
         self.rig.groups.stop()
+        # What the log has yet to commit.
+        self.rig.clock.advance(self.rig.log.commitSeconds)
         self.assertEqual(self.rig.failures, [])
         purgatory = self.rig.purgatory
-        self.assertEqual((purgatory.watched, purgatory.delayed, list(purgatory.clock.getDelayedCalls())), (0, 0, []))
+        self.assertEqual((purgatory.watched, purgatory.delayed, self.rig.clock.getDelayedCalls()), (0, 0, []))
 
     def consumer(self, **joining: Any) -> Consumer:
         """

@@ -276,7 +276,7 @@ class MemberTests(GroupsApiTestCase):
         topics = [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
         client.ask("OffsetCommit", 8, topics=topics, **self.member(joined))
         clock = Clock()
-        again = Groups(self.log, WheelPurgatory(TimingWheel(clock)), lambda: self.wallSeconds, GroupLimits())
+        again = Groups(self.log, WheelPurgatory(TimingWheel(clock)), clock, lambda: self.wallSeconds, GroupLimits())
         again.start()
         (group,) = again.all
         self.assertEqual((group.groupId, group.generation, list(group.members)), ("readers", 1, [joined.member_id]))

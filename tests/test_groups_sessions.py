@@ -44,7 +44,11 @@ class SessionTests(SynchronousTestCase):
         self.expired: list[float] = []
         self.participant = Excusable(memberId="a", sessionSeconds=10.0)
         self.session = self.participant.session = Session(
-            self.purgatory, "group", self.participant, lambda: self.expired.append(self.clock.seconds())
+            self.purgatory,
+            self.clock.seconds,
+            "group",
+            self.participant,
+            lambda: self.expired.append(self.clock.seconds()),
         )
 
     def wait(self, seconds: float) -> None:
@@ -68,18 +72,23 @@ class SessionTests(SynchronousTestCase):
         """
         Hearing of the participant moves the deadline and touches no timer.
         """
-        self.session.start(10.0)
-        due = self.session.dueSeconds
+        # Where each operation has a timer of the clock.
+        purgatory = CallLaterPurgatory(self.clock)
+        session = Session(
+            purgatory, self.clock.seconds, "group", self.participant, lambda: self.expired.append(self.clock.seconds())
+        )
+        session.start(10.0)
+        timers = self.clock.getDelayedCalls()
         for _ in range(3):
             self.wait(3.0)
-            self.session.start(10.0)
-            self.assertEqual(self.session.dueSeconds, due)
+            session.start(10.0)
+            self.assertEqual(self.clock.getDelayedCalls(), timers)
         self.wait(9.5)
         self.assertEqual(self.expired, [])
         self.wait(0.5)
         self.assertEqual(self.expired, [19.0])
         # One expiration, however often its timer had to look again.
-        self.assertEqual(self.purgatory.expirations, 1)
+        self.assertEqual(purgatory.expirations, 1)
 
     def test_shortened(self) -> None:
         """
@@ -131,7 +140,11 @@ class SessionTests(SynchronousTestCase):
         """
         self.purgatory = CallLaterPurgatory(self.clock)  # type: ignore[assignment]
         self.session = Session(
-            self.purgatory, "group", self.participant, lambda: self.expired.append(self.clock.seconds())
+            self.purgatory,
+            self.clock.seconds,
+            "group",
+            self.participant,
+            lambda: self.expired.append(self.clock.seconds()),
         )
         self.session.start(10.0)
         self.wait(4.0)
@@ -149,11 +162,12 @@ class ConnectionsTests(SynchronousTestCase):
         """
         Make two participants whose times run.
         """
-        self.purgatory = WheelPurgatory(TimingWheel(Clock()))
+        clock = Clock()
+        purgatory = WheelPurgatory(TimingWheel(clock))
         self.connections = Connections()
         self.participants = [Participant(memberId=each, sessionSeconds=10.0) for each in "ab"]
         for participant in self.participants:
-            participant.session = Session(self.purgatory, "group", participant, lambda: None)
+            participant.session = Session(purgatory, clock.seconds, "group", participant, lambda: None)
             participant.session.start(10.0)
 
     def deadlines(self) -> list[float]:

@@ -324,7 +324,7 @@ class GroupsMachine(RuleBasedStateMachine):
         assert self.rig.groups.get("readers") is None, self.rig.groups.get("readers")
         assert self.rig.purgatory.watched == 0
         self.rig.groups.stop()
-        assert list(self.rig.purgatory.clock.getDelayedCalls()) == []
+        assert self.rig.clock.getDelayedCalls() == []
 
 
 class GroupStatesTests(SynchronousTestCase):

@@ -257,8 +257,8 @@ class DescriptionTests(SynchronousTestCase):
             ("wheel:tick=0.5s:size=64", 0.5, 64),
         ]:
             purgatory = self.build(description)
-            assert isinstance(purgatory, WheelPurgatory) and isinstance(purgatory.clock, TimingWheel)
-            self.assertEqual((purgatory.clock.tickSeconds, purgatory.clock.size), (tickSeconds, size))
+            assert isinstance(purgatory, WheelPurgatory)
+            self.assertEqual((purgatory.wheel.tickSeconds, purgatory.wheel.size), (tickSeconds, size))
 
     def test_callLater(self) -> None:
         """

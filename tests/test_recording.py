@@ -151,7 +151,7 @@ class RecordedTestCase(BrokerTestCase):
         self.factory = AdmittedFactory(
             self.makeConnection,
             self.gate,
-            self.purgatory.clock,
+            self.clock,
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
         )
@@ -919,7 +919,7 @@ class LoginTests(RecordedTestCase):
         """
         super().setUp()
         checker = InMemoryUsernamePasswordDatabaseDontUse(**{self.NAME: self.PASSWORD.encode()})  # type: ignore[no-untyped-call]
-        self.broker.logins = Logins(makePortal([checker]), self.purgatory.clock, 0.1, 4096)
+        self.broker.logins = Logins(makePortal([checker]), self.clock, 0.1, 4096)
 
     def logIn(self, name: str, password: str) -> Client:
         """

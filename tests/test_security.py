@@ -373,7 +373,7 @@ class LoginTestCase(BrokerTestCase):
         """
         self.broker.logins = Logins(
             makePortal(checkers) if checkers else None,
-            self.purgatory.clock,
+            self.clock,
             self.broker.settings.connectionFailedAuthenticationDelaySeconds,
             self.broker.settings.saslServerMaxReceiveSize,
         )

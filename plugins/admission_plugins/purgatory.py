@@ -53,13 +53,12 @@ class _Purgatory:
     keys there is a dictionary for each.  Either way an operation that is over
     leaves at once and in constant time, so nothing has to be purged.
 
-    @ivar clock: see L{IPurgatory}, like C{expirations} and C{waits}.
+    @ivar expirations: see L{IPurgatory}, like C{waits}.
     """
 
     _log = Logger()
 
     def __init__(self, clock: IReactorTime, timers: _Timers) -> None:
-        self.clock = clock
         self.expirations = 0
         self.waits = Histogram()
         self._seconds = clock.seconds
@@ -241,11 +240,14 @@ class _Purgatory:
 
 class WheelPurgatory(_Purgatory):
     """
-    A purgatory whose timeouts are on a L{TimingWheel}, which is its C{clock}.
+    A purgatory whose timeouts are on a L{TimingWheel}.
+
+    @ivar wheel: which others may share.
     """
 
     def __init__(self, wheel: TimingWheel) -> None:
         super().__init__(wheel, wheel)
+        self.wheel = wheel
 
 
 class CallLaterPurgatory(_Purgatory):

@@ -330,10 +330,6 @@ class IPurgatory(Interface):
     to whoever wanted to park that operation.
     """
 
-    clock: Any = Attribute(
-        "An L{twisted.internet.interfaces.IReactorTime} whose timers cost what the timeouts here cost, for delays "
-        "that are no operations.  What is set there is not the purgatory's; L{shutdown} leaves it alone."
-    )
     watched: int = Attribute("How many operations are watched under at least one key.")
     delayed: int = Attribute("How many operations wait for their timeout.")
     expirations: int = Attribute("How many operations have run out of time; the operations count themselves.")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from attrs import define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from ..clock import HeldClock
 from ..gate import Gate
@@ -79,6 +80,7 @@ class Broker:
 
     @ivar purgatory: where requests wait.
     @ivar quotas: how fast each client may go.
+    @ivar clock: for the timers of groups and logins; monotonic.
     @ivar limits: the limits of these, and how they are changed.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar clusterId: as clients see it.
@@ -95,6 +97,7 @@ class Broker:
     gate: Gate
     purgatory: IPurgatory
     quotas: Quotas
+    clock: IReactorTime
     wallSeconds: Callable[[], float]
     clusterId: str
     portal: Portal | None = None
@@ -109,18 +112,18 @@ class Broker:
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
-        self.policyClock = HeldClock(self.purgatory.clock)
+        self.policyClock = HeldClock(self.clock)
         self.limits = QuotaLimits(self.log, self.quotas, self.quotas.limits)
         self.limits.onChange = self._limitsChanged
         self.logins = Logins(
             self.portal,
-            self.purgatory.clock,
+            self.clock,
             self.settings.connectionFailedAuthenticationDelaySeconds,
             self.settings.saslServerMaxReceiveSize,
         )
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
-        self.groups = Groups(self.log, self.purgatory, self.wallSeconds, _groupLimits(self.settings))
+        self.groups = Groups(self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings))
         self.log.subscribe(self._recordsChanged)
         self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
 

@@ -227,7 +227,7 @@ class BrokerService(Service):
         if self._memoryProfile is not None or self._statusPort is not None:
             self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
-        policyClock = HeldClock(purgatory.clock)
+        policyClock = HeldClock(clock)
         quotas = buildQuotas(settings, self._quotaDescriptions, policyClock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
@@ -242,14 +242,14 @@ class BrokerService(Service):
         self._clock = clock
         self._hangUpWatch = HangUpWatch(reactor)
         self.broker = Broker(
-            settings, log, gate, purgatory, quotas, wallSeconds, clusterId(self._dataPath), self._portal
+            settings, log, gate, purgatory, quotas, clock, wallSeconds, clusterId(self._dataPath), self._portal
         )
         self.broker.policyClock = policyClock
         self._startRecording(clock, gateSeed)
         self.factory = AdmittedFactory(
             lambda: KafkaConnection(self.broker),
             gate,
-            purgatory.clock,
+            clock,
             self._hangUpWatch,
             ConnectionLimits(
                 maxConnections=min(settings.maxConnections, self._descriptorLimit(settings.maxConnections)),

@@ -287,17 +287,6 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         self.assertEqual(operation.told, ["cancel"])
         self.assertWaiting(0)
 
-    def test_clock(self) -> None:
-        """
-        The purgatory's clock serves delays of other kinds, and the shutdown
-        leaves them alone.
-        """
-        called: list[float] = []
-        self.purgatory.clock.callLater(1.0, lambda: called.append(self.purgatory.clock.seconds()))
-        self.purgatory.shutdown()
-        self.clock.advance(1.0)
-        self.assertEqual(called, [1.0])
-
     def test_sensors(self) -> None:
         """
         The sensors show what waits, what has expired and for how long

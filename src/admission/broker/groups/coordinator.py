@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from ...interfaces import IPurgatory
@@ -42,15 +42,24 @@ class Groups:
 
     _log = Logger()
 
-    def __init__(self, log: ILog, purgatory: IPurgatory, wallSeconds: Callable[[], float], limits: GroupLimits) -> None:
+    def __init__(
+        self,
+        log: ILog,
+        purgatory: IPurgatory,
+        clock: IReactorTime,
+        wallSeconds: Callable[[], float],
+        limits: GroupLimits,
+    ) -> None:
         """
         @param log: keeps groups and offsets, and knows the partitions.
         @param purgatory: where members are waited for.
+        @param clock: says for how long; monotonic.
         @param wallSeconds: seconds since the epoch, for records.
         @raise LogFailed: if the log has no room for the tables.
         """
         self._limits = limits
         self._purgatory = purgatory
+        self._clock = clock
         self._wallSeconds = wallSeconds
         self._tally = Tally()
         self._groups: dict[str, Group] = {}
@@ -58,7 +67,7 @@ class Groups:
         self._answers = Answers()
         self._connections = Connections()
         self._rebalancing = Rebalancing(
-            purgatory, wallSeconds, self._store, self._answers, self._connections, limits.initialDelaySeconds
+            purgatory, clock, wallSeconds, self._store, self._answers, self._connections, limits.initialDelaySeconds
         )
         self._admittance = Admittance(
             limits,
@@ -84,7 +93,7 @@ class Groups:
         for stored in self._store.load(self._tally):
             self._groups[stored.group.groupId] = stored.group
             self._restore(stored)
-        self._checkCall = self._purgatory.clock.callLater(self._limits.checkSeconds, self._check)
+        self._checkCall = self._clock.callLater(self._limits.checkSeconds, self._check)
 
     def stop(self) -> None:
         """
@@ -359,7 +368,7 @@ class Groups:
         """
         Remove what is not kept any longer.
         """
-        self._checkCall = self._purgatory.clock.callLater(self._limits.checkSeconds, self._check)
+        self._checkCall = self._clock.callLater(self._limits.checkSeconds, self._check)
         for group in list(self._groups.values()):
             gone = [partition for partition in group.offsets if partition.deleted]
             if gone:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from ...interfaces import IPurgatory
@@ -80,6 +81,7 @@ class Rebalancing:
     def __init__(
         self,
         purgatory: IPurgatory,
+        clock: IReactorTime,
         wallSeconds: Callable[[], float],
         store: GroupStore,
         answers: Answers,
@@ -87,6 +89,7 @@ class Rebalancing:
         initialDelaySeconds: float,
     ) -> None:
         self._purgatory = purgatory
+        self._seconds = clock.seconds
         self._wallSeconds = wallSeconds
         self._store = store
         self._answers = answers
@@ -102,7 +105,7 @@ class Rebalancing:
 
         @param expired: called if it is not, and not in a block.
         """
-        participant.session = Session(self._purgatory, group, participant, expired)
+        participant.session = Session(self._purgatory, self._seconds, group, participant, expired)
 
     def add(self, group: Group, member: Member) -> None:
         """

@@ -26,33 +26,51 @@ class Session(DelayedOperation):
     @ivar deadlineSeconds: when the participant has been silent for too long.
     """
 
-    __slots__ = ("_expired", "_heldUntilSeconds", "_key", "_participant", "_purgatory", "deadlineSeconds")
+    __slots__ = (
+        "_expired",
+        "_firesSeconds",
+        "_heldUntilSeconds",
+        "_key",
+        "_participant",
+        "_purgatory",
+        "_seconds",
+        "deadlineSeconds",
+    )
 
     def __init__(
-        self, purgatory: IPurgatory, key: Hashable, participant: Participant, expired: Callable[[], object]
+        self,
+        purgatory: IPurgatory,
+        seconds: Callable[[], float],
+        key: Hashable,
+        participant: Participant,
+        expired: Callable[[], object],
     ) -> None:
         """
         @param purgatory: where it waits.
+        @param seconds: the monotonic clock that the purgatory goes by.
         @param key: what under.
         @param expired: called when the participant has been silent for too long.
         """
         super().__init__(0.0)
         self.deadlineSeconds = 0.0
         self._purgatory = purgatory
+        self._seconds = seconds
         self._key = key
         self._participant = participant
         self._expired = expired
         self._heldUntilSeconds = 0.0
+        # When the timer in the purgatory fires, whatever the deadline has become since.
+        self._firesSeconds = 0.0
 
     def start(self, delaySeconds: float) -> None:
         """
         The participant has to be heard of within C{delaySeconds} from now.
         """
-        deadlineSeconds = self._purgatory.clock.seconds() + delaySeconds
+        deadlineSeconds = self._seconds() + delaySeconds
         self.deadlineSeconds = deadlineSeconds
         if self.watcher is None:
             self._park(delaySeconds)
-        elif self.dueSeconds > deadlineSeconds:
+        elif self._firesSeconds > deadlineSeconds:
             self.cancel()
             self._park(delaySeconds)
 
@@ -61,7 +79,7 @@ class Session(DelayedOperation):
         The participant cannot be heard of for C{delaySeconds} from now: add
         them to its time, once, if it has been held back already.
         """
-        now = self._purgatory.clock.seconds()
+        now = self._seconds()
         addedSeconds = now + delaySeconds - max(now, self._heldUntilSeconds)
         if addedSeconds > 0:
             self._heldUntilSeconds = now + delaySeconds
@@ -71,7 +89,7 @@ class Session(DelayedOperation):
         """
         The time is up, as far as the timer knows.
         """
-        remainingSeconds = self.deadlineSeconds - self._purgatory.clock.seconds()
+        remainingSeconds = self.deadlineSeconds - self._seconds()
         if remainingSeconds > 0:
             self.cancel()
             self._park(remainingSeconds)
@@ -89,6 +107,7 @@ class Session(DelayedOperation):
 
     def _park(self, delaySeconds: float) -> None:
         self.delaySeconds = delaySeconds
+        self._firesSeconds = self._seconds() + delaySeconds
         self._purgatory.tryCompleteElseWatch(self, (self._key,))
 
 
