@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from admission.clock import MonotonicClock
 from admission.interfaces import IPurgatory
-from admission.operations import DelayedOperation, KeySet
+from admission.operations import DelayedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
@@ -22,7 +22,7 @@ from .loops import AsyncioLoop, EpollLoop, Loop
 
 TIMEOUT_SECONDS = 0.2
 
-Keys = KeySet | Collection[Hashable]
+Keys = Collection[Hashable]
 Expired = Callable[[float], object]
 """What to call with its deadline when a request has timed out."""
 

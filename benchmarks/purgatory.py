@@ -18,8 +18,8 @@ from admission_plugins.wheel import TimingWheel
 
 from .loops import Processes
 from .measure import MIB, Report, inTurns, median, ratio, run, spreadPercent
-from .parking import ADD_TIMEOUT, ASYNCIO, CALL_LATER, NOTHING, TIMEOUT_SECONDS, WAYS
-from .workload import DATA_BYTES, FIXED, FRESH, KEYS, LATENCIES, Outcome, Scenario, keysOf, measureLoad
+from .parking import ADD_TIMEOUT, CALL_LATER, NOTHING, TIMEOUT_SECONDS, WAYS
+from .workload import DATA_BYTES, KEYS, LATENCIES, Outcome, Scenario, endlessKeys, measureLoad
 
 MOST_REQUESTS = 1_000_000
 OFFERED_PER_SECOND = [105_000, 25_000]
@@ -45,7 +45,7 @@ class Opened(DelayedOperation):
         return self.isOpen and self.forceComplete()
 
 
-def measureReturn(kind: str, count: int) -> tuple[int, int]:
+def measureReturn(count: int) -> tuple[int, int]:
     """
     Watch operations, then complete them all by their keys.
 
@@ -53,7 +53,7 @@ def measureReturn(kind: str, count: int) -> tuple[int, int]:
     """
     purgatory = WheelPurgatory(TimingWheel(Clock()))
     # They exist before and afterwards.
-    keys = list(islice(keysOf(kind), count))
+    keys = list(islice(endlessKeys(), count))
     Opened.isOpen = False
     tracemalloc.start()
     try:
@@ -78,30 +78,26 @@ def measureSaturation(report: Report, processes: Processes) -> None:
     """
     rounds, warmSeconds, seconds = (1, 0.22, 0.05) if report.quick else (3, 0.5, 1.2)
     for workload in LATENCIES:
-        for keys in (FIXED, FRESH):
-            # Ways without keys are as fast with others; of them, the one to compare with is enough.
-            ways = [way for way in WAYS if keys == FIXED or way not in (ADD_TIMEOUT, ASYNCIO)]
 
-            def measure(way: str, workload: str = workload, keys: str = keys) -> Outcome:
-                return processes.run(measureLoad, Scenario(way, workload, keys, 0, warmSeconds, MOST_REQUESTS, seconds))
+        def measure(way: str, workload: str = workload) -> Outcome:
+            return processes.run(measureLoad, Scenario(way, workload, 0, warmSeconds, MOST_REQUESTS, seconds))
 
-            outcomes = inTurns(ways, rounds, measure, f"saturation, {workload}, {keys} keys")
-            rates = {way: [outcome.requestsPerSecond for outcome in each] for way, each in outcomes.items()}
-            for way, each in outcomes.items():
-                if way == NOTHING:
-                    report.add("harness", workload=workload, keys=keys, cpuMicroseconds=cpuMicroseconds(each))
-                    continue
-                report.add(
-                    "saturation",
-                    workload=workload,
-                    keys=keys,
-                    way=way,
-                    requestsPerSecond=median(rates[way]),
-                    cpuMicroseconds=cpuMicroseconds(each),
-                    **lateness(each),
-                    ratioToCallLater=ratio(rates[way], rates[CALL_LATER]),
-                    spreadPercent=spreadPercent(rates[way]) if rounds > 1 else 0.0,
-                )
+        outcomes = inTurns(WAYS, rounds, measure, f"saturation, {workload}")
+        rates = {way: [outcome.requestsPerSecond for outcome in each] for way, each in outcomes.items()}
+        for way, each in outcomes.items():
+            if way == NOTHING:
+                report.add("harness", workload=workload, cpuMicroseconds=cpuMicroseconds(each))
+                continue
+            report.add(
+                "saturation",
+                workload=workload,
+                way=way,
+                requestsPerSecond=median(rates[way]),
+                cpuMicroseconds=cpuMicroseconds(each),
+                **lateness(each),
+                ratioToCallLater=ratio(rates[way], rates[CALL_LATER]),
+                spreadPercent=spreadPercent(rates[way]) if rounds > 1 else 0.0,
+            )
 
 
 def measureSteady(report: Report, processes: Processes) -> None:
@@ -112,7 +108,7 @@ def measureSteady(report: Report, processes: Processes) -> None:
     for perSecond in OFFERED_PER_SECOND:
 
         def measure(way: str, perSecond: int = perSecond) -> Outcome:
-            scenario = Scenario(way, "heavy", FIXED, perSecond, warmSeconds, MOST_REQUESTS, seconds)
+            scenario = Scenario(way, "heavy", perSecond, warmSeconds, MOST_REQUESTS, seconds)
             return processes.run(measureLoad, scenario)
 
         # Those that cannot keep up with the higher rate would only show how they fail.
@@ -136,16 +132,14 @@ def measureMemory(report: Report, processes: Processes) -> None:
     What is left of a million operations.
     """
     operations = 50_000 if report.quick else 1_000_000
-    for keys in (FIXED, FRESH):
-        peak, left = processes.run(measureReturn, keys, operations)
-        report.add(
-            "memory",
-            keys=keys,
-            operations=operations,
-            peakMebibytes=peak / MIB,
-            leftBytes=left,
-            leftPercent=left / peak * 100,
-        )
+    peak, left = processes.run(measureReturn, operations)
+    report.add(
+        "memory",
+        operations=operations,
+        peakMebibytes=peak / MIB,
+        leftBytes=left,
+        leftPercent=left / peak * 100,
+    )
 
 
 def cpuMicroseconds(outcomes: list[Outcome]) -> float:

@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import accumulate, cycle, islice, repeat
+from itertools import accumulate, cycle, islice
 from math import ceil, log
 from pathlib import Path
 from random import Random
@@ -17,8 +17,6 @@ from statistics import NormalDist, quantiles
 from typing import Any
 
 from attrs import frozen
-
-from admission.operations import KeySet
 
 from .loops import Turns
 from .measure import cpuSeconds
@@ -29,7 +27,6 @@ LATENCIES = {"light": (0.020, 0.060), "heavy": (0.200, 0.400)}
 
 KEYS = [f"key {number}" for number in range(100)]
 KEYS_EACH = 3
-FIXED, FRESH = "fixed", "fresh"
 
 DATA_BYTES = 100
 BATCH = 100
@@ -59,7 +56,6 @@ class Scenario:
 
     @ivar way: one of L{WAYS}.
     @ivar workload: one of L{LATENCIES}.
-    @ivar keys: C{FIXED}: all under one L{KeySet}; C{FRESH}: each under a tuple of its own.
     @ivar offeredPerSecond: how many requests arrive; C{0}: as many as can be made.
     @ivar warmSeconds: begin to measure after so many seconds.
     @ivar requests: stop measuring after so many requests.
@@ -68,7 +64,6 @@ class Scenario:
 
     way: str
     workload: str
-    keys: str
     offeredPerSecond: int
     warmSeconds: float
     requests: int
@@ -136,12 +131,10 @@ def drawnKeys() -> list[list[str]]:
     return [random.sample(KEYS, KEYS_EACH) for _ in range(_RANDOM_REQUESTS)]
 
 
-def keysOf(kind: str) -> Iterable[Keys]:
+def endlessKeys() -> Iterable[Keys]:
     """
-    What each request is watched under, for ever.  Each tuple is made when it is asked for.
+    What each request is watched under, for ever.  Each tuple is made when it is asked for, as by a broker's Fetch.
     """
-    if kind == FIXED:
-        return repeat(KeySet(KEYS[:KEYS_EACH]))
     return zip(*(cycle([keys[place] for keys in drawnKeys()]) for place in range(KEYS_EACH)), strict=True)
 
 
@@ -160,7 +153,7 @@ class Load:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._requests = zip(cycle(completionTicks(scenario.workload)), keysOf(scenario.keys), strict=True)
+        self._requests = zip(cycle(completionTicks(scenario.workload)), endlessKeys(), strict=True)
         self._arrivals = array("d")
         if scenario.offeredPerSecond:
             # More than are needed, since the end is only looked for between turns.

@@ -14,38 +14,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IPurgatory
-from admission.operations import DelayedOperation, KeySet, TimerEntry, waitFor
+from admission.operations import DelayedOperation, TimerEntry, waitFor
 from admission.testing.operations import CuedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
-
-
-class KeySetTests(SynchronousTestCase):
-    """
-    L{KeySet}.
-    """
-
-    def test_keys(self) -> None:
-        """
-        It is a collection of its keys, each once, in the order they came.
-        """
-        keys = KeySet(["b", "a", "b"])
-        self.assertEqual((list(keys), len(keys), keys.keys), (["b", "a"], 2, ("b", "a")))
-        self.assertEqual(("a" in keys, "c" in keys), (True, False))
-        self.assertEqual(repr(keys), "<KeySet ('b', 'a')>")
-
-    def test_refused(self) -> None:
-        """
-        No keys, and such as cannot be keys, are refused.
-        """
-        self.assertRaises(ValueError, KeySet, [])
-        self.assertRaises(TypeError, KeySet, [["a"]])
-
-    def test_identity(self) -> None:
-        """
-        Two sets of the same keys are two sets.
-        """
-        self.assertNotEqual(KeySet("ab"), KeySet("ab"))
 
 
 class DelayedOperationTests(SynchronousTestCase):
@@ -180,15 +152,6 @@ class WaitForTests(SynchronousTestCase):
         self.assertEqual(self.purgatory.checkAndComplete("b"), 1)
         self.assertIs(self.successResultOf(deferred), None)
         self.assertNothingLeft()
-
-    def test_keySet(self) -> None:
-        """
-        The keys may be a L{KeySet}.
-        """
-        deferred = waitFor(self.purgatory, KeySet("ab"), self.condition, 5.0)
-        self.isTrue = True
-        self.assertEqual(self.purgatory.checkAndComplete("b"), 1)
-        self.successResultOf(deferred)
 
     def test_timeout(self) -> None:
         """

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from admission.metrics.registry import SensorRegistry
-from admission.operations import DelayedOperation, KeySet
+from admission.operations import DelayedOperation
 from admission.testing.purgatories import PurgatoryContract
 from admission_plugins.purgatory import CallLaterPurgatory
 
@@ -24,7 +24,7 @@ class ChecksOnce(CallLaterPurgatory):
     Does not look again once an operation is watched.
     """
 
-    def tryCompleteElseWatch(self, operation: Any, keys: KeySet | Collection[Hashable]) -> bool:
+    def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         if operation.tryComplete():
             return True
         operation.tryComplete = lambda: False
@@ -39,7 +39,7 @@ class Undemanding(CallLaterPurgatory):
     Takes an operation without keys.
     """
 
-    def tryCompleteElseWatch(self, operation: Any, keys: KeySet | Collection[Hashable]) -> bool:
+    def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         return super().tryCompleteElseWatch(operation, keys or ["none"])
 
 
@@ -48,7 +48,7 @@ class FirstKeyOnly(CallLaterPurgatory):
     Watches an operation under one key.
     """
 
-    def tryCompleteElseWatch(self, operation: Any, keys: KeySet | Collection[Hashable]) -> bool:
+    def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         hash(tuple(keys))
         return super().tryCompleteElseWatch(operation, list(keys)[:1])
 
@@ -70,7 +70,7 @@ class Brittle(CallLaterPurgatory):
     """
 
     def checkAndComplete(self, key: Hashable) -> int:
-        for operation in self._under(key):
+        for operation in list(self._operations.under(key)):
             operation.tryComplete()
         return super().checkAndComplete(key)
 
@@ -81,7 +81,7 @@ class Boastful(CallLaterPurgatory):
     """
 
     def checkAndComplete(self, key: Hashable) -> int:
-        count = len(self._under(key))
+        count = len(list(self._operations.under(key)))
         super().checkAndComplete(key)
         return count
 
@@ -92,7 +92,7 @@ class Silent(CallLaterPurgatory):
     """
 
     def cancelForKey(self, key: Hashable) -> list[DelayedOperation]:
-        operations = self._under(key)
+        operations = list(self._operations.under(key))
         for operation in operations:
             self.leave(operation)
         return operations
@@ -104,7 +104,7 @@ class Completing(CallLaterPurgatory):
     """
 
     def cancelForKey(self, key: Hashable) -> list[DelayedOperation]:
-        operations = self._under(key)
+        operations = list(self._operations.under(key))
         for operation in operations:
             operation.forceComplete()
         return operations
@@ -134,7 +134,7 @@ class Impatient(CallLaterPurgatory):
     Expires within the call what has no time to wait.
     """
 
-    def tryCompleteElseWatch(self, operation: Any, keys: KeySet | Collection[Hashable]) -> bool:
+    def tryCompleteElseWatch(self, operation: Any, keys: Collection[Hashable]) -> bool:
         isCompleted = super().tryCompleteElseWatch(operation, keys)
         if not operation.completed and operation.delaySeconds <= 0:
             operation.expire()

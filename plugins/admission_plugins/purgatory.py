@@ -17,10 +17,10 @@ from zope.interface import implementer
 from admission.interfaces import IPurgatory, PolicyContext
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
-from admission.operations import DelayedOperation, KeySet, TimerEntry
+from admission.operations import DelayedOperation, TimerEntry
 from admission.units import parseSeconds
 
-from .watches import Watches, fitted
+from .watches import Watches
 from .wheel import TimingWheel
 
 IDLE_PASSES = 10
@@ -48,10 +48,9 @@ class _Purgatory:
     """
     What the purgatories here have in common; they differ in their timers.
 
-    Operations that are watched under the same L{KeySet} form a group: they
-    enter and leave one dictionary, however many keys there are.  Under bare
-    keys there is a dictionary for each.  Either way an operation that is over
-    leaves at once and in constant time, so nothing has to be purged.
+    For each key there is a dictionary of the operations that are watched under
+    it.  One that is over leaves at once and in constant time, so nothing has
+    to be purged.
 
     @ivar expirations: see L{IPurgatory}, like C{waits}.
     """
@@ -64,8 +63,6 @@ class _Purgatory:
         self._seconds = clock.seconds
         self._timers = timers
         self._operations: Watches[DelayedOperation] = Watches()
-        self._keySets: Watches[KeySet] = Watches()
-        self._groups: dict[KeySet, dict[DelayedOperation, None]] = {}
         self._arrivals = 0
         self._noted: dict[Hashable, None] | None = None
         self._isShutDown = False
@@ -85,16 +82,15 @@ class _Purgatory:
         """
         return self.watched
 
-    def tryCompleteElseWatch(self, operation: DelayedOperation, keys: KeySet | Collection[Hashable]) -> bool:
+    def tryCompleteElseWatch(self, operation: DelayedOperation, keys: Collection[Hashable]) -> bool:
         """
         See L{IPurgatory.tryCompleteElseWatch}.
         """
-        if not isinstance(keys, KeySet):
-            keys = tuple(keys)
-            if not keys:
-                raise ValueError("there must be at least one key to watch")
-            # Raises now if one of them cannot be a key.
-            hash(keys)
+        watchedKeys = tuple(keys)
+        if not watchedKeys:
+            raise ValueError("there must be at least one key to watch")
+        # Raises now if one of them cannot be a key.
+        hash(watchedKeys)
         if operation.tryComplete():
             return True
         if operation.completed:
@@ -106,20 +102,12 @@ class _Purgatory:
             return False
         self._timers.add(operation, operation.delaySeconds)
         try:
-            if isinstance(keys, KeySet):
-                group = self._groups.get(keys)
-                if group is None:
-                    self._groups[keys] = {operation: None}
-                    self._keySets.add(keys, keys.keys)
-                else:
-                    group[operation] = None
-            else:
-                self._operations.add(operation, keys)
+            self._operations.add(operation, watchedKeys)
         except BaseException:
             # The class of the operation has made it unhashable.
             self._timers.discard(operation)
             raise
-        operation.watchedKeys = keys
+        operation.watchedKeys = watchedKeys
         operation.watcher = self
         self._arrivals += 1
         try:
@@ -134,16 +122,7 @@ class _Purgatory:
         See L{IPurgatory.leave}.
         """
         operation.watcher = None
-        keys = operation.watchedKeys
-        if isinstance(keys, KeySet):
-            group = self._groups[keys]
-            del group[operation]
-            # As in Watches.discard.
-            count = len(group)
-            if not count & (count - 1):
-                self._tidy(keys, group)
-        else:
-            self._operations.discard(operation, keys)
+        self._operations.discard(operation, operation.watchedKeys)
         self._timers.discard(operation)
         # As in Histogram.record, for speed.
         waits = self.waits
@@ -155,7 +134,7 @@ class _Purgatory:
         """
         See L{IPurgatory.checkAndComplete}.
         """
-        if key not in self._operations and key not in self._keySets:
+        if key not in self._operations:
             return 0
         if self._noted is not None:
             self._noted[key] = None
@@ -177,7 +156,7 @@ class _Purgatory:
         """
         See L{IPurgatory.cancelForKey}.
         """
-        operations = self._under(key)
+        operations = list(self._operations.under(key))
         self._cancel(operations)
         return operations
 
@@ -186,8 +165,7 @@ class _Purgatory:
         See L{IPurgatory.shutdown}.
         """
         self._isShutDown = True
-        grouped = (operation for group in self._groups.values() for operation in group)
-        self._cancel(list(dict.fromkeys((*self._operations, *grouped))))
+        self._cancel(list(dict.fromkeys(self._operations)))
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
         """
@@ -198,15 +176,9 @@ class _Purgatory:
         registry.addCounter(f"{name}Expirations", lambda: self.expirations)
         registry.addHistogram(f"{name}WaitSeconds", self.waits)
 
-    def _under(self, key: Hashable) -> list[DelayedOperation]:
-        operations = list(self._operations.under(key))
-        for keySet in self._keySets.under(key):
-            operations += self._groups[keySet]
-        return operations
-
     def _check(self, key: Hashable) -> int:
         completed = 0
-        for operation in self._under(key):
+        for operation in list(self._operations.under(key)):
             # One that was checked before may have taken this one along.
             if operation.watcher is not self:
                 continue
@@ -228,14 +200,6 @@ class _Purgatory:
                     operation.onCancel()
                 except Exception:
                     self._log.failure("{operation!r} raised when it was cancelled", operation=operation)
-
-    def _tidy(self, keySet: KeySet, group: dict[DelayedOperation, None]) -> None:
-        if group:
-            self._groups[keySet] = fitted(group)
-        else:
-            del self._groups[keySet]
-            self._groups = fitted(self._groups)
-            self._keySets.discard(keySet, keySet.keys)
 
 
 class WheelPurgatory(_Purgatory):

@@ -347,8 +347,7 @@ class IPurgatory(Interface):
 
         @param operation: an L{admission.operations.DelayedOperation}.
         @param keys: what may complete it; at least one, and what comes twice
-            counts once.  An L{admission.operations.KeySet} that many operations
-            share makes many keys as cheap as one.
+            counts once.
         @return: whether this call completed it.
         @raise ValueError: if there are no keys, or C{delaySeconds} is not a
             finite number; nothing is watched then, nor after any other

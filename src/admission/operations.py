@@ -6,7 +6,7 @@ time to run out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
@@ -39,39 +39,6 @@ class TimerEntry:
         raise NotImplementedError
 
 
-class KeySet:
-    """
-    Keys under which many operations are watched together.
-
-    Watching under a set that is in use costs the same for one key as for a
-    hundred; give it to L{IPurgatory.tryCompleteElseWatch} in place of the keys,
-    and keep it.  Two sets of the same keys are two sets.
-    """
-
-    __slots__ = ("keys",)
-
-    def __init__(self, keys: Collection[Hashable]) -> None:
-        """
-        @param keys: at least one; what comes twice counts once.
-        @raise ValueError: if there are none.
-        """
-        self.keys = tuple(dict.fromkeys(keys))
-        if not self.keys:
-            raise ValueError("there must be at least one key to watch")
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self.keys)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.keys
-
-    def __repr__(self) -> str:
-        return f"<KeySet {self.keys!r}>"
-
-
 @implementer(IDelayedOperation)
 class DelayedOperation(TimerEntry):
     """
@@ -90,7 +57,7 @@ class DelayedOperation(TimerEntry):
     __slots__ = ("completed", "delaySeconds", "watchedKeys", "watcher")
 
     watcher: IPurgatory | None
-    watchedKeys: KeySet | tuple[Hashable, ...]
+    watchedKeys: tuple[Hashable, ...]
 
     def __init__(self, delaySeconds: float) -> None:
         self.delaySeconds = delaySeconds
@@ -207,7 +174,7 @@ class _Condition(DelayedOperation):
 
 def waitFor(
     purgatory: IPurgatory,
-    keys: KeySet | Collection[Hashable],
+    keys: Collection[Hashable],
     condition: Callable[[], bool],
     timeoutSeconds: float,
 ) -> Deferred[None]:
@@ -215,7 +182,7 @@ def waitFor(
     Wait until C{condition} is true.  It is asked now, and again each time
     somebody calls C{checkAndComplete} for one of C{keys}.
 
-    @param keys: at least one, or a L{KeySet}.
+    @param keys: at least one.
     @return: fires with L{None}; fails with
         L{twisted.internet.defer.TimeoutError} after C{timeoutSeconds}, with
         whatever C{condition} raises, and with
