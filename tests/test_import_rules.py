@@ -47,6 +47,7 @@ ALLOWED = {
 
 ARGUED = {
     ("connection", "gate"): "a connection asks its server's gate for memory and waits there",
+    ("interfaces", "metrics"): "the types of what contracts hand over, which only type checkers import",
     ("broker", "clock"): "the service hands the monotonic clock to everything it makes",
     ("broker", "memorylimit"): "the default of the pool's size",
     ("broker", "operations"): "a request that waits parks itself in the purgatory by waitFor",

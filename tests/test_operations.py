@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IPurgatory
-from admission.operations import DelayedOperation, TimerEntry, waitFor
+from admission.operations import DelayedOperation, waitFor
 from admission.testing.operations import CuedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
@@ -30,7 +30,8 @@ class DelayedOperationTests(SynchronousTestCase):
         The base class never completes by itself, and its events do nothing.
         """
         operation = DelayedOperation(1.5)
-        self.assertEqual((operation.delaySeconds, operation.completed, operation.watcher), (1.5, False, None))
+        self.assertEqual((operation.delaySeconds, operation.completed), (1.5, False))
+        self.assertEqual((operation.watcher, operation.parking), (None, None))
         self.assertIs(operation.tryComplete(), False)
         operation.onCancel()
         operation.onExpiration()
@@ -83,12 +84,6 @@ class DelayedOperationTests(SynchronousTestCase):
             __slots__ = ()
 
         self.assertFalse(hasattr(Bare(1.0), "__dict__"))
-
-    def test_entry(self) -> None:
-        """
-        An entry must say what its expiry means.
-        """
-        self.assertRaises(NotImplementedError, TimerEntry().expire)
 
 
 class WaitForTests(SynchronousTestCase):

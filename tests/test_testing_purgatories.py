@@ -10,8 +10,8 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
+from admission.interfaces import IDelayedOperation
 from admission.metrics.registry import SensorRegistry
-from admission.operations import DelayedOperation
 from admission.testing.purgatories import PurgatoryContract
 from admission_plugins.purgatory import CallLaterPurgatory
 
@@ -58,10 +58,32 @@ class Lingering(CallLaterPurgatory):
     Keeps the timer of an operation that is over.
     """
 
-    def leave(self, operation: DelayedOperation) -> None:
-        call, operation.nextEntry = operation.nextEntry, None
+    def leave(self, operation: IDelayedOperation) -> None:
+        stay = operation.parking
+        call = self._timers._calls.pop(stay)
         super().leave(operation)
-        operation.nextEntry = call
+        self._timers._calls[stay] = call
+
+
+class Clinging(CallLaterPurgatory):
+    """
+    Does not give back what an operation has lent it.
+    """
+
+    def leave(self, operation: IDelayedOperation) -> None:
+        stay = operation.parking
+        super().leave(operation)
+        operation.parking = stay
+
+
+class Hasty(CallLaterPurgatory):
+    """
+    Counts an operation before it has asked it.
+    """
+
+    def expire(self, operation: IDelayedOperation) -> None:
+        self.expirations += not operation.completed
+        operation.expire()
 
 
 class Brittle(CallLaterPurgatory):
@@ -91,7 +113,7 @@ class Silent(CallLaterPurgatory):
     Cancels without telling.
     """
 
-    def cancelForKey(self, key: Hashable) -> list[DelayedOperation]:
+    def cancelForKey(self, key: Hashable) -> list[IDelayedOperation]:
         operations = list(self._operations.under(key))
         for operation in operations:
             self.leave(operation)
@@ -103,7 +125,7 @@ class Completing(CallLaterPurgatory):
     Completes what it should cancel.
     """
 
-    def cancelForKey(self, key: Hashable) -> list[DelayedOperation]:
+    def cancelForKey(self, key: Hashable) -> list[IDelayedOperation]:
         operations = list(self._operations.under(key))
         for operation in operations:
             operation.forceComplete()
@@ -184,6 +206,8 @@ class PurgatoryContractTests(SeededFaultsTestCase):
             (Undemanding, "test_keysAreNeeded"),
             (FirstKeyOnly, "test_anyCollectionOfKeys"),
             (Lingering, "test_forceComplete"),
+            (Clinging, "test_watcher"),
+            (Hasty, "test_expiryPutOff"),
             (Brittle, "test_checkRaises"),
             (Boastful, "test_checkAndComplete"),
             (Silent, "test_cancelForKey"),

@@ -15,9 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from admission.operations import TimerEntry
-
-from .wheelcall import WheelCall
+from .wheelcall import TimerEntry, WheelCall
 
 ENTRIES_PER_TURN = 1000
 """

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.test_wheel -*-
 """
-A call that a timing wheel is to make.
+What a timing wheel holds: entries of any kind, and calls that it is to make.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IDelayedCall
 from zope.interface import implementer
 
-from admission.operations import TimerEntry
-
 if TYPE_CHECKING:
     from .wheel import TimingWheel
 
@@ -22,6 +20,30 @@ def _called() -> None:
     """
     Takes the place of the function of a call that was made.
     """
+
+
+class TimerEntry:
+    """
+    A link of the list that is one slot of a timing wheel: whatever a wheel
+    holds derives from this, so that holding it takes no further object.
+
+    @ivar dueSeconds: when to expire, in seconds of the wheel's clock.
+    @ivar previousEntry: the wheel's business, like C{nextEntry}; both are
+        L{None} once it has left.
+    """
+
+    __slots__ = ("dueSeconds", "nextEntry", "previousEntry")
+
+    dueSeconds: float
+    previousEntry: Any
+    nextEntry: Any
+
+    def expire(self) -> None:
+        """
+        The time is up.  Called by the wheel, which does not hold the entry
+        any more.
+        """
+        raise NotImplementedError
 
 
 @implementer(IDelayedCall)

@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attrs import field, frozen
 from zope.interface import Attribute, Interface
+
+if TYPE_CHECKING:
+    from .metrics.histogram import Histogram
+    from .metrics.registry import SensorRegistry
 
 FRAMES = "frames"
 """Purpose of a lease that holds a request's bytes as they arrived."""
@@ -264,16 +268,26 @@ class ITransportAdapters(Interface):
 
 class IDelayedOperation(Interface):
     """
-    Work that waits for a condition or for its time to run out.
+    Work that waits for a condition or for its time to run out.  It can be
+    hashed, and equals nothing but itself.
 
-    L{admission.operations.DelayedOperation} is the one implementation:
-    purgatories keep their links in it, so what is parked derives from it.
+    L{admission.operations.DelayedOperation} is what to derive from.  A
+    purgatory relies on nothing but what is said here, and is the only one to
+    set C{watcher} and C{parking}.
     """
 
     delaySeconds: float = Attribute(
-        "How long the operation may wait, in seconds; zero and less mean to the next turn of the reactor."
+        "How long the operation may wait, in seconds; zero and less mean to the next turn of the reactor.  To be left "
+        "alone while it waits."
     )
     completed: bool = Attribute("Whether the operation is over, either way.")
+    watcher: IPurgatory | None = Attribute(
+        "The purgatory that the operation waits in; L{None} while it waits in none.  The purgatory sets it as it "
+        "begins to watch, and clears it in L{IPurgatory.leave}."
+    )
+    parking: Any = Attribute(
+        "Lent to C{watcher}, for whatever it has to know of the operation while that waits; L{None} otherwise."
+    )
 
     def tryComplete() -> bool:
         """
@@ -285,17 +299,29 @@ class IDelayedOperation(Interface):
     def forceComplete() -> bool:
         """
         Complete now.  The first caller gets L{True} and has run L{onComplete};
-        all others get L{False}.  The operation has left its purgatory before
-        L{onComplete} runs.
+        all others get L{False}.  Before L{onComplete} runs, C{completed} is
+        L{True} and C{watcher}, if there is one, was told by
+        L{IPurgatory.leave}.
 
         @raise Exception: whatever L{onComplete} raises.
         """
 
     def cancel() -> bool:
         """
-        Leave the purgatory without completing, and run L{onCancel}.
+        Leave the purgatory without completing, by L{IPurgatory.leave}, and run
+        L{onCancel}.
 
         @return: whether the operation was in one.
+        """
+
+    def expire() -> None:
+        """
+        The time is up; only C{watcher} calls it, and calls it once for each
+        time that it was parked: complete, then run L{onExpiration}.  An
+        operation that has more time after all may cancel itself instead, and
+        park again; either way it has left when this returns.
+
+        @raise Exception: whatever L{onComplete} and L{onExpiration} raise.
         """
 
     def onComplete() -> None:
@@ -332,27 +358,29 @@ class IPurgatory(Interface):
 
     watched: int = Attribute("How many operations are watched under at least one key.")
     delayed: int = Attribute("How many operations wait for their timeout.")
-    expirations: int = Attribute("How many operations have run out of time; the operations count themselves.")
-    waits: Any = Attribute(
-        "An L{admission.metrics.histogram.Histogram} of the seconds that operations have waited, however it ended."
+    expirations: int = Attribute(
+        "How many operations ran out of time: those that were over after L{IDelayedOperation.expire}."
     )
+    waits: Histogram = Attribute("For how many seconds operations have waited, however it ended.")
 
-    def tryCompleteElseWatch(operation: Any, keys: Collection[Hashable]) -> bool:
+    def tryCompleteElseWatch(operation: IDelayedOperation, keys: Collection[Hashable]) -> bool:
         """
         Complete C{operation} if its condition holds; else watch it under all
-        C{keys}, start its timeout, and check once more.
+        C{keys}, start its timeout, and check once more.  One that is over
+        already, or after the first check, is not watched.
 
-        After L{shutdown} an operation that cannot complete at once is
-        cancelled at once.
+        After L{shutdown} an operation that cannot complete at once has its
+        C{onCancel} called at once.
 
-        @param operation: an L{admission.operations.DelayedOperation}.
         @param keys: what may complete it; at least one, and what comes twice
             counts once.
-        @return: whether this call completed it.
-        @raise ValueError: if there are no keys, or C{delaySeconds} is not a
+        @return: whether this call completed it, that is, what its check said.
+        @raise ValueError: if there are no keys, which is said before anything
+            is checked, or C{delaySeconds} is not a
             finite number; nothing is watched then, nor after any other
             exception.
-        @raise TypeError: if a key cannot be hashed.
+        @raise TypeError: if a key cannot be hashed, which is said before
+            anything is checked, or the operation cannot.
         @raise RuntimeError: if the operation waits already.
         @raise Exception: whatever C{tryComplete} raises.
         """
@@ -368,23 +396,29 @@ class IPurgatory(Interface):
         checks without anybody ever leaving are not repeated for ever.
 
         @return: how many operations this call completed, those under keys
-            noted meanwhile included; zero if it only took note.
+            noted meanwhile included; zero if it only took note.  One that
+            raises as it completes counts, one that another has completed does
+            not.
         """
 
-    def cancelForKey(key: Hashable) -> list[Any]:
+    def cancelForKey(key: Hashable) -> list[IDelayedOperation]:
         """
         Take every operation that is watched under C{key} out of the purgatory,
         from all its keys and from the timer, without completing it; once all
-        are out, call C{onCancel} of each.
+        are out, call C{onCancel} of each that has not been parked again or
+        completed meanwhile.
 
         @return: the operations.
         """
 
-    def leave(operation: Any) -> None:
+    def leave(operation: IDelayedOperation) -> None:
         """
-        Let go of C{operation}.  For the operation itself, which is over.
+        Let go of C{operation}, of its keys and its timeout; clear its
+        C{watcher} and its C{parking}, and record how long it has waited.  For
+        the operation to call as it completes or cancels itself; it is told
+        nothing.
 
-        @param operation: one that waits here.
+        @param operation: one whose C{watcher} this is.
         """
 
     def shutdown() -> None:
@@ -393,13 +427,12 @@ class IPurgatory(Interface):
         completes nor expires.  No timer is left behind.
         """
 
-    def addSensors(registry: Any, name: str) -> None:
+    def addSensors(registry: SensorRegistry, name: str) -> None:
         """
         Publish the sensors C{namePurgatorySize} (L{watched}),
         C{nameNumDelayedOperations} (L{delayed}), C{nameExpirations} and
         C{nameWaitSeconds}.
 
-        @param registry: an L{admission.metrics.registry.SensorRegistry}.
         @param name: what waits here: C{Fetch}.
         @raise ValueError: if there are sensors of that name.
         """

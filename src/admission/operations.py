@@ -15,54 +15,22 @@ from zope.interface import implementer
 from .interfaces import IDelayedOperation, IPurgatory
 
 
-class TimerEntry:
-    """
-    A link of the list that is one slot of a timing wheel: whatever a wheel
-    holds derives from this, so that holding it takes no further object.
-
-    @ivar dueSeconds: when to expire, in seconds of the wheel's clock.
-    @ivar previousEntry: the wheel's business, like C{nextEntry}; both are
-        L{None} once it has left.
-    """
-
-    __slots__ = ("dueSeconds", "nextEntry", "previousEntry")
-
-    dueSeconds: float
-    previousEntry: Any
-    nextEntry: Any
-
-    def expire(self) -> None:
-        """
-        The time is up.  Called by the wheel, which does not hold the entry
-        any more.
-        """
-        raise NotImplementedError
-
-
 @implementer(IDelayedOperation)
-class DelayedOperation(TimerEntry):
+class DelayedOperation:
     """
     An operation that waits.  Subclasses say when it can complete
     (L{tryComplete}), what that means (L{onComplete}), and what else a timeout
     means (L{onExpiration}).  They keep the equality of L{object}: an
     operation equals nothing but itself.
-
-    @ivar delaySeconds: how long it may wait.
-    @ivar completed: whether it is over.
-    @ivar watcher: the purgatory that it waits in, or L{None}; for purgatories
-        to set, like C{watchedKeys}.
-    @ivar watchedKeys: what it is watched under, or was last.
     """
 
-    __slots__ = ("completed", "delaySeconds", "watchedKeys", "watcher")
-
-    watcher: IPurgatory | None
-    watchedKeys: tuple[Hashable, ...]
+    __slots__ = ("completed", "delaySeconds", "parking", "watcher")
 
     def __init__(self, delaySeconds: float) -> None:
         self.delaySeconds = delaySeconds
         self.completed = False
-        self.watcher = None
+        self.watcher: IPurgatory | None = None
+        self.parking: Any = None
 
     def tryComplete(self) -> bool:
         """
@@ -90,12 +58,8 @@ class DelayedOperation(TimerEntry):
 
     def expire(self) -> None:
         """
-        The time is up: complete, and then say that it was too late.  For the
-        timer.
+        The time is up: complete, and then say that it was too late.
         """
-        watcher = self.watcher
-        if watcher is not None:
-            watcher.expirations += 1
         if self.forceComplete():
             self.onExpiration()
 

@@ -59,6 +59,32 @@ class ExpiryContract(PurgatoryFixture):
         self.clock.advance(60)
         self.assertEqual((operation.told, self.purgatory.expirations), (["complete"], 0))
 
+    def test_expiryPutOff(self) -> None:
+        """
+        An operation may find that it has more time, and park again: it is not
+        over, and not counted before it is.
+        """
+        purgatory = self.purgatory
+
+        class Renewed(CuedOperation):
+            hasTime = True
+
+            def expire(self) -> None:
+                if self.hasTime:
+                    self.hasTime = False
+                    self.cancel()
+                    purgatory.tryCompleteElseWatch(self, ["key"])
+                else:
+                    super().expire()
+
+        operation = self.park(Renewed(1.0))
+        self.clock.advance(1.0)
+        self.assertEqual((operation.told, purgatory.expirations), (["cancel"], 0))
+        self.assertWaiting(1)
+        self.clock.advance(1.0)
+        self.assertEqual((operation.told, purgatory.expirations), (["cancel", "complete", "expire"], 1))
+        self.assertWaiting(0)
+
     def test_noDelay(self) -> None:
         """
         A delay of zero or less ends in the next turn of the reactor, not within

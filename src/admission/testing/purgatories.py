@@ -8,6 +8,8 @@ What every purgatory must do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from zope.interface.verify import verifyObject
 
 from ..interfaces import IDelayedOperation, IPurgatory
@@ -65,6 +67,30 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         self.park(CuedOperation(), ["a"])
         self.assertEqual((first.checks, first.told, first.completed), (2, [], False))
         self.assertWaiting(2)
+
+    def test_watcher(self) -> None:
+        """
+        While an operation waits it knows where, from before its second check;
+        once it has left, however that came about, it has back what it lent.
+        """
+        found: list[tuple[str, bool]] = []
+
+        def look(word: str) -> Callable[[CuedOperation], None]:
+            return lambda each: found.append((word, each.watcher is self.purgatory))
+
+        words = ("check", "complete", "expire", "cancel")
+        operations = [self.park(CuedOperation(1.0, False, **{word: look(word) for word in words})) for _ in range(3)]
+        self.assertEqual(found, [("check", False), ("check", True)] * 3)
+        self.assertIs(operations[0].watcher, self.purgatory)
+        del found[:]
+        operations[0].forceComplete()
+        operations[1].cancel()
+        self.clock.advance(1.0)
+        self.park(operations[1])
+        self.purgatory.cancelForKey("key")
+        self.assertEqual([word for word, isWatched in found if not isWatched],
+                         ["complete", "cancel", "complete", "expire", "check", "cancel"])  # fmt: skip
+        self.assertEqual([(each.watcher, each.parking) for each in operations], [(None, None)] * 3)
 
     def test_anyCollectionOfKeys(self) -> None:
         """
