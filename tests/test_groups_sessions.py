@@ -13,6 +13,8 @@ from admission.broker.groups.sessions import Connections, Session
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
+from .listpurgatory import ListPurgatory
+
 
 @define(eq=False, kw_only=True)
 class Excusable(Participant):
@@ -134,23 +136,27 @@ class SessionTests(SynchronousTestCase):
         self.wait(30.0)
         self.assertEqual(self.expired, [18.0])
 
-    def test_plainPurgatory(self) -> None:
+    def test_anyPurgatory(self) -> None:
         """
         It works in any purgatory.
         """
-        self.purgatory = CallLaterPurgatory(self.clock)  # type: ignore[assignment]
-        self.session = Session(
-            self.purgatory,
-            self.clock.seconds,
-            "group",
-            self.participant,
-            lambda: self.expired.append(self.clock.seconds()),
-        )
-        self.session.start(10.0)
-        self.wait(4.0)
-        self.session.start(10.0)
-        self.wait(20.0)
-        self.assertEqual((self.expired, self.clock.getDelayedCalls()), ([14.0], []))
+        for build in (CallLaterPurgatory, ListPurgatory):
+            purgatory = build(self.clock)
+            began = self.clock.seconds()
+            session = Session(
+                purgatory,
+                self.clock.seconds,
+                "group",
+                self.participant,
+                lambda: self.expired.append(self.clock.seconds()),
+            )
+            session.start(300.0)
+            session.start(10.0)
+            self.wait(4.0)
+            session.start(10.0)
+            self.wait(20.0)
+            self.assertEqual((self.expired.pop(), self.clock.getDelayedCalls()), (began + 14.0, []))
+            self.assertEqual(purgatory.expirations, 1)
 
 
 class ConnectionsTests(SynchronousTestCase):

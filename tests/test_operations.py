@@ -19,6 +19,8 @@ from admission.testing.operations import CuedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
+from .listpurgatory import ListPurgatory
+
 
 class DelayedOperationTests(SynchronousTestCase):
     """
@@ -298,3 +300,15 @@ class PlainWaitForTests(WaitForTests):
         Make the purgatory.
         """
         return CallLaterPurgatory(self.clock)
+
+
+class ListWaitForTests(WaitForTests):
+    """
+    L{waitFor}, in a purgatory that knows of operations what the contract says.
+    """
+
+    def buildPurgatory(self) -> IPurgatory:
+        """
+        Make the purgatory.
+        """
+        return ListPurgatory(self.clock)

@@ -9,13 +9,15 @@ from collections.abc import Collection, Hashable
 from typing import Any
 
 from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import IDelayedOperation
+from admission.interfaces import IDelayedOperation, IPurgatory
 from admission.metrics.registry import SensorRegistry
 from admission.testing.purgatories import PurgatoryContract
 from admission_plugins.purgatory import CallLaterPurgatory
 
 from . import test_testing_timers as timers
+from .listpurgatory import ListPurgatory
 from .seededfaults import SeededFaultsTestCase
 
 
@@ -183,6 +185,19 @@ class Recursive(CallLaterPurgatory):
             return super().checkAndComplete(key)
         finally:
             self._noted = noted
+
+
+class ListPurgatoryTests(PurgatoryContract, SynchronousTestCase):
+    """
+    The contract says all that a purgatory must do: one that is written from it
+    passes.
+    """
+
+    def buildPurgatory(self, clock: Clock) -> IPurgatory:
+        """
+        A list.
+        """
+        return ListPurgatory(clock)
 
 
 class PurgatoryContractTests(SeededFaultsTestCase):
