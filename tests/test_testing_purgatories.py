@@ -61,10 +61,9 @@ class Lingering(CallLaterPurgatory):
     """
 
     def leave(self, operation: IDelayedOperation) -> None:
-        stay = operation.parking
-        call = self._timers._calls.pop(stay)
+        call, operation.nextEntry = operation.nextEntry, None
         super().leave(operation)
-        self._timers._calls[stay] = call
+        operation.nextEntry = call
 
 
 class Clinging(CallLaterPurgatory):
@@ -73,19 +72,19 @@ class Clinging(CallLaterPurgatory):
     """
 
     def leave(self, operation: IDelayedOperation) -> None:
-        stay = operation.parking
+        keys = operation.parking
         super().leave(operation)
-        operation.parking = stay
+        operation.parking = keys
 
 
 class Hasty(CallLaterPurgatory):
     """
-    Counts an operation before it has asked it.
+    Counts an operation that has time left.
     """
 
-    def expire(self, operation: IDelayedOperation) -> None:
-        self.expirations += not operation.completed
-        operation.expire()
+    def leave(self, operation: IDelayedOperation) -> None:
+        self.expirations += operation.nextEntry is None and not operation.completed
+        super().leave(operation)
 
 
 class Brittle(CallLaterPurgatory):

@@ -37,34 +37,12 @@ class _Timers(Protocol):
         Have C{entry} expire after C{delaySeconds}.
         """
 
-    def discard(self, entry: TimerEntry) -> None:
+    def discard(self, entry: TimerEntry) -> bool:
         """
-        C{entry} is not to expire; no effect if it has.
+        C{entry} is not to expire.
+
+        @return: L{False} if its timer has fired already.
         """
-
-
-class _Stay(TimerEntry):
-    """
-    An operation's time in a purgatory; its C{parking}.
-
-    An object of its own, though an operation that is a link of the wheel
-    itself would park and complete 1 to 4 % faster (see
-    C{benchmarks.purgatory}): that would have every operation, in whatever
-    purgatory, derive from what this wheel needs.
-
-    @ivar keys: what it is watched under.
-    """
-
-    # Without an __init__, which would take longer than making the object does.
-    __slots__ = ("keys", "operation")
-
-    keys: tuple[Hashable, ...]
-    operation: IDelayedOperation
-
-    def expire(self) -> None:
-        purgatory = self.operation.watcher
-        assert isinstance(purgatory, _Purgatory)
-        purgatory.expire(self.operation)
 
 
 @implementer(IPurgatory)
@@ -124,17 +102,14 @@ class _Purgatory:
         if self._isShutDown:
             operation.onCancel()
             return False
-        stay = _Stay()
-        stay.operation = operation
-        stay.keys = watchedKeys
-        self._timers.add(stay, operation.delaySeconds)
+        self._timers.add(operation, operation.delaySeconds)
         try:
             self._operations.add(operation, watchedKeys)
         except BaseException:
             # The class of the operation has made it unhashable.
-            self._timers.discard(stay)
+            self._timers.discard(operation)
             raise
-        operation.parking = stay
+        operation.parking = watchedKeys
         operation.watcher = self
         self._arrivals += 1
         try:
@@ -148,13 +123,14 @@ class _Purgatory:
         """
         See L{IPurgatory.leave}.
         """
-        stay = operation.parking
+        self._operations.discard(operation, operation.parking)
         operation.watcher = operation.parking = None
-        self._operations.discard(operation, stay.keys)
-        self._timers.discard(stay)
+        if not self._timers.discard(operation) and operation.completed:
+            # It completes because its timer has fired.
+            self.expirations += 1
         # As in Histogram.record, for speed.
         waits = self.waits
-        waitedSeconds = self._seconds() - stay.dueSeconds + operation.delaySeconds
+        waitedSeconds = self._seconds() - operation.dueSeconds + operation.delaySeconds
         waits.counts[bisect_left(waits.bounds, waitedSeconds)] += 1
         waits.total += waitedSeconds
 
@@ -203,18 +179,6 @@ class _Purgatory:
         registry.addGauge(f"{name}NumDelayedOperations", lambda: self.delayed)
         registry.addCounter(f"{name}Expirations", lambda: self.expirations)
         registry.addHistogram(f"{name}WaitSeconds", self.waits)
-
-    def expire(self, operation: IDelayedOperation) -> None:
-        """
-        The time of C{operation} is up.  For its timer.
-        """
-        try:
-            operation.expire()
-        except Exception:
-            self._log.failure("{operation!r} raised when its time was up", operation=operation)
-        finally:
-            # Not if it has found that there is time left.
-            self.expirations += operation.completed
 
     def _check(self, key: Hashable) -> int:
         completed = 0
@@ -266,27 +230,34 @@ class CallLaterPurgatory(_Purgatory):
 
 class _ReactorTimers:
     """
-    Expires each entry by a C{callLater} of its own.
+    Expires each entry by a C{callLater} of its own, which is its C{nextEntry}.
     """
+
+    _log = Logger()
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._calls: dict[TimerEntry, IDelayedCall] = {}
 
     def add(self, entry: TimerEntry, delaySeconds: float) -> None:
         if not isfinite(delaySeconds):
             raise ValueError(f"a delay must be a finite number of seconds, not {delaySeconds}")
         entry.dueSeconds = self._clock.seconds() + delaySeconds
-        self._calls[entry] = self._clock.callLater(max(delaySeconds, 0.0), self._expire, entry)
+        entry.nextEntry = self._clock.callLater(max(delaySeconds, 0.0), self._expire, entry)
 
-    def discard(self, entry: TimerEntry) -> None:
-        call = self._calls.pop(entry, None)
-        if call is not None:
-            call.cancel()
+    def discard(self, entry: TimerEntry) -> bool:
+        call: IDelayedCall | None = entry.nextEntry
+        if call is None:
+            return False
+        entry.nextEntry = None
+        call.cancel()
+        return True
 
     def _expire(self, entry: TimerEntry) -> None:
-        del self._calls[entry]
-        entry.expire()
+        entry.nextEntry = None
+        try:
+            entry.expire()
+        except Exception:
+            self._log.failure("{entry!r} raised when its time was up", entry=entry)
 
 
 def buildWheel(context: PolicyContext, tick: str = "1ms", size: str = "20") -> WheelPurgatory:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
+from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -30,18 +31,19 @@ due on a tick must not wait for the next one because of that.
 """
 
 
-class _Slot(TimerEntry):
+class _Slot:
     """
     The head of a ring of entries that are due in the same stretch of time.
 
     @ivar widthTicks: how long the stretch is.
     """
 
-    __slots__ = ("widthTicks",)
+    __slots__ = ("nextEntry", "previousEntry", "widthTicks")
 
     def __init__(self, widthTicks: int) -> None:
         self.widthTicks = widthTicks
-        self.previousEntry = self.nextEntry = self
+        self.previousEntry: Any = self
+        self.nextEntry: Any = self
 
     def __iter__(self) -> Iterator[TimerEntry]:
         """
@@ -183,17 +185,18 @@ class TimingWheel:
         last.nextEntry = slot.previousEntry = entry
         self.count += 1
 
-    def discard(self, entry: TimerEntry) -> None:
+    def discard(self, entry: TimerEntry) -> bool:
         """
         C{entry} is not to expire; no effect if it is not in the wheel any
         more.  The timer of the reactor stays as it is as long as the wheel
         holds anything, and may once fire in vain.
 
         @param entry: in this wheel, or in none.
+        @return: whether it was in this one.
         """
         after = entry.nextEntry
         if after is None:
-            return
+            return False
         before = entry.previousEntry
         before.nextEntry = after
         after.previousEntry = before
@@ -201,6 +204,7 @@ class TimingWheel:
         self.count -= 1
         if not self.count:
             self._rest()
+        return True
 
     def move(self, entry: TimerEntry, delaySeconds: float, sinceSeconds: float | None = None) -> None:
         """

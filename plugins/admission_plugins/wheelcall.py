@@ -6,7 +6,7 @@ What a timing wheel holds: entries of any kind, and calls that it is to make.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IDelayedCall
@@ -22,17 +22,16 @@ def _called() -> None:
     """
 
 
-class TimerEntry:
+class TimerEntry(Protocol):
     """
     A link of the list that is one slot of a timing wheel: whatever a wheel
-    holds derives from this, so that holding it takes no further object.
+    holds has these attributes, so that holding it takes no further object.
+    Operations do, see L{admission.interfaces.IDelayedOperation}.
 
     @ivar dueSeconds: when to expire, in seconds of the wheel's clock.
     @ivar previousEntry: the wheel's business, like C{nextEntry}; both are
         L{None} once it has left.
     """
-
-    __slots__ = ("dueSeconds", "nextEntry", "previousEntry")
 
     dueSeconds: float
     previousEntry: Any
@@ -43,16 +42,19 @@ class TimerEntry:
         The time is up.  Called by the wheel, which does not hold the entry
         any more.
         """
-        raise NotImplementedError
 
 
 @implementer(IDelayedCall)
-class WheelCall(TimerEntry):
+class WheelCall:
     """
     What L{TimingWheel.callLater} returns.
     """
 
-    __slots__ = ("_args", "_function", "_wheel")
+    __slots__ = ("_args", "_function", "_wheel", "dueSeconds", "nextEntry", "previousEntry")
+
+    dueSeconds: float
+    previousEntry: Any
+    nextEntry: Any
 
     def __init__(self, wheel: TimingWheel, function: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._wheel: TimingWheel | None = wheel

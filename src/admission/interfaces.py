@@ -273,7 +273,15 @@ class IDelayedOperation(Interface):
 
     L{admission.operations.DelayedOperation} is what to derive from.  A
     purgatory relies on nothing but what is said here, and is the only one to
-    set C{watcher} and C{parking}.
+    set C{watcher}.
+
+    An operation lends its C{watcher} four places, for whatever that has to
+    know of it: C{parking}, and C{dueSeconds}, C{previousEntry} and
+    C{nextEntry}, by which a timer can hold the operation itself.  They mean
+    nothing to anybody else, and nothing to the next purgatory.  They are here
+    because an object of the purgatory's own for each operation that waits
+    makes parking and completing 3 % slower and takes an eighth more memory
+    (C{benchmarks.purgatory}).
     """
 
     delaySeconds: float = Attribute(
@@ -285,9 +293,10 @@ class IDelayedOperation(Interface):
         "The purgatory that the operation waits in; L{None} while it waits in none.  The purgatory sets it as it "
         "begins to watch, and clears it in L{IPurgatory.leave}."
     )
-    parking: Any = Attribute(
-        "Lent to C{watcher}, for whatever it has to know of the operation while that waits; L{None} otherwise."
-    )
+    parking: Any = Attribute("Lent to C{watcher}; L{None} while the operation waits nowhere.")
+    dueSeconds: float = Attribute("Lent to C{watcher}: when to expire, on a clock of its own.")
+    previousEntry: Any = Attribute("Lent to C{watcher}: a link of whatever list it has.")
+    nextEntry: Any = Attribute("Lent to C{watcher}, like C{previousEntry}.")
 
     def tryComplete() -> bool:
         """
@@ -316,8 +325,8 @@ class IDelayedOperation(Interface):
 
     def expire() -> None:
         """
-        The time is up; only C{watcher} calls it, and calls it once for each
-        time that it was parked: complete, then run L{onExpiration}.  An
+        The time is up; only C{watcher} calls it, or its timer does, and once
+        for each time that it was parked: complete, then run L{onExpiration}.  An
         operation that has more time after all may cancel itself instead, and
         park again; either way it has left when this returns.
 
@@ -359,7 +368,7 @@ class IPurgatory(Interface):
     watched: int = Attribute("How many operations are watched under at least one key.")
     delayed: int = Attribute("How many operations wait for their timeout.")
     expirations: int = Attribute(
-        "How many operations ran out of time: those that were over after L{IDelayedOperation.expire}."
+        "How many operations ran out of time: those that L{IDelayedOperation.expire} has completed."
     )
     waits: Histogram = Attribute("For how many seconds operations have waited, however it ended.")
 

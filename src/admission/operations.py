@@ -24,13 +24,17 @@ class DelayedOperation:
     operation equals nothing but itself.
     """
 
-    __slots__ = ("completed", "delaySeconds", "parking", "watcher")
+    # Four of them are lent to the purgatory: IDelayedOperation says why.
+    __slots__ = ("completed", "delaySeconds", "dueSeconds", "nextEntry", "parking", "previousEntry", "watcher")
 
     def __init__(self, delaySeconds: float) -> None:
         self.delaySeconds = delaySeconds
         self.completed = False
         self.watcher: IPurgatory | None = None
+        self.dueSeconds = 0.0
         self.parking: Any = None
+        self.previousEntry: Any = None
+        self.nextEntry: Any = None
 
     def tryComplete(self) -> bool:
         """
