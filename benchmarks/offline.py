@@ -21,7 +21,8 @@ from attrs import define, frozen
 from pyspark.sql import DataFrame, SparkSession
 
 from admission.interfaces import IMemoryPoolFactory
-from admission.metrics.schema import LIMITS, REQUESTS
+from admission.metrics.schema import LIMITS
+from admission.metrics.tables import REQUESTS
 from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.recording import Recording

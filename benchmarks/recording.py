@@ -21,11 +21,12 @@ from twisted.internet.threads import deferToThreadPool
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter
-from admission.metrics.events import ADMIT, Origin, RequestEvent
+from admission.metrics.events import ADMIT, Origin
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.recorder import EventRecorder
 from admission.metrics.records import SLOT_BYTES, TextCodes, packer
 from admission.metrics.registry import SensorRegistry
-from admission.metrics.schema import REQUESTS
+from admission.metrics.tables import REQUESTS
 from admission_plugins.sealer import Seal, sealInProcess
 from admission_plugins.sealreport import SealReport
 from admission_plugins.spark import SparkExporter
@@ -87,7 +88,7 @@ class Packing(Nothing):
     def __init__(self) -> None:
         self._slot = bytearray(SLOT_BYTES)
         self._codes = TextCodes(len(CLIENTS) * 2, CLIENTS.count)
-        self._pack = packer(REQUESTS)
+        self._pack = packer(REQUESTS, KafkaRequestEvent)
 
     def exportEvent(self, event: Any) -> None:
         """
@@ -124,11 +125,11 @@ SEALED: dict[str, Seal] = {
 """Ways to record and seal while a reactor runs."""
 
 
-def requestEvent(number: int, nowSeconds: float, hasLists: bool = False) -> RequestEvent:
+def requestEvent(number: int, nowSeconds: float, hasLists: bool = False) -> KafkaRequestEvent:
     """
     What a session knows of a request in the end.
     """
-    event = RequestEvent(
+    event = KafkaRequestEvent(
         number & 1023, nowSeconds, "tcp:9092", "127.0.0.1", "ANONYMOUS", CLIENTS[number % len(CLIENTS)], "Produce"
     )
     event.apiKey = 0

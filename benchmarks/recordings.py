@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import frozen
 
-from admission.metrics.schema import REQUESTS, TABLES
+from admission.metrics.tables import REQUESTS, TABLES
 from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
 

@@ -20,7 +20,8 @@ from twisted.internet.threads import deferToThreadPool
 
 from admission.clock import MonotonicClock, wallSeconds
 from admission.interfaces import IMetricsExporterFactory, PolicyContext
-from admission.metrics.events import Origin, RequestEvent
+from admission.metrics.events import Origin
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.recorder import EventRecorder
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import buildPolicy
@@ -54,7 +55,7 @@ def main(description: str) -> None:
         for _ in range(EVENTS_PER_TURN):
             last += 1
             recorder.requestAnswered(
-                RequestEvent(1, clock.seconds(), clientId=f"client {last % 100}", producerIds=[last])
+                KafkaRequestEvent(1, clock.seconds(), clientId=f"client {last % 100}", producerIds=[last])
             )
         say(str(last))
         anyReactor.callLater(TURN_SECONDS, turn, last)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from admission.metrics.events import UNKNOWN, Event, Origin, RequestEvent
+from admission.metrics.events import Event, Origin
 from admission.metrics.segmentheader import Header
 from admission.metrics.segments import SUFFIX, SegmentWriter
 from admission_plugins.sealing import sealSegment
@@ -63,9 +63,6 @@ def writeRecording(
     segment = begin()
     for place, event in enumerate(events, 1):
         event.seq = event.seq or place
-        if isinstance(event, RequestEvent) and event.producerIds and event.producerId == UNKNOWN:
-            event.producerId = event.producerIds[0]
-            event.producerIdCount = len(event.producerIds)
         if not segment.append(event):
             segment = begin()
             segment.append(event)

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, Table
+from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.metrics.tables import REQUESTS
 from admission.offline.replay.boots import Boot
 from admission.offline.replay.candidates import resolveCandidates
 from admission.offline.replay.trials import planTrials

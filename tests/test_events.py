@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.metrics import schema
 from admission.metrics.events import (
     UNKNOWN,
     UNKNOWN_SECONDS,
@@ -24,6 +25,7 @@ from admission.metrics.events import (
     RequestEvent,
     SensorSample,
 )
+from admission.metrics.kafkacolumns import KAFKA_COLUMNS, KafkaRequestEvent
 from admission.metrics.records import (
     LONGEST_TEXT_BYTES,
     OVERFLOW_CODE,
@@ -35,19 +37,10 @@ from admission.metrics.records import (
     packText,
     unpackText,
 )
-from admission.metrics.schema import (
-    CONNECTIONS,
-    LIMITS,
-    OVERFLOW,
-    REQUESTS,
-    SENSORS,
-    TABLES,
-    Column,
-    ColumnType,
-    Table,
-)
+from admission.metrics.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, Column, ColumnType, Table
+from admission.metrics.tables import REQUESTS, TABLES
 
-EVENT_OF = {REQUESTS: RequestEvent, CONNECTIONS: ConnectionEvent, LIMITS: LimitEvent, SENSORS: SensorSample}
+EVENT_OF = {REQUESTS: KafkaRequestEvent, CONNECTIONS: ConnectionEvent, LIMITS: LimitEvent, SENSORS: SensorSample}
 
 FIRST_VERSION = {
     "requests": (
@@ -80,7 +73,7 @@ def record(table: Table, event: Any) -> dict[str, Any]:
         return len(texts) + 1
 
     slot = bytearray(SLOT_BYTES)
-    packer(table)(slot, 0, TextCodes(1000, define), TextCodes(1000, define), event)
+    packer(table, type(event))(slot, 0, TextCodes(1000, define), TextCodes(1000, define), event)
     assert slot[-1] == table.number
     return Layout.of(table).reader(texts)(slot, 0)
 
@@ -114,8 +107,29 @@ class SchemaTests(SynchronousTestCase):
         Events and tables name the same things.
         """
         for table, kind in EVENT_OF.items():
-            recorded = sorted(column.attribute for column in table.recorded)
-            self.assertEqual(recorded, sorted(each.name for each in fields(kind)), table.name)
+            recorded = {column.attribute for column in table.recorded}
+            derived = {name for name, value in vars(kind).items() if isinstance(value, property)}
+            self.assertEqual(recorded, derived.union(each.name for each in fields(kind)), table.name)
+
+    def test_extended(self) -> None:
+        """
+        Columns that a driver declares stand behind those that it names, and no others do.
+        """
+        added = Column("extra", ColumnType.INTEGER, "extra", "q")
+        names = [column.name for column in SENSORS.extended({"kind": [added]}).columns]
+        self.assertEqual(names[-3:], ["kind", "extra", "value"])
+        self.assertEqual(SENSORS.extended({}), SENSORS)
+        refusal = self.assertRaises(ValueError, SENSORS.extended, {"none": [added]})
+        self.assertEqual(str(refusal), "sensors has no column none to add others behind")
+
+    def test_coreKnowsNoKafka(self) -> None:
+        """
+        What Kafka's drivers declare is in the table that is recorded, and not in the core's.
+        """
+        declared = {column.name for columns in KAFKA_COLUMNS.values() for column in columns}
+        core = {column.name for column in schema.REQUESTS.columns}
+        self.assertEqual(declared & core, set())
+        self.assertEqual(declared | core, {column.name for column in REQUESTS.columns})
 
     def test_numbersDiffer(self) -> None:
         """
@@ -169,7 +183,7 @@ class RecordTests(SynchronousTestCase):
 
     @given(
         st.builds(
-            RequestEvent,
+            KafkaRequestEvent,
             connectionId=COUNTS,
             arrivedSeconds=SECONDS,
             listener=TEXTS,
@@ -188,7 +202,7 @@ class RecordTests(SynchronousTestCase):
             seq=COUNTS,
         )
     )
-    def test_requests(self, event: RequestEvent) -> None:
+    def test_requests(self, event: KafkaRequestEvent) -> None:
         """
         Whatever a request's values are, they are read as they were, rounded to
         microseconds.
@@ -218,7 +232,7 @@ class RecordTests(SynchronousTestCase):
         """
         What is not known is null, and only that.
         """
-        read = record(REQUESTS, RequestEvent(0, 0.0))
+        read = record(REQUESTS, KafkaRequestEvent(0, 0.0))
         nulls = {name for name, value in read.items() if value is None}
         self.assertEqual(
             nulls,
@@ -237,10 +251,13 @@ class RecordTests(SynchronousTestCase):
                 "is_counted",
                 "sent_mono_us",
                 "bloom_seen",
+                "refusal",
             },
         )
+        # What it does not have, because only some drivers do, is not known either.
+        self.assertEqual(record(REQUESTS, RequestEvent(0, 0.0)), {**read, "producer_id_count": UNKNOWN})
         self.assertEqual((read["producer_ids"], read["policy_delays_us"]), ([], []))
-        self.assertEqual(record(REQUESTS, RequestEvent(0, 0.0, clientId=""))["client_id"], "")
+        self.assertEqual(record(REQUESTS, KafkaRequestEvent(0, 0.0, clientId=""))["client_id"], "")
 
     def test_smallTables(self) -> None:
         """
@@ -272,8 +289,8 @@ class RecordTests(SynchronousTestCase):
         A value that does not fit raises, and leaves no record.
         """
         slot = bytearray(SLOT_BYTES)
-        pack = packer(REQUESTS)
-        for event in (RequestEvent(0, 0.0, apiKey=1 << 15), RequestEvent(2**63, 0.0)):
+        pack = packer(REQUESTS, KafkaRequestEvent)
+        for event in (KafkaRequestEvent(0, 0.0, apiKey=1 << 15), KafkaRequestEvent(2**63, 0.0)):
             self.assertRaises(struct.error, pack, slot, 0, TextCodes(9, len), TextCodes(9, len), event)
             self.assertEqual(slot[-1], 0)
 
@@ -285,7 +302,9 @@ class RecordTests(SynchronousTestCase):
         later = evolve(SENSORS, columns=[*SENSORS.columns, Column("extra", ColumnType.INTEGER, "seq", "q")])
         described = json.loads(json.dumps(Layout.of(later).toJson()))
         slot = bytearray(SLOT_BYTES)
-        packer(later)(slot, 0, TextCodes(9, len), TextCodes(9, len), SensorSample(1.0, "", "", 2.5, seq=7))
+        packer(later, SensorSample)(
+            slot, 0, TextCodes(9, len), TextCodes(9, len), SensorSample(1.0, "", "", 2.5, seq=7)
+        )
         read = Layout.fromJson(described).reader({})(slot, 0)
         self.assertEqual((read["extra"], read["seq"], read["value"]), (7, 7, 2.5))
         described["fields"][0][1] = "a type to come"
@@ -333,7 +352,8 @@ class TextTests(SynchronousTestCase):
         as if there had been none.
         """
         slot = bytearray(SLOT_BYTES)
-        packer(SENSORS)(slot, 0, TextCodes(9, lambda text: 77), TextCodes(9, len), SensorSample(0.0, "lost", "", 0.0))
+        lost = SensorSample(0.0, "lost", "", 0.0)
+        packer(SENSORS, SensorSample)(slot, 0, TextCodes(9, lambda text: 77), TextCodes(9, len), lost)
         self.assertEqual(Layout.of(SENSORS).reader({})(slot, 0)["sensor"], OVERFLOW)
 
     @given(st.text(max_size=400))

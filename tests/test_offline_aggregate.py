@@ -18,7 +18,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, Table
+from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.metrics.tables import REQUESTS
 from admission.offline.aggregate import clientMinutes, topClients
 from admission.offline.clean import RULES, brokenRows, clean
 from admission.offline.depletion import DEPLETED, poolMinutes

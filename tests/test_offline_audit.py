@@ -11,7 +11,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.metrics.schema import LIMITS, REQUESTS, SENSORS
+from admission.metrics.schema import LIMITS, SENSORS
+from admission.metrics.tables import REQUESTS
 from admission.offline.bloomaudit import FilterShape, bloomAudit, bloomVerdicts
 from admission.offline.ledgeraudit import LEDGER, RESIDENT, ledgerAudit, ledgerSummary
 from admission.offline.limitsinforce import limitsInForce

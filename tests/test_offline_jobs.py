@@ -20,7 +20,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import FAILED, AdmissionOptions, main
-from admission.metrics.schema import REQUESTS
+from admission.metrics.tables import REQUESTS
 from admission.offline import jobs, running
 from admission.offline.evaluation import Evaluation
 from admission.offline.java import JavaMissing

@@ -15,8 +15,9 @@ from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
-from admission.metrics.events import ConnectionEvent, Event, LimitEvent, RequestEvent
-from admission.metrics.schema import TABLES
+from admission.metrics.events import ConnectionEvent, Event, LimitEvent
+from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.metrics.tables import TABLES
 from admission.offline.recording import Recording, RecordingError, parseSample
 from admission_plugins.sealing import sealAll, sealSegment
 from pyspark_admission.columns import columnsOf
@@ -52,7 +53,7 @@ class RecordingTests(SynchronousTestCase):
 
         @return: its name.
         """
-        events = [RequestEvent(1, hour * HOUR_SECONDS + number, seq=number) for number in numbers]
+        events = [KafkaRequestEvent(1, hour * HOUR_SECONDS + number, seq=number) for number in numbers]
         [name] = writeRecording(self.directory, events, isSealed=isSealed)
         return name
 
@@ -178,7 +179,7 @@ class RecordingTests(SynchronousTestCase):
         table = pq.read_table(path, partitioning=None).select(["seq", "ts", "client_id"])
         pq.write_table(table.set_column(0, "seq", table["seq"].cast(pa.int16())), path)
         rows = self.open().requests().orderBy("seq").select("seq", "v", "policy_names").collect()
-        self.assertEqual([tuple(row) for row in rows], [(1, None, None), (2, 1, [])])
+        self.assertEqual([tuple(row) for row in rows], [(1, None, None), (2, 2, [])])
 
 
 class SampleTests(SynchronousTestCase):
@@ -197,9 +198,9 @@ class SampleTests(SynchronousTestCase):
             client = f"client {connection % 40}"
             events += [
                 ConnectionEvent(connection, 1.0, "opened"),
-                RequestEvent(connection, 1.0, kind="ApiVersions"),
-                RequestEvent(connection, 2.0, kind="Produce", principal="alice", clientId=client),
-                RequestEvent(connection, 1.0, kind=CONNECTION),
+                KafkaRequestEvent(connection, 1.0, kind="ApiVersions"),
+                KafkaRequestEvent(connection, 2.0, kind="Produce", principal="alice", clientId=client),
+                KafkaRequestEvent(connection, 1.0, kind=CONNECTION),
                 ConnectionEvent(connection, 3.0, "closed"),
             ]
         writeRecording(directory, events[:500])
@@ -262,7 +263,7 @@ class OpenTests(SynchronousTestCase):
         A time or a sample that makes no sense is refused in one sentence.
         """
         directory = self.mktemp()
-        writeRecording(directory, [RequestEvent(1, 0.0)])
+        writeRecording(directory, [KafkaRequestEvent(1, 0.0)])
         self.assertIn("'noon' is not a moment: write ", self.refusal(directory, since="noon"))
         self.assertIn("since has to be before until", self.refusal(directory, since="2024-01-02", until="2024-01-01"))
         self.assertIn("'most' is no share of the clients: ", self.refusal(directory, sample="most"))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import ADMIT, REJECT, THROTTLE, Origin, RequestEvent
-from admission.metrics.schema import REQUESTS
+from admission.metrics.events import ADMIT, REJECT, THROTTLE, Origin
+from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.metrics.tables import REQUESTS
 from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.streaming import CHECKPOINT, appendAvailable, clientMinutesStream, throttleMinutesStream
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 POLICIES = ("client-bytes", "request-time")
 
 
-def randomEvents(seed: int, beginMinutes: float, endMinutes: float, count: int) -> list[RequestEvent]:
+def randomEvents(seed: int, beginMinutes: float, endMinutes: float, count: int) -> list[KafkaRequestEvent]:
     """
     Requests of a few clients between two times, in order.
     """
@@ -39,7 +40,7 @@ def randomEvents(seed: int, beginMinutes: float, endMinutes: float, count: int) 
     for seconds in sorted(random.uniform(beginMinutes * 60, endMinutes * 60) for _ in range(count)):
         throttleMs = random.choice((0, 0, 3, 40, 700_000))
         events.append(
-            RequestEvent(
+            KafkaRequestEvent(
                 connectionId=1,
                 arrivedSeconds=seconds,
                 principal="alice",
@@ -65,7 +66,7 @@ class StreamingTests(SynchronousTestCase):
         self.recording = self.mktemp()
         self.results = self.mktemp()
 
-    def record(self, boot: str, events: list[RequestEvent]) -> None:
+    def record(self, boot: str, events: list[KafkaRequestEvent]) -> None:
         """
         Add to the recording.
         """
@@ -108,7 +109,7 @@ class StreamingTests(SynchronousTestCase):
         lost, come to what a batch says of the minutes that are over, each once.
         Rows that cannot be are left out and counted.
         """
-        self.record("one", [RequestEvent(1, 1.0, requestBytes=-1), *randomEvents(1, 0, 6, 60)])
+        self.record("one", [KafkaRequestEvent(1, 1.0, requestBytes=-1), *randomEvents(1, 0, 6, 60)])
         query = self.runOnce(clientMinutesStream)
         observed = [progress["observedMetrics"].get(REQUESTS.name) for progress in query.recentProgress]
         counted = [metrics.asDict() for metrics in observed if metrics is not None]
@@ -124,7 +125,7 @@ class StreamingTests(SynchronousTestCase):
         self.assertEqual([row for row in later if row["minute"] <= at(2)], early)
 
         self.forgetLastCommit()
-        self.record("two", [RequestEvent(1, 3600.0)])
+        self.record("two", [KafkaRequestEvent(1, 3600.0)])
         self.runOnce(clientMinutesStream)
         expected = self.batch(partial(clientMinutes, isExact=False))
         self.assertEqual(self.found(), [row for row in expected if row["minute"] < at(60)])
@@ -136,7 +137,7 @@ class StreamingTests(SynchronousTestCase):
         """
         self.record("one", randomEvents(4, 0, 3, 60))
         expected = self.batch(throttleMinutes)
-        self.record("one", [RequestEvent(1, 3600.0)])
+        self.record("one", [KafkaRequestEvent(1, 3600.0)])
         self.runOnce(throttleMinutesStream)
         self.assertEqual(self.found(), expected)
 

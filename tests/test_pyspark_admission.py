@@ -21,17 +21,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import IntegerType, LongType, StructType
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import (
-    ConnectionEvent,
-    Event,
-    LimitEvent,
-    Origin,
-    RequestEvent,
-    SensorSample,
-)
-from admission.metrics.schema import REQUESTS, SENSORS, TABLES
+from admission.metrics.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
+from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.metrics.schema import SENSORS
 from admission.metrics.segmentheader import Header
 from admission.metrics.segments import Segment, SegmentWriter
+from admission.metrics.tables import REQUESTS, TABLES
 from admission_plugins import sealing, sealreport
 from admission_plugins.sealing import sealAll, sealSegment
 from pyspark_admission import DefaultSource, batch, files
@@ -56,7 +51,7 @@ def someEvents(count: int = 10) -> list[Event]:
     for number in range(count):
         atSeconds = number * 1000.5
         events += [
-            RequestEvent(
+            KafkaRequestEvent(
                 number,
                 atSeconds,
                 principal="alice",
@@ -133,7 +128,7 @@ class RecordedTestCase(SynchronousTestCase):
 
         @return: its name.
         """
-        events = [RequestEvent(1, hour * HOUR_SECONDS + number, seq=number) for number in numbers]
+        events = [KafkaRequestEvent(1, hour * HOUR_SECONDS + number, seq=number) for number in numbers]
         [name] = writeRecording(self.directory, events, Origin("3", process), isSealed, firstNumber=segmentNumber)
         return name
 
@@ -335,7 +330,7 @@ class ColumnsTests(RecordedTestCase):
         self.record(1, 2, 3)
         columns = StructType().add("seq", LongType()).add("v", LongType())
         rows = readAll(self.directory, columns, since=str(WALL_SECONDS + 2), broker="3")
-        self.assertEqual(rows, [{"seq": 2, "v": 1}, {"seq": 3, "v": 1}])
+        self.assertEqual(rows, [{"seq": 2, "v": 2}, {"seq": 3, "v": 2}])
         self.assertEqual(list(rows[0]), ["seq", "v"])
 
     def test_unknown(self) -> None:
@@ -393,7 +388,7 @@ class BatchTests(RecordedTestCase):
         self.addCleanup(writer.close)
         self.assertEqual(seqs(readAll(self.directory)), [1])
         writer.begin(Header(Origin("3", "boot"), 2, 0.0, WALL_SECONDS))
-        writer.append(RequestEvent(1, 0.0, seq=2))
+        writer.append(KafkaRequestEvent(1, 0.0, seq=2))
         self.assertEqual(seqs(readAll(self.directory)), [1, 2])
         self.assertEqual(self.told, [])
 
@@ -473,7 +468,7 @@ class BatchTests(RecordedTestCase):
         One broker's rows can be asked for.
         """
         self.record(1)
-        writeRecording(self.directory, [RequestEvent(1, 0.0, seq=2)], Origin("4", "other"))
+        writeRecording(self.directory, [KafkaRequestEvent(1, 0.0, seq=2)], Origin("4", "other"))
         self.assertEqual(seqs(readAll(self.directory, broker="4")), [2])
         self.assertEqual(readAll(self.directory, broker="5"), [])
 

@@ -16,14 +16,9 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import IMetricsExporter, QuotaEntity
-from admission.metrics.events import (
-    ConnectionEvent,
-    LimitEvent,
-    Origin,
-    RequestEvent,
-    SensorSample,
-)
+from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.metrics.histogram import Histogram
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.recorder import MOST_OF_FAMILY, MOST_SAMPLES, EventRecorder
 from admission.metrics.registry import SensorRegistry
 
@@ -167,18 +162,18 @@ class RecorderTests(SynchronousTestCase):
         knows itself is filled in.
         """
         self.clock.advance(2.0)
-        event = RequestEvent(1, 51.0, producerIds=[7, 8, 9])
+        event = KafkaRequestEvent(1, 51.0)
         self.recorder.requestAnswered(event)
         self.assertEqual(self.exporter.events, [event])
-        self.assertEqual((event.producerId, event.producerIdCount, event.sentSeconds), (7, 3, 52.0))
+        self.assertEqual(event.sentSeconds, 52.0)
 
     def test_sentBefore(self) -> None:
         """
         When a response was sent is kept, if it is known.
         """
-        event = RequestEvent(1, 51.0, sentSeconds=51.5)
+        event = KafkaRequestEvent(1, 51.0, sentSeconds=51.5)
         self.recorder.requestAnswered(event)
-        self.assertEqual((event.sentSeconds, event.producerId, event.producerIdCount), (51.5, -1, 0))
+        self.assertEqual(event.sentSeconds, 51.5)
 
     def test_connections(self) -> None:
         """
@@ -224,7 +219,7 @@ class RecorderTests(SynchronousTestCase):
         self.registry.addGauge("Used", lambda: 1.0)
         self.recorder.connectionOpened("tcp", "::1")
         self.recorder.sample()
-        self.recorder.requestAnswered(RequestEvent(1, 50.0))
+        self.recorder.requestAnswered(KafkaRequestEvent(1, 50.0))
         [[sample]] = self.exporter.samples
         self.assertEqual([self.exporter.events[0].seq, sample.seq, self.exporter.events[1].seq], [1, 2, 3])
 

@@ -56,11 +56,11 @@ from admission.metrics.events import (
     UNKNOWN,
     ConnectionEvent,
     Origin,
-    RequestEvent,
 )
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.recorder import EventRecorder
 from admission.metrics.registry import SensorRegistry
-from admission.metrics.schema import TABLES
+from admission.metrics.tables import TABLES
 from admission.quotas import Charge, Quotas
 from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
 from admission.testing.transports import FakeTLSTransport
@@ -177,13 +177,13 @@ class RecordedTestCase(BrokerTestCase):
         trial = ScriptedPolicy(isShadow=True, delays={"Produce": 9.0, "Fetch": 9.0})
         self.broker.quotas = Quotas([("trial", trial), ("strict", self.policy)], self.clock, 20.0)
 
-    def requests(self) -> list[RequestEvent]:
+    def requests(self) -> list[KafkaRequestEvent]:
         """
         What was recorded of requests.
         """
-        return [event for event in self.exporter.events if isinstance(event, RequestEvent)]
+        return [event for event in self.exporter.events if isinstance(event, KafkaRequestEvent)]
 
-    def request(self, kind: str | None = None) -> RequestEvent:
+    def request(self, kind: str | None = None) -> KafkaRequestEvent:
         """
         The one request that was recorded, apart from the opening of connections.
         """
@@ -232,7 +232,9 @@ class RecordedTestCase(BrokerTestCase):
 
         self.log.append = slow  # type: ignore[method-assign]
 
-    def assertDecision(self, event: RequestEvent, decision: str, reason: str | None, policy: str | None = None) -> None:
+    def assertDecision(
+        self, event: KafkaRequestEvent, decision: str, reason: str | None, policy: str | None = None
+    ) -> None:
         """
         What became of a request, why, and who decided it.
         """

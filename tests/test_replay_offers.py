@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.metrics.arrow import arrowSchema
-from admission.metrics.schema import REQUESTS
+from admission.metrics.tables import REQUESTS
 from admission.offline.replay.boots import Boot, LimitChange
 from admission.offline.replay.candidates import resolveCandidate
 from admission.offline.replay.keys import COMPONENTS, LINKS, findComponents

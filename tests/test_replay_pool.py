@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IMemoryPool, IMemoryPoolFactory
 from admission.metrics.arrow import arrowSchema
-from admission.metrics.schema import REQUESTS
+from admission.metrics.tables import REQUESTS
 from admission.offline.replay import pooltrace
 from admission.offline.replay.candidates import Candidate, resolveCandidate
 from admission.offline.replay.ordered import OutOfOrder

@@ -16,10 +16,12 @@ from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.metrics.arrow import arrowTable
-from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, RequestEvent, SensorSample
-from admission.metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, TABLES, ColumnType
+from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, ColumnType
 from admission.metrics.segmentheader import Header
 from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned
+from admission.metrics.tables import REQUESTS, TABLES
 from admission_plugins import sealing
 from admission_plugins.sealing import evict, main, sealAll
 from admission_plugins.sealreport import SealReport
@@ -102,7 +104,7 @@ class ArrowTests(SealingTestCase):
     @given(
         st.lists(
             st.builds(
-                RequestEvent,
+                KafkaRequestEvent,
                 connectionId=st.integers(-(2**63), 2**63 - 1),
                 arrivedSeconds=st.floats(0, 1e7),
                 clientId=st.none() | st.text(max_size=5),
@@ -117,7 +119,7 @@ class ArrowTests(SealingTestCase):
             max_size=8,
         )
     )
-    def test_requests(self, events: list[RequestEvent]) -> None:
+    def test_requests(self, events: list[KafkaRequestEvent]) -> None:
         """
         Whatever the values are.
         """
@@ -133,10 +135,10 @@ class ArrowTests(SealingTestCase):
             self.record(
                 "a",
                 ConnectionEvent(1, 1.0, "opened", "tcp", "::1"),
-                RequestEvent(1, 2.0, listener="tcp", clientId="a", producerIds=[1, 2]),
+                KafkaRequestEvent(1, 2.0, listener="tcp", clientId="a", producerIds=[1, 2]),
                 LimitEvent(3.0, "me", None, None, "rate", float("nan")),
                 SensorSample(4.0, "Used", "gauge", 5.5),
-                RequestEvent(1, 5.0, listener="tcp", clientId="b", bloomSeen=True, policyDelaysSeconds=[0.5]),
+                KafkaRequestEvent(1, 5.0, listener="tcp", clientId="b", bloomSeen=True, policyDelaysSeconds=[0.5]),
                 ConnectionEvent(1, 6.0, "closed", "tcp", "::1", "me", "idle", 2, 5.0),
             )
         )
@@ -145,7 +147,7 @@ class ArrowTests(SealingTestCase):
         """
         Where a text did not reach the disk.
         """
-        path = self.record("a", RequestEvent(1, 1.0, clientId="lost", principal="me"))
+        path = self.record("a", KafkaRequestEvent(1, 1.0, clientId="lost", principal="me"))
         raw = Path(path).read_bytes()
         place = raw.index(b"lost".ljust(250, b"\0"))
         Path(path).write_bytes(raw[:place] + bytes(256) + raw[place + 256 :])
@@ -168,14 +170,14 @@ class ArrowTests(SealingTestCase):
         )
         writer = SegmentWriter(str(self.segments / "a.segment"), SMALLEST_SEGMENT_BYTES)
         writer.begin(Header(Origin("3", "boot"), 1, 0.0, WALL_SECONDS, 0, layouts=[without]))
-        writer.append(RequestEvent(1, 1.0, clientId="a", producerIds=[4]))
+        writer.append(KafkaRequestEvent(1, 1.0, clientId="a", producerIds=[4]))
         writer.close()
         segment = Segment.load(writer.path)
         assert segment is not None
         found = arrowTable(segment, REQUESTS)
         assert found is not None
         self.assertEqual((found["client_id"].to_pylist(), found["producer_ids"].to_pylist()), ([None], [None]))
-        self.assertEqual((found["v"].to_pylist(), found["producer_id"].to_pylist()), ([0], [None]))
+        self.assertEqual((found["v"].to_pylist(), found["producer_id"].to_pylist()), ([0], [4]))
 
 
 class SealTests(SealingTestCase):
@@ -190,9 +192,9 @@ class SealTests(SealingTestCase):
         """
         self.record(
             "boot-000001",
-            RequestEvent(1, 1.0, clientId="a", seq=1),
+            KafkaRequestEvent(1, 1.0, clientId="a", seq=1),
             ConnectionEvent(1, 2.0, "closed", seq=2),
-            RequestEvent(1, 3.0, clientId="b", seq=3),
+            KafkaRequestEvent(1, 3.0, clientId="b", seq=3),
         )
         report = sealAll(self.root, CAP_BYTES)
         self.assertEqual(self.files(), [f"{table}/{HOUR}/boot-000001.parquet" for table in ("connections", "requests")])
@@ -211,7 +213,7 @@ class SealTests(SealingTestCase):
         """
         self.record(
             "a",
-            RequestEvent(1, 1.0),
+            KafkaRequestEvent(1, 1.0),
             ConnectionEvent(1, 2.0, "closed"),
             LimitEvent(3.0, None, None, None, "rate", 1.0),
             SensorSample(4.0, "Used", "gauge", 1.0),
@@ -235,8 +237,8 @@ class SealTests(SealingTestCase):
         Each event is in the hour that it happened in, whatever segment it was
         recorded in.
         """
-        self.record("a", *(RequestEvent(1, each * 1000.0, seq=each) for each in range(8)))
-        self.record("b", RequestEvent(1, float("nan"), seq=9))
+        self.record("a", *(KafkaRequestEvent(1, each * 1000.0, seq=each) for each in range(8)))
+        self.record("b", KafkaRequestEvent(1, float("nan"), seq=9))
         sealAll(self.root, CAP_BYTES)
         found = {
             str(path.relative_to(self.root)): pq.read_table(path, partitioning=None)["seq"].to_pylist()
@@ -257,7 +259,7 @@ class SealTests(SealingTestCase):
         again; then everything is there once.
         """
         for function in ("fsync", "unlink"):
-            path = self.record(function, RequestEvent(1, 1.0, seq=1), ConnectionEvent(1, 1.0, "opened", seq=2))
+            path = self.record(function, KafkaRequestEvent(1, 1.0, seq=1), ConnectionEvent(1, 1.0, "opened", seq=2))
             with self.subTest(function):
 
                 def interrupt(*args: Any) -> None:
@@ -287,7 +289,7 @@ class SealTests(SealingTestCase):
             seen.append(self.files())
             real(fileno)
 
-        self.record("a", RequestEvent(1, 1.0))
+        self.record("a", KafkaRequestEvent(1, 1.0))
         self.patch(os, "fsync", look)
         sealAll(self.root, CAP_BYTES)
         self.assertEqual(seen[0], ["_segments/a.segment", f"requests/{HOUR}/.a.parquet.tmp"])
@@ -298,10 +300,10 @@ class SealTests(SealingTestCase):
         """
         written = self.writer("written")
         self.addCleanup(written.close)
-        written.append(RequestEvent(1, 1.0, seq=1))
+        written.append(KafkaRequestEvent(1, 1.0, seq=1))
         spare = SegmentWriter(str(self.segments / "spare.segment"), SMALLEST_SEGMENT_BYTES)
         self.addCleanup(spare.close)
-        self.record("left", RequestEvent(1, 1.0, seq=2))
+        self.record("left", KafkaRequestEvent(1, 1.0, seq=2))
         self.assertEqual(sealAll(self.root, CAP_BYTES).sealedSegments, 1)
         self.assertEqual(
             self.files(), ["_segments/spare.segment", "_segments/written.segment", f"requests/{HOUR}/left.parquet"]
@@ -322,10 +324,10 @@ class SealTests(SealingTestCase):
         are sealed.
         """
         (self.segments / "a.segment").write_bytes(b"x" * 5000)
-        path = self.record("b", RequestEvent(1, 1.0, seq=1))
+        path = self.record("b", KafkaRequestEvent(1, 1.0, seq=1))
         # A header that can be read and makes no sense.
         Path(path).write_bytes(Path(path).read_bytes().replace(b'"seq", "integer", "q"', b'"seq", "integer", "Z"'))
-        self.record("c", RequestEvent(1, 1.0, seq=1))
+        self.record("c", KafkaRequestEvent(1, 1.0, seq=1))
         first, second = sealAll(self.root, CAP_BYTES).problems
         self.assertTrue(first.startswith("a.segment is set aside: "), first)
         self.assertTrue(second.startswith("b.segment is set aside: "), second)
@@ -339,7 +341,7 @@ class SealTests(SealingTestCase):
         """
         What cannot be sealed now stays, and the others are sealed.
         """
-        self.record("a", RequestEvent(1, 1.0, seq=1))
+        self.record("a", KafkaRequestEvent(1, 1.0, seq=1))
         self.record("b", ConnectionEvent(1, 1.0, "opened", seq=2))
         (self.root / "requests").write_text("in the way")
         [problem] = sealAll(self.root, CAP_BYTES).problems
@@ -353,8 +355,8 @@ class SealTests(SealingTestCase):
         """
         A segment that may not be opened stays, and the others are sealed.
         """
-        self.record("a", RequestEvent(1, 10.0, seq=1))
-        self.record("b", RequestEvent(1, 10.0, seq=2))
+        self.record("a", KafkaRequestEvent(1, 10.0, seq=1))
+        self.record("b", KafkaRequestEvent(1, 10.0, seq=2))
 
         def lock(path: str) -> int | None:
             if path.endswith("a.segment"):
@@ -372,7 +374,7 @@ class SealTests(SealingTestCase):
         """
         As a process it is told where and how much, and prints what came of it.
         """
-        self.record("a", RequestEvent(1, 1.0))
+        self.record("a", KafkaRequestEvent(1, 1.0))
         written: list[str] = []
         self.patch(os, "nice", lambda niceness: self.assertGreater(niceness, 0))
         self.patch(sealing.sys.stdout, "write", written.append)

@@ -11,11 +11,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, RequestEvent, SensorSample
+from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.records import SLOT_BYTES
-from admission.metrics.schema import CONNECTIONS, LIMITS, OVERFLOW, REQUESTS, SENSORS, TABLES
+from admission.metrics.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS
 from admission.metrics.segmentheader import PAGE_BYTES, DamagedSegment, Header
 from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned, segmentPaths
+from admission.metrics.tables import REQUESTS, TABLES
 
 ORIGIN = Origin("3", "boot", 17, ("bandwidth", "ids"))
 
@@ -78,9 +80,9 @@ class WritingTests(SegmentTestCase):
         writer = self.writer()
         events = [
             ConnectionEvent(1, 101.0, "opened", "tcp", "::1", seq=1),
-            RequestEvent(1, 101.5, clientId="a", producerIds=[5, 6], policyDelaysSeconds=(0.0, 0.5), seq=2),
+            KafkaRequestEvent(1, 101.5, clientId="a", producerIds=[5, 6], policyDelaysSeconds=(0.0, 0.5), seq=2),
             LimitEvent(102.0, "me", None, None, "rate", 5.0, seq=3),
-            RequestEvent(1, 103.0, clientId="b", seq=4),
+            KafkaRequestEvent(1, 103.0, clientId="b", seq=4),
             SensorSample(104.0, "Used", "gauge", 7.5, seq=5),
         ]
         for event in events:
@@ -90,7 +92,7 @@ class WritingTests(SegmentTestCase):
         for table in TABLES:
             for row in segment.rows(table):
                 self.assertEqual(list(row), [column.name for column in table.columns])
-                self.assertEqual((row["v"], row["broker_id"], row["boot_id"]), (1, "3", "boot"))
+                self.assertEqual((row["v"], row["broker_id"], row["boot_id"]), (2, "3", "boot"))
         first, second = segment.rows(REQUESTS)
         self.assertEqual((first["seq"], first["client_id"], first["gate_seed"]), (2, "a", 17))
         self.assertEqual((first["producer_ids"], first["policy_delays_us"]), ([5, 6], [0, 500_000]))
@@ -106,7 +108,7 @@ class WritingTests(SegmentTestCase):
         Wall time is that of the segment's beginning, and what has passed since
         by the monotonic clock.
         """
-        self.writer().append(RequestEvent(1, 99.75))
+        self.writer().append(KafkaRequestEvent(1, 99.75))
         [row] = self.load().rows(REQUESTS)
         self.assertEqual((row["mono_us"], row["ts"]), (99_750_000, 1_699_999_999_750_000))
 
@@ -116,7 +118,7 @@ class WritingTests(SegmentTestCase):
         """
         writer = self.writer()
         for seq in range(10):
-            writer.append(RequestEvent(1, 100.0, seq=seq))
+            writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
             self.assertEqual(self.seqs(), list(range(seq + 1)))
 
     def test_interrupted(self) -> None:
@@ -125,9 +127,9 @@ class WritingTests(SegmentTestCase):
         read, with the texts that it was the first to need.
         """
         writer = self.writer()
-        writer.append(RequestEvent(1, 100.0, seq=1))
-        self.assertRaises(struct.error, writer.append, RequestEvent(1 << 70, 100.0, clientId="new", seq=2))
-        writer.append(RequestEvent(1, 100.0, clientId="new", seq=3))
+        writer.append(KafkaRequestEvent(1, 100.0, seq=1))
+        self.assertRaises(struct.error, writer.append, KafkaRequestEvent(1 << 70, 100.0, clientId="new", seq=2))
+        writer.append(KafkaRequestEvent(1, 100.0, clientId="new", seq=3))
         self.assertEqual(writer.recordCount, 2)
         self.assertEqual(
             [(row["seq"], row["client_id"]) for row in self.load().rows(REQUESTS)], [(1, None), (3, "new")]
@@ -139,9 +141,9 @@ class WritingTests(SegmentTestCase):
         """
         writer = self.writer()
         seq = 0
-        while writer.append(RequestEvent(1, 100.0, clientId=f"client {seq % 20}", seq=seq)):
+        while writer.append(KafkaRequestEvent(1, 100.0, clientId=f"client {seq % 20}", seq=seq)):
             seq += 1
-        self.assertFalse(writer.append(RequestEvent(1, 100.0, seq=seq)))
+        self.assertFalse(writer.append(KafkaRequestEvent(1, 100.0, seq=seq)))
         rows = list(self.load().rows(REQUESTS))
         self.assertEqual([row["seq"] for row in rows], list(range(seq)))
         self.assertEqual([row["client_id"] for row in rows], [f"client {each % 20}" for each in range(seq)])
@@ -156,7 +158,7 @@ class WritingTests(SegmentTestCase):
         """
         writer = self.writer()
         count = 0
-        while writer.append(RequestEvent(1, 100.0, clientId=f"client {count}", principal=f"user {count % 10}")):
+        while writer.append(KafkaRequestEvent(1, 100.0, clientId=f"client {count}", principal=f"user {count % 10}")):
             count += 1
         rows = list(self.load().rows(REQUESTS))
         named = [row["client_id"] for row in rows if row["client_id"] != OVERFLOW]
@@ -171,14 +173,14 @@ class WritingTests(SegmentTestCase):
         """
         names = [column.attribute for column in REQUESTS.columns if column.type.isText and column.attribute]
         writer = self.writer()
-        while writer.append(RequestEvent(1, 100.0)):
+        while writer.append(KafkaRequestEvent(1, 100.0)):
             pass
         capacity = writer.recordCount
         writer = self.writer(path=self.path + "2")
         while writer.recordCount < capacity - 1:
-            writer.append(RequestEvent(1, 100.0))
+            writer.append(KafkaRequestEvent(1, 100.0))
         last: dict[str, Any] = {name: f"{name} is new" for name in names}
-        self.assertTrue(writer.append(RequestEvent(1, 100.0, **last)))
+        self.assertTrue(writer.append(KafkaRequestEvent(1, 100.0, **last)))
         segment = Segment.load(self.path + "2")
         assert segment is not None
         *_, row = segment.rows(REQUESTS)
@@ -192,12 +194,12 @@ class WritingTests(SegmentTestCase):
         """
         writer = self.writer(1 << 20)
         for seq in range(100):
-            writer.append(RequestEvent(1, 100.0, seq=seq))
+            writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
         self.assertEqual(os.path.getsize(self.path), 1 << 20)
         writer.close()
         self.assertLess(os.path.getsize(self.path), 102 * SLOT_BYTES + 2 * PAGE_BYTES)
         self.assertEqual(self.seqs(), list(range(100)))
-        self.assertFalse(writer.append(RequestEvent(1, 100.0)))
+        self.assertFalse(writer.append(KafkaRequestEvent(1, 100.0)))
 
     def test_closeEmpty(self) -> None:
         """
@@ -214,7 +216,7 @@ class WritingTests(SegmentTestCase):
         """
         writer = SegmentWriter(self.path, SMALLEST_SEGMENT_BYTES)
         self.addCleanup(writer.close)
-        self.assertFalse(writer.append(RequestEvent(1, 100.0)))
+        self.assertFalse(writer.append(KafkaRequestEvent(1, 100.0)))
         self.assertIs(Segment.load(self.path), None)
 
     def test_roomIsTaken(self) -> None:
@@ -233,7 +235,7 @@ class WritingTests(SegmentTestCase):
         self.addCleanup(self.letGo, writer)
         self.assertIs(Segment.load(self.path), None)
         writer.begin(Header(ORIGIN, 1, 100.0, 0.0))
-        writer.append(RequestEvent(1, 100.0, seq=7))
+        writer.append(KafkaRequestEvent(1, 100.0, seq=7))
         self.assertEqual(self.seqs(), [7])
         writer.close()
         self.assertEqual(self.seqs(), [7])
@@ -280,7 +282,7 @@ class ReadingTests(SegmentTestCase):
         """
         What is no segment is refused, whatever it is.
         """
-        self.writer().append(RequestEvent(1, 100.0))
+        self.writer().append(KafkaRequestEvent(1, 100.0))
         good = Path(self.path).read_bytes()
         torn = bytes(PAGE_BYTES) + good[PAGE_BYTES:]
         for bad in (
@@ -300,7 +302,7 @@ class ReadingTests(SegmentTestCase):
         """
         writer = self.writer()
         for seq in range(10):
-            writer.append(RequestEvent(1, 100.0, seq=seq))
+            writer.append(KafkaRequestEvent(1, 100.0, seq=seq))
         os.truncate(self.path, PAGE_BYTES + 6 * SLOT_BYTES + 7)
         self.assertEqual(self.seqs(), list(range(5)))
 
@@ -323,7 +325,7 @@ class ReadingTests(SegmentTestCase):
         writer = SegmentWriter(self.path, SMALLEST_SEGMENT_BYTES)
         self.addCleanup(writer.close)
         writer.begin(older)
-        writer.append(RequestEvent(1, 100.0, clientId="a", principal="me"))
+        writer.append(KafkaRequestEvent(1, 100.0, clientId="a", principal="me"))
         writer.append(ConnectionEvent(1, 100.0, "opened"))
         segment = self.load()
         [row] = segment.rows(REQUESTS)
@@ -342,7 +344,7 @@ class AbandonedTests(SegmentTestCase):
         time.
         """
         writer = self.writer()
-        writer.append(RequestEvent(1, 100.0))
+        writer.append(KafkaRequestEvent(1, 100.0))
         self.assertIs(lockAbandoned(self.path), None)
         writer.close()
         fileno = lockAbandoned(self.path)

@@ -21,12 +21,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import IMetricsExporter, IMetricsExporterFactory, PolicyContext
-from admission.metrics.events import Origin, RequestEvent, SensorSample
+from admission.metrics.events import Origin, SensorSample
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.records import SLOT_BYTES
 from admission.metrics.registry import SensorRegistry
-from admission.metrics.schema import REQUESTS, SENSORS, TABLES
+from admission.metrics.schema import SENSORS
 from admission.metrics.segmentheader import Header
 from admission.metrics.segments import Segment, SegmentWriter, segmentPaths
+from admission.metrics.tables import REQUESTS, TABLES
 from admission.plugins import PolicyError, buildPolicy
 from admission.testing.exporters import MetricsExporterContract
 from admission.testing.threads import CuedThreads
@@ -102,7 +104,7 @@ class SparkTestCase(SynchronousTestCase):
         """
         for _ in range(count):
             self.seq += 1
-            self.exporter.exportEvent(RequestEvent(1, self.clock.seconds(), seq=self.seq))
+            self.exporter.exportEvent(KafkaRequestEvent(1, self.clock.seconds(), seq=self.seq))
 
     def recordUntilFull(self) -> int:
         """
@@ -315,7 +317,7 @@ class RecordingTests(SparkTestCase):
         registry = SensorRegistry()
         self.exporter.addSensors(registry, "spark")
         for number in range(200):
-            self.exporter.exportEvent(RequestEvent(1, 0.0, clientId=f"client {number}"))
+            self.exporter.exportEvent(KafkaRequestEvent(1, 0.0, clientId=f"client {number}"))
         self.clock.advance(ROTATE_SECONDS)
         self.record(1)
         self.assertEqual(registry["spark.recorded-events"], 201)
@@ -501,7 +503,7 @@ class TroubleTests(SparkTestCase):
         segments = os.path.join(self.directory, "_segments")
         copies = {path: Path(path).read_bytes() for path in segmentPaths(segments)}
         self.assertEqual(len(copies), 2)
-        self.exporter.exportEvent(RequestEvent(1, 0.0, seq=4))
+        self.exporter.exportEvent(KafkaRequestEvent(1, 0.0, seq=4))
         self.successResultOf(self.exporter.stop())
         for path in Path(self.directory).rglob("*.parquet"):
             path.unlink()
@@ -558,7 +560,7 @@ class SealInProcessTests(SynchronousTestCase):
         os.makedirs(os.path.join(directory, "_segments"))
         writer = SegmentWriter(os.path.join(directory, "_segments", "a.segment"), SEGMENT_BYTES)
         writer.begin(Header(ORIGIN, 1, 0.0, 0.0))
-        writer.append(RequestEvent(1, 1.0, seq=7))
+        writer.append(KafkaRequestEvent(1, 1.0, seq=7))
         writer.close()
         report = sealInProcess(directory, CAP_BYTES)
         self.assertEqual((report.sealedSegments, report.sealedRows), (1, 1))

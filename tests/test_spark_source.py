@@ -15,9 +15,10 @@ from pyarrow import parquet as pq
 from pyspark.errors import AnalysisException
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import Origin, RequestEvent
-from admission.metrics.schema import TABLES
+from admission.metrics.events import Origin
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.segments import Segment
+from admission.metrics.tables import TABLES
 from admission_plugins.sealing import sealAll
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentNames, segmentPath
@@ -81,7 +82,7 @@ class SparkTestCase(SynchronousTestCase):
 
         @return: its name.
         """
-        events = [RequestEvent(1, float(number), seq=number) for number in numbers]
+        events = [KafkaRequestEvent(1, float(number), seq=number) for number in numbers]
         [name] = writeRecording(self.directory, events, Origin("3", process), isSealed)
         return name
 
@@ -134,7 +135,7 @@ class ReadTests(SparkTestCase):
         table = pq.read_table(path, partitioning=None).select(["seq", "ts", "client_id"])
         pq.write_table(table.set_column(0, "seq", table["seq"].cast(pa.int16())), path)
         rows = self.read().orderBy("seq").select("seq", "v", "policy_names").collect()
-        self.assertEqual([tuple(row) for row in rows], [(1, None, None), (2, 1, [])])
+        self.assertEqual([tuple(row) for row in rows], [(1, None, None), (2, 2, [])])
 
     def test_damaged(self) -> None:
         """

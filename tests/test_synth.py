@@ -45,10 +45,10 @@ from admission.metrics.events import (
     THROTTLE,
     ConnectionEvent,
     LimitEvent,
-    RequestEvent,
     SensorSample,
 )
-from admission.metrics.schema import REQUESTS
+from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.metrics.tables import REQUESTS
 from admission.offline import synth
 from admission.offline.agenda import MICROSECONDS, Agenda
 from admission.offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
@@ -117,17 +117,17 @@ class Kept:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def requests(self) -> list[RequestEvent]:
+    def requests(self) -> list[KafkaRequestEvent]:
         """
         What was asked for, without the connections that were put to policies.
         """
-        return [event for event in self.of(RequestEvent) if event.kind != CONNECTION]
+        return [event for event in self.of(KafkaRequestEvent) if event.kind != CONNECTION]
 
-    def byConnection(self) -> Iterator[tuple[int, list[RequestEvent]]]:
+    def byConnection(self) -> Iterator[tuple[int, list[KafkaRequestEvent]]]:
         """
         What was asked for on each connection, in order.
         """
-        found: dict[int, list[RequestEvent]] = defaultdict(list)
+        found: dict[int, list[KafkaRequestEvent]] = defaultdict(list)
         for event in self.requests:
             found[event.connectionId].append(event)
         yield from found.items()
@@ -149,7 +149,7 @@ def us(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
 
 
-def answeredUs(event: RequestEvent) -> int:
+def answeredUs(event: KafkaRequestEvent) -> int:
     """
     When the client could go on: it was answered, and read again.
     """
@@ -335,7 +335,9 @@ class ServerTests(SynchronousTestCase):
         drafts = [[stream.next() for _ in range(1500)] for stream in streams]
         for quotas, pool in (((), None), (POLICIES, TIGHT), (("producer-ids:rate=1:window=1m",), None)):
             kept = ran(SMALL, quotas, pool)
-            freeUs = {each.connectionId: answeredUs(each) for each in kept.of(RequestEvent) if each.kind == CONNECTION}
+            freeUs = {
+                each.connectionId: answeredUs(each) for each in kept.of(KafkaRequestEvent) if each.kind == CONNECTION
+            }
             for connectionId, events in kept.byConnection():
                 for event, draft in zip(events, drafts[connectionId - 1], strict=False):
                     self.assertEqual(
@@ -359,7 +361,7 @@ class ServerTests(SynchronousTestCase):
         ask for the same delays.
         """
         kept = ran(SMALL, POLICIES, TIGHT)
-        told = [event for event in kept.of(RequestEvent) if event.policyDelaysSeconds]
+        told = [event for event in kept.of(KafkaRequestEvent) if event.policyDelaysSeconds]
         self.assertEqual({event.decision for event in told}, {ADMIT, MUTE, THROTTLE})
         self.assertTrue(all(event.isCounted for event in told))
         agenda = Agenda()
@@ -386,7 +388,7 @@ class ServerTests(SynchronousTestCase):
         which policy; one on trial is recorded and has no say.
         """
         kept = ran(SMALL, (*POLICIES, "client-bytes:produce=1:fetch=1:shadow=yes"))
-        throttled = [event for event in kept.of(RequestEvent) if event.decision == THROTTLE]
+        throttled = [event for event in kept.of(KafkaRequestEvent) if event.decision == THROTTLE]
         policies = Counter(event.policy for event in throttled)
         self.assertEqual(set(policies), {"client-bytes", "request-time", "connections"})
         for event in throttled:
@@ -466,7 +468,7 @@ class ServerTests(SynchronousTestCase):
         Without policies nobody is asked anything, and connections are no requests.
         """
         kept = ran(SMALL)
-        self.assertEqual(len(kept.of(RequestEvent)), len(kept.requests))
+        self.assertEqual(len(kept.of(KafkaRequestEvent)), len(kept.requests))
         self.assertEqual({event.isCounted for event in kept.requests}, {-1})
         self.assertEqual({math.isnan(event.decidedSeconds) for event in kept.requests}, {True})
 

@@ -16,7 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter
-from admission.metrics.events import RequestEvent, SensorSample
+from admission.metrics.events import SensorSample
+from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
 from admission.testing.exporters import MetricsExporterContract
 from admission.testing.threads import CuedThreads
@@ -210,7 +211,7 @@ class RequestsOnly(Batching):
     """
 
     def exportEvent(self, event: Any) -> None:
-        if isinstance(event, RequestEvent):
+        if isinstance(event, KafkaRequestEvent):
             super().exportEvent(event)
 
 

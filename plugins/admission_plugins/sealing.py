@@ -29,9 +29,10 @@ from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
 from admission.metrics.arrow import arrowTable
-from admission.metrics.schema import LIMITS, TABLES, Table
+from admission.metrics.schema import LIMITS, Table
 from admission.metrics.segmentheader import DamagedSegment
 from admission.metrics.segments import UNFINISHED_SUFFIX, Segment, lockAbandoned, segmentPaths
+from admission.metrics.tables import TABLES
 
 from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from admission.metrics.schema import TABLES, Table
+from admission.metrics.schema import Table
 from admission.metrics.segments import SUFFIX, segmentPaths
+from admission.metrics.tables import TABLES
 
 SEGMENTS = "_segments"
 DAMAGED_SUFFIX = ".damaged"

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from admission.metrics.schema import REQUESTS, TABLES, Table
+from admission.metrics.schema import Table
+from admission.metrics.tables import REQUESTS, TABLES
 
 from .files import isRecording
 

@@ -16,8 +16,9 @@ from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
 from admission.metrics.arrow import arrowSchema, arrowTable
-from admission.metrics.schema import TABLES, Table
+from admission.metrics.schema import Table
 from admission.metrics.segments import SUFFIX, Segment
+from admission.metrics.tables import TABLES
 
 from .files import DAMAGED_SUFFIX, sealedFiles
 from .options import Options

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .interfaces import ADMITTED, Decision, ILease, Outcome, Request
+from .interfaces import ADMITTED, Decision, ILease, Outcome, Refusal, Request
 
 
 class ServerRequest:
@@ -42,6 +42,7 @@ class ServerRequest:
         ended before that mattered.
     @ivar clientId: what the client calls itself, as far as it says.
     @ivar view: the policies' view of it; L{None} if nobody wanted one.
+    @ivar refusal: how policies could refuse it; L{None} if none was asked.
     @ivar decision: what the policies said to it.
     @ivar charge: the delay that each policy asked for, L{None} if none was asked.
     @ivar policy: the policy that refused it or throttles its client.
@@ -88,6 +89,7 @@ class ServerRequest:
         "policy",
         "poolAvailableBytes",
         "principal",
+        "refusal",
         "rejectReason",
         "released",
         "responseBytes",
@@ -122,6 +124,7 @@ class ServerRequest:
         self.principal: str | None = None
         self.clientId: str | None = None
         self.view: Request | None = None
+        self.refusal: Refusal | None = None
         self.decision: Decision = ADMITTED
         self.charge: tuple[float, ...] | None = None
         self.policy: str | None = None

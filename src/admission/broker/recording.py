@@ -9,7 +9,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
 from ..connection.protocol import HUNG_UP, AdmittedProtocol
-from ..metrics.events import RequestEvent
+from ..metrics.kafkacolumns import KafkaRequestEvent
 from ..metrics.recorder import EventRecorder
 from ..recording.eventof import eventOf, withoutNumbers
 from ..request import ServerRequest
@@ -64,11 +64,11 @@ class BrokerRecording:
         )
 
 
-def kafkaEventOf(request: KafkaRequest) -> RequestEvent:
+def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
     """
     What is recorded of C{request}, which is over.
     """
-    event = eventOf(request, RequestEvent)
+    event = eventOf(request, KafkaRequestEvent)
     apiKey = event.apiKey = request.apiKey
     header = request.header
     event.clientId = None if header is None else header.clientId

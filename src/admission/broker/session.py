@@ -346,6 +346,8 @@ class KafkaConnection(AdmittedProtocol):
         """
         quotas, clock = self.broker.quotas, self.broker.policyClock
         assert request.kind is not None
+        if quotas.isLimiting:
+            request.refusal = refusal
         view = request.view = Request(
             request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities
         )

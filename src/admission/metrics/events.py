@@ -2,7 +2,8 @@
 """
 What happens to requests, connections and limits, in plain values.
 
-Which columns these become is said in L{admission.metrics.schema}.  Moments are
+Which columns these become is said in L{admission.metrics.schema}; drivers of a
+protocol add to both.  Moments are
 seconds of the server's monotonic clock.
 """
 
@@ -87,14 +88,8 @@ class RequestEvent:
     @ivar principal: who asked.
     @ivar clientId: what the client calls itself.
     @ivar kind: what was asked for, in words: C{"Produce"}.
-    @ivar apiKey: the same as a number; L{UNKNOWN} if it was refused before
-        that was read.
     @ivar requestBytes: its size, without the length prefix.
     @ivar responseBytes: the size of what was sent in answer; 0 for nothing.
-    @ivar producerIds: the producers that it carries records of.  The first
-        four are recorded, and how many there were.
-    @ivar producerEpoch: the epoch of the first.
-    @ivar groupId: the consumer group that it is about.
     @ivar inFlight: how many requests of its connection were being worked on,
         this one included.
     @ivar decision: what became of it: L{ADMIT}, L{THROTTLE}, L{REJECT},
@@ -117,10 +112,11 @@ class RequestEvent:
         not known.  What follows on the connection is the client's thinking.
     @ivar poolUsedBytes: how much of the pool was taken when it arrived.
     @ivar poolAvailableBytes: how much was left; may be negative.
-    @ivar bloomSeen: whether its first producer was known already.
-    @ivar seq: which event of the process it is.  The recorder says, like
-        C{producerId} and C{producerIdCount}; a number that is missing in what
-        was recorded stands for an event that was dropped.
+    @ivar bloomSeen: whether the first identity that it carries was known already.
+    @ivar refusal: how it could be refused, as
+        L{admission.interfaces.Refusal} says; L{None} if no policy was asked.
+    @ivar seq: which event of the process it is.  The recorder says; a number
+        that is missing in what was recorded stands for an event that was dropped.
     """
 
     connectionId: int
@@ -130,14 +126,8 @@ class RequestEvent:
     principal: str | None = None
     clientId: str | None = None
     kind: str | None = None
-    apiKey: int = UNKNOWN
-    apiVersion: int = UNKNOWN
-    correlationId: int = UNKNOWN
     requestBytes: int = 0
     responseBytes: int = 0
-    producerIds: Sequence[int] = ()
-    producerEpoch: int = UNKNOWN
-    groupId: str | None = None
     inFlight: int = 1
     decision: str = ADMIT
     reason: str | None = None
@@ -155,8 +145,7 @@ class RequestEvent:
     poolUsedBytes: int = 0
     poolAvailableBytes: int = 0
     bloomSeen: int = UNKNOWN
-    producerId: int = UNKNOWN
-    producerIdCount: int = 0
+    refusal: str | None = None
     seq: int = 0
 
 

@@ -210,10 +210,6 @@ class EventRecorder:
 
         @param event: all that is known of it; not to be changed any more.
         """
-        identities = event.producerIds
-        if identities:
-            event.producerId = identities[0]
-            event.producerIdCount = len(identities)
         # Not a number, so not known.
         if event.sentSeconds != event.sentSeconds:
             event.sentSeconds = self._clock.seconds()

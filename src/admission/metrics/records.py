@@ -40,6 +40,14 @@ FIRST_CODE = 2
 _TEXT_END = Struct("<HBB")
 _TEXT_END_OFFSET = SLOT_BYTES - _TEXT_END.size
 
+_NOT_KNOWN = {
+    ColumnType.TEXT: str(NO_TEXT_CODE),
+    ColumnType.FOREIGN_TEXT: str(NO_TEXT_CODE),
+    ColumnType.SECONDS: "float('nan')",
+    ColumnType.NUMBER: "float('nan')",
+}
+"""How a record says of its columns that they are not known, as source; all others say -1."""
+
 # Beyond that, microseconds do not fit into 64 bits.
 _MOST_SECONDS = 9e12
 
@@ -177,19 +185,25 @@ class TextCodes(dict[str | None, int]):
         return code
 
 
-def packer(table: Table) -> Pack:
+def packer(table: Table, eventType: type[Any]) -> Pack:
     """
-    Make the function that records events of one table.
+    Make the function that records events of one class in a table.  What they do
+    not have, because other drivers have added it, is recorded as not known.
 
     It is written out as source, as attrs does it: looking up each attribute by
     its name takes half as long again, and this runs for every request.
     """
-    lists = [column for column in table.recorded if column.type.isList]
+    lists = [column for column in table.recorded if column.type.isList and hasattr(eventType, column.attribute)]
     plain = [column for column in table.recorded if not column.type.isList]
     offsets = {each.name: each.offset for each in Layout.of(table).fields}
     structure = Struct("<" + "".join(column.code for column in plain) + "B")
     codesOf = {ColumnType.TEXT: "own[event.{}]", ColumnType.FOREIGN_TEXT: "foreign[event.{}]"}
-    values = [codesOf.get(column.type, "event.{}").format(column.attribute) for column in plain]
+    values = [
+        codesOf.get(column.type, "event.{}").format(column.attribute)
+        if hasattr(eventType, column.attribute)
+        else _NOT_KNOWN.get(column.type, "-1")
+        for column in plain
+    ]
     names: dict[str, Any] = {"packFields": structure.pack_into}
     lines = ["def pack(buffer, offset, own, foreign, event):"]
     for column in lists:

@@ -10,12 +10,12 @@ that what was recorded years apart can be read together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-VERSION = 1
+VERSION = 2
 """Of the whole schema; one more for each release that adds columns."""
 
 OVERFLOW = "<overflow>"
@@ -116,8 +116,24 @@ class Table:
         """
         return [column for column in self.columns if column.attribute]
 
+    def extended(self, columns: Mapping[str, Sequence[Column]]) -> Table:
+        """
+        This table with more columns.
 
-def _integer(name: str, attribute: str, code: str = "q") -> Column:
+        @param columns: what to add, by the name of the column to add it behind.
+        @raise ValueError: if there is no such column.
+        """
+        missing = sorted(set(columns).difference(column.name for column in self.columns))
+        if missing:
+            raise ValueError(f"{self.name} has no column {', '.join(missing)} to add others behind")
+        all = [each for column in self.columns for each in (column, *columns.get(column.name, ()))]
+        return evolve(self, columns=tuple(all))
+
+
+def integer(name: str, attribute: str, code: str = "q") -> Column:
+    """
+    A column of whole numbers.
+    """
     return Column(name, ColumnType.INTEGER, attribute, code)
 
 
@@ -129,7 +145,10 @@ def _text(name: str, attribute: str) -> Column:
     return Column(name, ColumnType.TEXT, attribute, "H")
 
 
-def _foreign(name: str, attribute: str) -> Column:
+def foreign(name: str, attribute: str) -> Column:
+    """
+    A column of text that clients may choose.
+    """
     return Column(name, ColumnType.FOREIGN_TEXT, attribute, "H")
 
 
@@ -138,7 +157,7 @@ def _common(momentAttribute: str) -> Sequence[Column]:
         Column("v", ColumnType.INTEGER),
         Column("broker_id", ColumnType.TEXT),
         Column("boot_id", ColumnType.TEXT),
-        _integer("seq", "seq"),
+        integer("seq", "seq"),
         Column("ts", ColumnType.TIMESTAMP),
         _seconds("mono_us", momentAttribute),
     )
@@ -150,61 +169,57 @@ REQUESTS = Table(
     (
         *_common("arrivedSeconds"),
         Column("gate_seed", ColumnType.IDENTITY),
-        _integer("conn_id", "connectionId"),
+        integer("conn_id", "connectionId"),
         _text("listener", "listener"),
-        _foreign("peer", "peer"),
+        foreign("peer", "peer"),
         _text("principal", "principal"),
-        _foreign("client_id", "clientId"),
+        foreign("client_id", "clientId"),
         _text("kind", "kind"),
-        _integer("api_key", "apiKey", "h"),
-        _integer("api_version", "apiVersion", "h"),
-        _integer("correlation_id", "correlationId", "i"),
-        _integer("request_bytes", "requestBytes"),
-        _integer("response_bytes", "responseBytes"),
-        Column("producer_id", ColumnType.IDENTITY, "producerId", "q"),
-        Column("producer_epoch", ColumnType.IDENTITY, "producerEpoch", "h"),
-        _integer("producer_id_count", "producerIdCount", "i"),
-        Column("producer_ids", ColumnType.INTEGERS, "producerIds", "q", 4),
-        _foreign("group_id", "groupId"),
-        _integer("inflight", "inFlight", "i"),
+        integer("request_bytes", "requestBytes"),
+        integer("response_bytes", "responseBytes"),
+        integer("inflight", "inFlight", "i"),
         _text("decision", "decision"),
-        _foreign("reason", "reason"),
+        foreign("reason", "reason"),
         _text("policy", "policy"),
         Column("policy_names", ColumnType.TEXTS),
         Column("policy_delays_us", ColumnType.DURATIONS, "policyDelaysSeconds", "d", 6),
         _seconds("decided_mono_us", "decidedSeconds"),
         Column("is_counted", ColumnType.FLAG, "isCounted", "b"),
-        _integer("throttle_ms", "throttleTimeMs"),
+        integer("throttle_ms", "throttleTimeMs"),
         _seconds("pool_wait_us", "poolWaitSeconds"),
         _seconds("queue_us", "queueSeconds"),
         _seconds("service_us", "serviceSeconds"),
         _seconds("purgatory_wait_us", "purgatoryWaitSeconds"),
         _seconds("pool_hold_us", "poolHoldSeconds"),
         _seconds("sent_mono_us", "sentSeconds"),
-        _integer("pool_used_bytes", "poolUsedBytes"),
-        _integer("pool_available_bytes", "poolAvailableBytes"),
+        integer("pool_used_bytes", "poolUsedBytes"),
+        integer("pool_available_bytes", "poolAvailableBytes"),
         Column("bloom_seen", ColumnType.FLAG, "bloomSeen", "b"),
         Column("policy_descriptions", ColumnType.TEXTS),
         Column("quota_windows", ColumnType.IDENTITY),
         Column("quota_window_us", ColumnType.SECONDS),
         Column("throttle_max_us", ColumnType.SECONDS),
         Column("pool_description", ColumnType.TEXT),
+        _text("refusal", "refusal"),
     ),
 )
-"""One record for each request; see L{admission.metrics.events.RequestEvent}."""
+"""
+One record for each request; see L{admission.metrics.events.RequestEvent}.
+Drivers of a protocol add columns of their own, see L{Table.extended}.
+"""
 
 CONNECTIONS = Table(
     "connections",
     2,
     (
         *_common("atSeconds"),
-        _integer("conn_id", "connectionId"),
+        integer("conn_id", "connectionId"),
         _text("state", "state"),
         _text("listener", "listener"),
-        _foreign("peer", "peer"),
+        foreign("peer", "peer"),
         _text("principal", "principal"),
-        _foreign("reason", "reason"),
-        _integer("requests", "requestCount"),
+        foreign("reason", "reason"),
+        integer("requests", "requestCount"),
         _seconds("open_us", "openSeconds"),
     ),
 )
@@ -231,11 +246,9 @@ SENSORS = Table(
     (
         *_common("atSeconds"),
         _text("sensor", "sensor"),
-        _foreign("entity", "entity"),
+        foreign("entity", "entity"),
         _text("kind", "kind"),
         Column("value", ColumnType.NUMBER, "value", "d"),
     ),
 )
 """What sensors said; see L{admission.metrics.events.SensorSample}."""
-
-TABLES: Sequence[Table] = (REQUESTS, CONNECTIONS, LIMITS, SENSORS)

@@ -14,7 +14,8 @@ from attrs import asdict, field, frozen
 
 from .events import Origin
 from .records import SLOT_BYTES, Layout, microseconds
-from .schema import TABLES, VERSION
+from .schema import VERSION
+from .tables import TABLES
 
 PAGE_BYTES = 4096
 

@@ -23,6 +23,7 @@ from typing import Any
 from attrs import define
 
 from .events import ConnectionEvent, LimitEvent, RequestEvent, SensorSample
+from .kafkacolumns import KafkaRequestEvent
 from .records import (
     FIRST_CODE,
     OVERFLOW_CODE,
@@ -34,8 +35,9 @@ from .records import (
     packText,
     unpackText,
 )
-from .schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, Table
+from .schema import CONNECTIONS, LIMITS, SENSORS, Table
 from .segmentheader import MAGIC, PAGE_BYTES, Header
+from .tables import REQUESTS
 
 SUFFIX = ".segment"
 UNFINISHED_SUFFIX = ".new"
@@ -53,10 +55,11 @@ _MADV_POPULATE_WRITE = 23
 _SLOTS_FOR_TEXTS = 16
 
 _PACK_OF: Mapping[type[Any], Pack] = {
-    RequestEvent: packer(REQUESTS),
-    ConnectionEvent: packer(CONNECTIONS),
-    LimitEvent: packer(LIMITS),
-    SensorSample: packer(SENSORS),
+    RequestEvent: packer(REQUESTS, RequestEvent),
+    KafkaRequestEvent: packer(REQUESTS, KafkaRequestEvent),
+    ConnectionEvent: packer(CONNECTIONS, ConnectionEvent),
+    LimitEvent: packer(LIMITS, LimitEvent),
+    SensorSample: packer(SENSORS, SensorSample),
 }
 
 

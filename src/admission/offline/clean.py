@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from pyspark_admission.columns import columnsOf
 
 from ..metrics.events import ADMIT, CLOSED, COUNTER, EXPIRE, GAUGE, MUTE, OPENED, REJECT, THROTTLE
-from ..metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS, Table
+from ..metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from ..metrics.tables import REQUESTS
 
 KEYS: Mapping[str, Sequence[str]] = {
     REQUESTS.name: ("listener", "peer", "principal", "client_id", "kind"),

@@ -17,7 +17,8 @@ from attrs import define, evolve, frozen
 from pyspark.sql import DataFrame, SparkSession
 
 from .. import __version__
-from ..metrics.schema import CONNECTIONS, LIMITS, REQUESTS, SENSORS
+from ..metrics.schema import CONNECTIONS, LIMITS, SENSORS
+from ..metrics.tables import REQUESTS
 from ..plugins import PolicyError
 from .aggregate import clientMinutes, topClients
 from .bloomaudit import FilterShape, bloomAudit

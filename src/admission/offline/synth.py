@@ -23,7 +23,8 @@ from ..interfaces import (
     IQuotaPolicyFactory,
     PolicyContext,
 )
-from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin, RequestEvent
+from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin
+from ..metrics.kafkacolumns import KafkaRequestEvent
 from ..metrics.recorder import MOST_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
@@ -171,7 +172,7 @@ class SyntheticServer:
         if exporter.droppedEvents:
             raise RecordingFailed(f"there was no room for {exporter.droppedEvents} events; see that the disk has more")
 
-    def answered(self, event: RequestEvent) -> None:
+    def answered(self, event: KafkaRequestEvent) -> None:
         """
         For connections: a request is over.
         """

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from zope.interface import implementer
 
 from ..interfaces import CONNECTION, CONNECTIONS, ILease, IWaiter, Request, Usage
-from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
+from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE
+from ..metrics.kafkacolumns import KafkaRequestEvent
 from .agenda import MICROSECONDS
 from .synthpopulation import Draft, Stream
 
@@ -70,7 +71,7 @@ class SyntheticConnection:
         self._id: int | None = None
         self._requestCount = 0
         self._freeUs = 0
-        self._event: RequestEvent | None = None
+        self._event: KafkaRequestEvent | None = None
         self._lease: ILease | None = None
 
     def open(self) -> None:
@@ -84,7 +85,7 @@ class SyntheticConnection:
         self._charge = server.pool.charge(CONNECTION_BYTES, CONNECTIONS)
         if server.quotas.isLimiting:
             self._request = Request(CONNECTION, _STRANGER, "", peer, 0)
-            event = RequestEvent(
+            event = KafkaRequestEvent(
                 self._id,
                 self._agenda.seconds(),
                 _LISTENER,
@@ -165,7 +166,7 @@ class SyntheticConnection:
         self._requestCount += 1
         self._grantedUs = None
         availableBytes = pool.availableBytes
-        self._event = RequestEvent(
+        self._event = KafkaRequestEvent(
             self._id,
             self._agenda.seconds(),
             _LISTENER,
@@ -173,13 +174,13 @@ class SyntheticConnection:
             member.principal,
             member.clientId,
             kind,
-            apiKey,
-            apiVersion,
-            self._requestCount,
-            draft.requestBytes,
-            draft.responseBytes,
-            identities,
-            0 if draft.isProduce else -1,
+            apiKey=apiKey,
+            apiVersion=apiVersion,
+            correlationId=self._requestCount,
+            requestBytes=draft.requestBytes,
+            responseBytes=draft.responseBytes,
+            producerIds=identities,
+            producerEpoch=0 if draft.isProduce else -1,
             poolUsedBytes=pool.sizeBytes - availableBytes,
             poolAvailableBytes=availableBytes,
         )
@@ -229,7 +230,7 @@ class SyntheticConnection:
         self._server.answered(event)
         self._think()
 
-    def _refuse(self, event: RequestEvent) -> bool:
+    def _refuse(self, event: KafkaRequestEvent) -> bool:
         quotas, request = self._server.quotas, self._request
         isKnown = quotas.isKnown(request) if request.identities else None
         if isKnown is not None:
@@ -244,7 +245,7 @@ class SyntheticConnection:
         self._holdBack(event, decision.delaySeconds)
         return True
 
-    def _count(self, event: RequestEvent, usage: Usage) -> None:
+    def _count(self, event: KafkaRequestEvent, usage: Usage) -> None:
         quotas = self._server.quotas
         charge = quotas.record(self._request, usage)
         event.isCounted = True
@@ -253,12 +254,12 @@ class SyntheticConnection:
             event.decision, event.policy, event.reason = THROTTLE, quotas.strictest(charge), _THROTTLED
         self._holdBack(event, charge.delaySeconds)
 
-    def _holdBack(self, event: RequestEvent, delaySeconds: float) -> None:
+    def _holdBack(self, event: KafkaRequestEvent, delaySeconds: float) -> None:
         event.decidedSeconds = self._agenda.seconds()
         event.throttleTimeMs = ceil(delaySeconds * 1000)
         self._freeUs = self._agenda.nowUs + round(delaySeconds * MICROSECONDS)
 
-    def _release(self, event: RequestEvent) -> None:
+    def _release(self, event: KafkaRequestEvent) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
             assert self._grantedUs is not None

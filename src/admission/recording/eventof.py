@@ -69,6 +69,8 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
         event.isCounted = request.isCounted
     if request.isKnown is not None:
         event.bloomSeen = request.isKnown
+    if request.refusal is not None:
+        event.refusal = request.refusal.value
     event.policy = request.policy
     if request.answered is not None:
         event.throttleTimeMs = max(math.ceil(request.delaySeconds * 1000), 0)
