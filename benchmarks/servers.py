@@ -26,8 +26,8 @@ from admission.broker.options import Options
 from admission.broker.service import ListenerFactory, makeService
 from admission.broker.settings import loadSettings
 from admission.clock import MonotonicClock, wallSeconds
+from admission.control import AdmissionControl
 from admission.gate import Gate
-from admission.quotas import Quotas
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
@@ -144,7 +144,7 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
     log = LmdbLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
     purgatory = WheelPurgatory(TimingWheel(clock))
     gate = Gate(UnboundedPool(), clock, Random(0))
-    broker = Broker(loadSettings(None, []), log, gate, purgatory, Quotas([], clock, 0.0), wallSeconds, "bare")
+    broker = Broker(loadSettings(None, []), log, gate, purgatory, AdmissionControl([], 0.0), wallSeconds, "bare")
     log.createTopic(TOPIC, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", log.close)
     response = int(responseBytes).to_bytes(4, "big") + bytes(int(responseBytes))

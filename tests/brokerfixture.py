@@ -34,9 +34,9 @@ from admission.broker.session import KafkaConnection
 from admission.broker.settings import loadSettings
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import FRAMES
-from admission.quotas import Quotas
 from admission.testing.transports import FakeTransport
 from admission.wire.batches import Record, encodeBatch, readBatch
 from admission.wire.versions import APIS
@@ -365,9 +365,9 @@ class BrokerTestCase(SynchronousTestCase):
             retentionSeconds=None,
         )
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
-        self.quotas = Quotas([], self.clock, settings.quotaThrottleMaxSeconds)
+        self.control = AdmissionControl([], settings.quotaThrottleMaxSeconds)
         self.broker = Broker(
-            settings, self.log, self.gate, self.purgatory, self.quotas, lambda: self.wallSeconds, "test-cluster"
+            settings, self.log, self.gate, self.purgatory, self.control, lambda: self.wallSeconds, "test-cluster"
         )
         self.broker.groups.start()
         self.factory = AdmittedFactory(

@@ -39,9 +39,9 @@ from admission.broker.recording import (
 from admission.broker.security.checkers import makePortal
 from admission.broker.security.login import Logins
 from admission.broker.session import BEHIND
-from admission.clock import HeldClock
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.control import AdmissionControl, Charge
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -70,7 +70,6 @@ from admission.metrics.events import (
 from admission.metrics.recorder import EventRecorder
 from admission.metrics.registry import SensorRegistry
 from admission.metrics.schema import TABLES
-from admission.quotas import Charge, Quotas
 from admission.testing.transports import FakeTLSTransport
 from admission.wire.batches import HEADER_BYTES
 from admission_plugins.pidquota import ProducerIds
@@ -105,19 +104,19 @@ class Strict(ScriptedPolicy):
 
     called: Callable[[], object] = field(default=lambda: None)
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: Request, now: float) -> Decision:
         """
         Answer as it was told to.
         """
         self.called()
         return self.decision
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Keep it.
         """
         self.called()
-        return super().record(request, usage)
+        return super().record(request, usage, now)
 
 
 class CallingExporter(MemoryExporter):
@@ -153,8 +152,7 @@ class RecordedTestCase(BrokerTestCase):
         """
         super().setUp()
         self.exporter = CallingExporter()
-        self.policyClock = HeldClock(self.clock)
-        self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry())
+        self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry(self.clock.seconds))
         self.recorder.start(Origin("0", "boot"), lambda function, *args: succeed(function(*args)))
         self.addCleanup(self._stopRecording)
         self.factory = AdmittedFactory(
@@ -174,16 +172,16 @@ class RecordedTestCase(BrokerTestCase):
         """
         As the service does it.
         """
-        connection = RecordedConnection(self.broker, self.recorder, self.policyClock)
+        connection = RecordedConnection(self.broker, self.recorder)
         connection.listener = LISTENER
         return connection
 
     def limit(self) -> None:
         """
-        Put the policy in force, beside one that is on trial and holds everybody back.
+        Put the policy in force, beside a shadow that throttles everybody.
         """
         trial = ScriptedPolicy(isShadow=True, delays={"Produce": 9.0, "Fetch": 9.0})
-        self.broker.quotas = Quotas([("trial", trial), ("strict", self.policy)], self.clock, 20.0)
+        self.broker.control = AdmissionControl([("trial", trial), ("strict", self.policy)], 20.0)
 
     def requests(self) -> list[RequestEvent]:
         """
@@ -1090,8 +1088,8 @@ class KnownProducerTests(RecordedTestCase):
         What counts is what was known before the request.
         """
         self.topic()
-        policy = ProducerIds(self.clock.seconds, isRefusing=False)
-        self.broker.quotas = Quotas([("strict", self.policy), ("producer-ids", policy)], self.clock, 20.0)
+        policy = ProducerIds(isRefusing=False)
+        self.broker.control = AdmissionControl([("strict", self.policy), ("producer-ids", policy)], 20.0)
         client = self.connect()
 
         def send(**producer: int) -> int:
@@ -1100,7 +1098,7 @@ class KnownProducerTests(RecordedTestCase):
 
         producer = {"producerId": 7, "producerEpoch": 0}
         self.assertEqual(send(**producer, baseSequence=0), UNKNOWN)
-        self.broker.quotas.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 100.0})
+        self.broker.control.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 100.0}, self.clock.seconds())
         self.assertEqual(send(**producer, baseSequence=1), False)
         self.assertEqual(send(**producer, baseSequence=2), True)
         self.assertEqual(send(producerId=8, producerEpoch=0, baseSequence=0), False)
@@ -1110,16 +1108,16 @@ class KnownProducerTests(RecordedTestCase):
         """
         The policy says nothing of what it does not look at, and asking changes nothing.
         """
-        policy = ProducerIds(self.clock.seconds)
-        policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0})
+        policy = ProducerIds()
+        policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0}, self.clock.seconds())
 
         def ask(principal: str = "alice", kind: str = "Produce", identities: tuple[int, ...] = (5,)) -> bool | None:
-            return policy.isKnown(Request(kind, principal, "", "192.0.2.1", 10, identities))
+            return policy.isKnown(Request(kind, principal, "", "192.0.2.1", 10, identities), self.clock.seconds())
 
         for answer in (ask("bob"), ask(kind="Fetch"), ask(identities=()), ask(identities=(-1,))):
             self.assertIs(answer, None)
         self.assertEqual([ask(), ask()], [False, False])
-        policy.restore("alice", [5])
+        policy.restore("alice", [5], self.clock.seconds())
         self.assertIs(ask(), True)
         self.assertIs(ask(identities=(6, 5)), False)
 
@@ -1129,22 +1127,22 @@ class KnownProducerTests(RecordedTestCase):
         """
 
         class Broken(ProducerIds):
-            def isKnown(self, request: Request) -> bool | None:
+            def isKnown(self, request: Request, now: float) -> bool | None:
                 raise ZeroDivisionError
 
-        policies = [Broken(self.clock.seconds), ProducerIds(self.clock.seconds)]
+        policies = [Broken(), ProducerIds()]
         for policy in policies:
-            policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 9.0})
+            policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 9.0}, self.clock.seconds())
         request = Request("Produce", "alice", "", "192.0.2.1", 10, (5,))
-        quotas = Quotas([("a", ScriptedPolicy()), ("b", policies[0]), ("c", policies[1])], self.clock, 20.0)
-        self.assertIs(quotas.isKnown(request), False)
+        quotas = AdmissionControl([("a", ScriptedPolicy()), ("b", policies[0]), ("c", policies[1])], 20.0)
+        self.assertIs(quotas.isKnown(request, self.clock.seconds()), False)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertIs(Quotas([("a", ScriptedPolicy())], self.clock, 20.0).isKnown(request), None)
+        self.assertIs(AdmissionControl([("a", ScriptedPolicy())], 20.0).isKnown(request, self.clock.seconds()), None)
 
 
 class QuotasTests(RecordedTestCase):
     """
-    What the recording needs to know of L{Quotas}.
+    What the recording needs to know of L{AdmissionControl}.
     """
 
     def test_strictest(self) -> None:
@@ -1152,7 +1150,7 @@ class QuotasTests(RecordedTestCase):
         Of policies that ask for the same delay, one with a say is named.
         """
         self.limit()
-        quotas = self.broker.quotas
+        quotas = self.broker.control
         self.assertEqual(quotas.policyNames, ("trial", "strict"))
         self.assertEqual(quotas.strictest(Charge(2.0, (2.0, 2.0))), "strict")
         self.assertIs(quotas.strictest(Charge(0.0, (2.0, 0.0))), None)
@@ -1162,9 +1160,9 @@ class QuotasTests(RecordedTestCase):
         Whoever asks is told of each entity whose limits have changed, of what they are now, and of who wanted that.
         """
         told: list[Any] = []
-        self.broker.quotas = quotas = Quotas([("producer-ids", ProducerIds(self.clock.seconds))], self.clock, 20.0)
+        self.broker.control = quotas = AdmissionControl([("producer-ids", ProducerIds())], 20.0)
         limits = self.broker.limits
-        limits._quotas = quotas
+        limits._control = quotas
         limits._static = {QuotaEntity(user="bob"): {"producer_ids_rate": 9.0}}
         limits.onEnforced = lambda *each: told.append(each)
         client = self.connect()

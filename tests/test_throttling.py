@@ -14,6 +14,7 @@ from zope.interface.verify import verifyObject
 from admission.broker.limits import QuotaLimits
 from admission.broker.producing import throttleTimeMs
 from admission.connection.mute import QUOTA
+from admission.control import AdmissionControl
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -25,7 +26,6 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.quotas import Quotas
 from tests.brokerfixture import BrokerTestCase, batchOf, fetchFields, produceFields, requestOf
 
 THROTTLING_QUOTA_EXCEEDED = 89
@@ -52,27 +52,27 @@ class ScriptedPolicy:
     limitNames: Sequence[str] = ("scripted",)
     horizonSeconds: float | None = 0.0
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: Request, now: float) -> Decision:
         return self.decision
 
-    def budgetBytes(self, request: Request) -> int | None:
+    def budgetBytes(self, request: Request, now: float) -> int | None:
         return self.budgets.get(request.kind)
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         self.recorded.append((request, usage))
         return self.delays.get(request.kind, 0.0)
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         self.isLimiting = any(limit is not None for limit in limits.values())
 
     @property
     def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
         return {}
 
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         return ()
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         pass
 
     def replayKey(self, request: Request) -> Any:
@@ -95,7 +95,7 @@ class ThrottlingTestCase(BrokerTestCase):
         """
         super().setUp()
         self.policy = ScriptedPolicy()
-        self.broker.quotas = Quotas([("scripted", self.policy)], self.clock, 20.0)
+        self.broker.control = AdmissionControl([("scripted", self.policy)], 20.0)
 
     def recordedFor(self, kind: str) -> list[Usage]:
         """
@@ -490,7 +490,7 @@ class OthersTests(ThrottlingTestCase):
         When limits change, whoever is held back waits no longer than they now
         ask for.
         """
-        self.broker.limits = QuotaLimits(self.log, self.broker.quotas, {})
+        self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
         self.broker.limits.onChange = self.broker._limitsChanged
         self.topic()
         slow, gone, other = self.connect(), self.connect(), self.connect()
@@ -527,7 +527,7 @@ class OthersTests(ThrottlingTestCase):
         Policies that limit nobody are not asked.
         """
         policy = ScriptedPolicy(isLimiting=False, delays={"Produce": 1.0, "Metadata": 1.0, CONNECTION: 1.0})
-        self.broker.quotas = Quotas([("scripted", policy)], self.clock, 20.0)
+        self.broker.control = AdmissionControl([("scripted", policy)], 20.0)
         self.topic()
         client = self.connect()
         client.produce("events", batchOf(b"a"))

@@ -194,9 +194,9 @@ class _Purgatory:
         """
         See L{IPurgatory.addSensors}.
         """
-        registry.addGauge(f"{name}PurgatorySize", lambda: self.watched)
-        registry.addGauge(f"{name}NumDelayedOperations", lambda: self.delayed)
-        registry.addCounter(f"{name}Expirations", lambda: self.expirations)
+        registry.addGauge(f"{name}PurgatorySize", lambda now: self.watched)
+        registry.addGauge(f"{name}NumDelayedOperations", lambda now: self.delayed)
+        registry.addCounter(f"{name}Expirations", lambda now: self.expirations)
         registry.addHistogram(f"{name}WaitSeconds", self.waits)
 
     def _under(self, key: Hashable) -> list[DelayedOperation]:

@@ -218,19 +218,18 @@ class Gate:
         """
         Publish what the gate knows.
         """
-        registry.addGauge("MemoryPoolAvailable", lambda: self.pool.availableBytes)
-        registry.addGauge("MemoryPoolUsed", lambda: self.pool.sizeBytes - self.pool.availableBytes)
-        registry.addGauge("ConnectionsWaitingForMemory", lambda: self.waitingForMemory)
-        registry.addGauge("RunningRequests", lambda: self.runningRequests)
+        registry.addGauge("MemoryPoolAvailable", lambda now: self.pool.availableBytes)
+        registry.addGauge("MemoryPoolUsed", lambda now: self.pool.sizeBytes - self.pool.availableBytes)
+        registry.addGauge("ConnectionsWaitingForMemory", lambda now: self.waitingForMemory)
+        registry.addGauge("RunningRequests", lambda now: self.runningRequests)
         registry.addFamily(
-            "LedgerBytes", ("purpose",), lambda: (((purpose,), held) for purpose, held in self.ledger.items())
+            "LedgerBytes", ("purpose",), lambda now: (((purpose,), held) for purpose, held in self.ledger.items())
         )
         depleted = getattr(self.pool, "depleted", None)
         if depleted is not None:
-            seconds = self._clock.seconds
-            registry.addGauge("MemoryPoolAvgDepletedPercent", lambda: float(depleted.share(seconds())))
+            registry.addGauge("MemoryPoolAvgDepletedPercent", lambda now: float(depleted.share(now)))
             # A share forgets; from this one the share of any span of time can be told afterwards.
-            registry.addCounter("MemoryPoolDepletedMicroseconds", lambda: round(depleted.total(seconds()) * 1e6))
+            registry.addCounter("MemoryPoolDepletedMicroseconds", lambda now: round(depleted.total(now) * 1e6))
 
     def tryAllocate(self, waiter: Waiter, sizeBytes: int) -> ILease | None:
         """

@@ -12,9 +12,10 @@ from attrs import define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import NOTHING, IPurgatory, Request
-from ..quotas import Quotas
 from .groups.coordinator import Groups
 from .groups.limits import GroupLimits
 from .limits import QuotaLimits
@@ -103,8 +104,8 @@ class Broker:
     The one broker of a cluster of one.
 
     @ivar purgatory: where requests wait.
-    @ivar quotas: how fast each client may go.
-    @ivar limits: the limits of these, and how they are changed.
+    @ivar control: how fast each client may go.
+    @ivar limits: the limits of its policies, and how they are changed.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar clusterId: as clients see it.
     @ivar portal: who knows its clients; L{None} if nobody needs to log in.
@@ -119,7 +120,7 @@ class Broker:
     log: ILog
     gate: Gate
     purgatory: IPurgatory
-    quotas: Quotas
+    control: AdmissionControl
     wallSeconds: Callable[[], float]
     clusterId: str
     portal: Portal | None = None
@@ -133,7 +134,7 @@ class Broker:
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
-        self.limits = QuotaLimits(self.log, self.quotas, self.quotas.limits)
+        self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.purgatory.clock.seconds)
         self.limits.onChange = self._limitsChanged
         self.logins = Logins(
             self.portal,
@@ -187,10 +188,11 @@ class Broker:
         """
         Whoever is held back waits no longer than the limits now ask for.
         """
+        now = wholeMicroseconds(self.purgatory.clock.seconds())
         for connection in list(self._heldBack):
             # Who was refused owes nothing, and is to stay away all the same.
             if connection.askedLast is not None:
-                connection.throttleLess(self.quotas.record(connection.askedLast, NOTHING).delaySeconds)
+                connection.throttleLess(self.control.charge(connection.askedLast, NOTHING, now).delaySeconds)
 
 
 def _groupLimits(settings: Settings) -> GroupLimits:

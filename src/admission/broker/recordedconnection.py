@@ -12,7 +12,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from ..clock import HeldClock
+from ..clock import wholeMicroseconds
 from ..interfaces import NOTHING, Decision, ILease, Request, Usage
 from ..metrics.recorder import EventRecorder
 from .broker import Broker
@@ -38,7 +38,6 @@ class RecordedConnection(KafkaConnection):
     __slots__ = (
         "_openRequests",
         "_openedSeconds",
-        "_policyClock",
         "_recorder",
         "_requestCount",
         "connectionId",
@@ -48,12 +47,8 @@ class RecordedConnection(KafkaConnection):
 
     recorded: RecordedRequest | None
 
-    def __init__(self, broker: Broker, recorder: EventRecorder, policyClock: HeldClock) -> None:
-        """
-        @param policyClock: what the quota policies go by.
-        """
+    def __init__(self, broker: Broker, recorder: EventRecorder) -> None:
         super().__init__(broker)
-        self._policyClock = policyClock
         self.listener = ""
         self.connectionId = 0
         self.recorded = None
@@ -72,7 +67,7 @@ class RecordedConnection(KafkaConnection):
         principal = None if isStranger else self.principal
         self.connectionId = self._recorder.connectionOpened(self.listener, self.host, principal)
         recorded = None
-        if self.broker.quotas.isLimiting:
+        if self.broker.control.isLimiting:
             recorded = self._open(0)
             recorded.connects()
         super().connectionMade()
@@ -152,12 +147,9 @@ class RecordedConnection(KafkaConnection):
         recorded = self.recorded
         if recorded is None:
             return super().askPolicies(asked)
-        clock = self._policyClock
-        recorded.asks(asked, clock.hold())
-        try:
-            decision = super().askPolicies(asked)
-        finally:
-            clock.letGo()
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        recorded.asks(asked, now)
+        decision = self.broker.control.admit(asked, now)
         if not decision.admitted:
             recorded.refuses(decision)
         return decision
@@ -169,12 +161,9 @@ class RecordedConnection(KafkaConnection):
         recorded = self.recorded
         if recorded is None:
             return super().tellPolicies(asked, usage)
-        clock = self._policyClock
-        recorded.tells(clock.hold())
-        try:
-            charge = self.broker.quotas.record(asked, usage)
-        finally:
-            clock.letGo()
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        recorded.tells(now)
+        charge = self.broker.control.charge(asked, usage, now)
         recorded.charged(charge, usage is not NOTHING)
         return charge.delaySeconds
 

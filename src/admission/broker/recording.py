@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..connection.mute import MEMORY, REQUESTS
+from ..control import Charge
 from ..interfaces import CONNECTION, Decision, Request
 from ..metrics.events import EXPIRE, MUTE, REJECT, THROTTLE, UNKNOWN_SECONDS, RequestEvent
-from ..quotas import Charge
 from ..wire.batches import producerIdOf, readHeader
 from ..wire.headers import RequestHeader
 from ..wire.produce import ProduceRequest
@@ -213,21 +213,20 @@ class RecordedRequest:
         @param atSeconds: the moment that they go by.
         """
         self._toldSeconds = atSeconds
-        isKnown = self._connection.broker.quotas.isKnown(asked) if asked.identities else None
+        isKnown = self._connection.broker.control.isKnown(asked, atSeconds) if asked.identities else None
         if isKnown is not None:
             self.event.bloomSeen = isKnown
 
     def refuses(self, decision: Decision) -> None:
         """
-        It may not, and the reason begins with the name of the policy that says
-        so, see L{Quotas.decide <admission.quotas.Quotas.decide>}.
+        It may not.
         """
-        name, _, words = decision.reason.partition(": ")
-        self.rejects(words)
+        name = decision.policy
+        self.rejects(decision.reason)
         event = self.event
         event.policy = name
         event.decidedSeconds = self._toldSeconds
-        names = self._connection.broker.quotas.policyNames
+        names = self._connection.broker.control.policyNames
         event.policyDelaysSeconds = [decision.delaySeconds if each == name else 0.0 for each in names]
         event.throttleTimeMs = throttleTimeMs(decision.delaySeconds)
 
@@ -264,7 +263,7 @@ class RecordedRequest:
         event.policyDelaysSeconds = charge.shares
         if charge.delaySeconds > 0:
             event.decision, event.reason = THROTTLE, OVER_QUOTA
-            event.policy = self._connection.broker.quotas.strictest(charge)
+            event.policy = self._connection.broker.control.strictest(charge)
             event.throttleTimeMs = throttleTimeMs(charge.delaySeconds)
 
     def parks(self) -> None:

@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..clock import HeldClock, MonotonicClock, wallSeconds
+from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
 from ..connection.protocol import peerName
@@ -45,10 +45,10 @@ from .memory import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
     Options,
+    buildControl,
     buildExporters,
     buildPool,
     buildPurgatory,
-    buildQuotas,
     poolDescription,
     quotaDescriptions,
 )
@@ -223,21 +223,18 @@ class BrokerService(Service):
         if self._memoryProfile is not None or self._statusPort is not None:
             self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
-        # Only who records has to hold it, and each look at it costs a little more.
-        self._policyClock = HeldClock(purgatory.clock)
-        policyClock = self._policyClock if self._exportDescriptions else purgatory.clock
-        quotas = buildQuotas(settings, self._quotaDescriptions, policyClock)
+        control = buildControl(settings, self._quotaDescriptions, purgatory.clock)
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
         gateSeed = SystemRandom().getrandbits(63)
         gate = Gate(pool, clock, Random(gateSeed), settings.queuedMaxRequests)
-        self.sensors = SensorRegistry()
+        self.sensors = SensorRegistry(clock.seconds)
         gate.addSensors(self.sensors)
         gate.onPressure(self._pressed)
         self._clock = clock
         self._hangUpWatch = HangUpWatch(reactor)
         self.broker = Broker(
-            settings, log, gate, purgatory, quotas, wallSeconds, clusterId(self._dataPath), self._portal
+            settings, log, gate, purgatory, control, wallSeconds, clusterId(self._dataPath), self._portal
         )
         self._startRecording(clock, gateSeed)
         self.factory = AdmittedFactory(
@@ -255,6 +252,7 @@ class BrokerService(Service):
                 sendSeconds=settings.responseSendTimeoutSeconds,
                 closeGraceSeconds=settings.closeGraceTimeoutSeconds,
             ),
+            control,
         )
         self._health = Health(gate, clock.seconds, lambda: log.troubles, lambda: len(self.factory.connections))
         snapshot = Snapshot(
@@ -267,15 +265,14 @@ class BrokerService(Service):
         )
         snapshot.addSensors(self.sensors)
         purgatory.addSensors(self.sensors, "Request")
-        quotas.addSensors(self.sensors)
-        quotas.start()
+        control.addSensors(self.sensors)
         self._startGroups()
         for port in self._ports:
             self.factory.addPort(port)
         self.factory.start()
         if self._statusPort is not None:
             self._statusPort.serve(
-                statusPages(reactor, quotas, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
+                statusPages(reactor, control, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
             )
         self._startProfiling(clock)
         super().startService()  # type: ignore[no-untyped-call]
@@ -308,7 +305,6 @@ class BrokerService(Service):
             self._memoryReports.stop()
         yield self._stopAccepting()
         self.factory.stop()
-        self.broker.quotas.stop()
         self.log.info(
             "stopping: {count} connections end after their last response, within {grace} (close.grace.timeout)",
             count=len(self.factory.connections),
@@ -337,21 +333,21 @@ class BrokerService(Service):
 
     def _makeConnection(self) -> KafkaConnection:
         if self._recorder.isRecording:
-            return RecordedConnection(self.broker, self._recorder, self._policyClock)
+            return RecordedConnection(self.broker, self._recorder)
         return KafkaConnection(self.broker)
 
     def _startRecording(self, clock: MonotonicClock, gateSeed: int) -> None:
-        settings, quotas = self._settings, self.broker.quotas
+        settings, control = self._settings, self.broker.control
         recorder = self._recorder = EventRecorder(buildExporters(self._exportDescriptions, clock), clock, self.sensors)
         origin = Origin(
             str(settings.brokerId),
             uuid.uuid4().hex,
             gateSeed,
-            quotas.policyNames,
+            control.policyNames,
             quotaDescriptions(settings, self._quotaDescriptions),
             settings.quotaWindowNum,
             settings.quotaWindowSizeSeconds,
-            quotas.largestDelaySeconds,
+            control.maxDelaySeconds,
             poolDescription(settings, self._poolDescription),
         )
         try:
@@ -364,7 +360,7 @@ class BrokerService(Service):
         if not recorder.isRecording:
             return
         recorder.addSensors(self.sensors)
-        for entity, limits in quotas.limits.items():
+        for entity, limits in control.limits.items():
             recorder.limitsChanged(entity, limits)
         # The name without the address behind it, of which there may be any number.
         self.broker.limits.onEnforced = lambda entity, limits, by: recorder.limitsChanged(

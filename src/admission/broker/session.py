@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from ..clock import wholeMicroseconds
 from ..connection.protocol import AdmittedProtocol
 from ..interfaces import CONNECTION, NOTHING, PARKED, Decision, ILease, Request, Usage
 from ..wire.codec import decodeRequest, encodeResponse
@@ -213,12 +214,12 @@ class KafkaConnection(AdmittedProtocol):
         """
         if self.broker.logins.portal is not None:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
-        if not self.broker.quotas.isLimiting:
+        if not self.broker.control.isLimiting:
             return
         asked = self.askedLast = Request(CONNECTION, ANONYMOUS, "", self.host, 0)
         decision = self.askPolicies(asked)
         if not decision.admitted:
-            self.close(decision.reason)
+            self.close(decision.message)
             return
         delaySeconds = self.tellPolicies(asked, Usage(connections=1))
         if delaySeconds > 0:
@@ -228,7 +229,7 @@ class KafkaConnection(AdmittedProtocol):
         """
         Ask the quota policies whether a request may go ahead.
         """
-        return self.broker.quotas.decide(asked)
+        return self.broker.control.admit(asked, wholeMicroseconds(self.factory.clock.seconds()))
 
     def tellPolicies(self, asked: Request, usage: Usage) -> float:
         """
@@ -236,7 +237,8 @@ class KafkaConnection(AdmittedProtocol):
 
         @return: for how long the client is to be held back, in seconds.
         """
-        return self.broker.quotas.record(asked, usage).delaySeconds
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        return self.broker.control.charge(asked, usage, now).delaySeconds
 
     def throttle(self, delaySeconds: float) -> None:
         """
@@ -361,7 +363,7 @@ class KafkaConnection(AdmittedProtocol):
         What the quota policies are to be asked about, if any of them limits
         anybody.
         """
-        if not self.broker.quotas.isLimiting:
+        if not self.broker.control.isLimiting:
             return None
         self.askedLast = Request(kind, self.principal, header.clientId or "", self.host, sizeBytes, identities)
         return self.askedLast
@@ -429,7 +431,7 @@ class KafkaConnection(AdmittedProtocol):
         self.finish()
 
     def _produce(self, header: RequestHeader, buffer: memoryview) -> None:
-        clock, policies = self.factory.clock, self.broker.quotas
+        clock, policies = self.factory.clock, self.broker.control
         startedSeconds = clock.seconds()
         request = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         acks, timeoutSeconds = request.acks, max(request.timeoutMs, 0) / 1000

@@ -15,6 +15,7 @@ from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from .hangup import HangUpWatch
 from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, hostOf, peerName
@@ -76,6 +77,7 @@ class AdmittedFactory(ServerFactory):
 
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
+    @ivar control: the quota policies of the server.
     @ivar connections: the open connections, oldest first.
     @ivar refusedConnections: how many were too many, and closed at once.
     @ivar requestCount: how many requests have been read so far.
@@ -92,14 +94,17 @@ class AdmittedFactory(ServerFactory):
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
         limits: ConnectionLimits | None = None,
+        control: AdmissionControl | None = None,
     ) -> None:
         """
         @param protocol: makes the protocol of a new connection.
+        @param control: one without policies, unless given.
         """
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch
         self.limits = ConnectionLimits() if limits is None else limits
+        self.control = AdmissionControl() if control is None else control
         self.connections: dict[AdmittedProtocol, None] = {}
         self.refusedConnections = 0
         self.requestCount = 0
@@ -114,21 +119,26 @@ class AdmittedFactory(ServerFactory):
         self._emptied: list[Deferred[None]] = []
         self._sweeping = LoopingCall(self._sweep)
         self._sweeping.clock = clock
+        self._forgetting = LoopingCall(lambda: self.control.sweep(clock.seconds()))
+        self._forgetting.clock = clock
         gate.onPressure(self._pressed)
 
     def start(self) -> None:
         """
-        Begin to look for idle connections.
+        Begin to look for idle connections, and to have policies forget who has
+        been idle.
         """
         interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
         self._sweeping.start(min(interval, 10.0), now=False)
+        self._forgetting.start(SWEEP_SECONDS, now=False)
 
     def stop(self) -> None:
         """
         Stop looking.
         """
-        if self._sweeping.running:
-            self._sweeping.stop()
+        for looping in (self._sweeping, self._forgetting):
+            if looping.running:
+                looping.stop()
 
     def addPort(self, port: IListeningPort) -> None:
         """

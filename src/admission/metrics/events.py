@@ -54,7 +54,7 @@ class Origin:
     @ivar policyDescriptions: the description string that each was built from.
     @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, as for
         C{quotaWindowSeconds}.
-    @ivar largestDelaySeconds: the longest delay that anybody is given at a time.
+    @ivar maxDelaySeconds: the longest delay that anybody is given at a time.
     @ivar poolDescription: what the memory pool was built from.
     """
 
@@ -65,7 +65,7 @@ class Origin:
     policyDescriptions: Sequence[str] = ()
     quotaWindows: int = UNKNOWN
     quotaWindowSeconds: float = UNKNOWN_SECONDS
-    largestDelaySeconds: float = UNKNOWN_SECONDS
+    maxDelaySeconds: float = UNKNOWN_SECONDS
     poolDescription: str | None = None
 
     def __attrs_post_init__(self) -> None:

@@ -102,7 +102,7 @@ def exposition(registry: SensorRegistry) -> Iterator[str]:
             if isinstance(source.sensor, Histogram):
                 _addHistogram(made, source.labels, source.sensor)
                 continue
-            unread = _rowsOf(source)
+            unread = _rowsOf(source, registry.seconds())
             while some := list(islice(unread, ROWS_PER_TURN)):
                 count += len(some)
                 rows = list(chain(rows, some))
@@ -148,11 +148,11 @@ def _metricsOf(registry: SensorRegistry) -> dict[str, _Metric]:
     return metrics
 
 
-def _rowsOf(source: _Source) -> Iterator[_Row]:
+def _rowsOf(source: _Source, now: float) -> Iterator[_Row]:
     sensor, naming = source.sensor, source.naming
     if isinstance(sensor, Family):
         names = [_labelName(naming.labels.get(name, name)) for name in sensor.labelNames]
-        for texts, value in sensor.read():
+        for texts, value in sensor.read(now):
             if not math.isnan(value):
                 labels = (text[:MOST_LABEL_CHARACTERS] for text in texts)
                 yield value * naming.scale, {**source.labels, **dict(zip(names, labels, strict=True))}

@@ -100,7 +100,7 @@ class Header:
             "policy_descriptions": list(origin.policyDescriptions),
             "quota_windows": None if origin.quotaWindows < 0 else origin.quotaWindows,
             "quota_window_us": microseconds(origin.quotaWindowSeconds),
-            "throttle_max_us": microseconds(origin.largestDelaySeconds),
+            "throttle_max_us": microseconds(origin.maxDelaySeconds),
             "pool_description": origin.poolDescription,
         }
 

@@ -18,15 +18,15 @@ from zope.interface import alsoProvides
 from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
 from ..connection.hangup import HangUpWatch
+from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import IMemoryPool, IMemoryPoolFactory, IQuotaPolicy, IQuotaPolicyFactory, PolicyContext
 from ..memorylimit import memoryLimitBytes
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
-from ..quotas import Quotas
 from .connection import WrappedConnection
 
-LARGEST_DELAY_SECONDS = 20.0
+MAX_DELAY_SECONDS = 20.0
 """After which a client that is held back is looked at again, however much it owes."""
 
 POOL_SHARE = 4
@@ -49,7 +49,8 @@ class WrappedFactory(AdmittedFactory):
 
     @ivar wrappedFactory: the other factory.
     @ivar gate: who waits for memory, and how much is held.
-    @ivar quotas: the policies; limits are changed by its C{configure}.
+    @ivar control: the quota policies; limits are changed by its C{configure}, told
+        what C{clock.seconds()} says.
     @ivar nameOf: who is at the other end, see L{NameOf}.
     @ivar maxUnsentBytes: who has so much unsent may not write more.
     @ivar cutOffs: how many connections were cut off for what they did.
@@ -59,7 +60,7 @@ class WrappedFactory(AdmittedFactory):
         self,
         wrappedFactory: Any,
         gate: Gate,
-        quotas: Quotas,
+        control: AdmissionControl,
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
         limits: ConnectionLimits | None = None,
@@ -67,9 +68,8 @@ class WrappedFactory(AdmittedFactory):
         maxUnsentBytes: int | None = None,
     ) -> None:
         make: Any = lambda: WrappedConnection(self)  # noqa: E731
-        super().__init__(make, gate, clock, hangUpWatch, limits)
+        super().__init__(make, gate, clock, hangUpWatch, limits, control)
         self.wrappedFactory = wrappedFactory
-        self.quotas = quotas
         self.nameOf = nameOf
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
         self.cutOffs = 0
@@ -102,7 +102,6 @@ class WrappedFactory(AdmittedFactory):
         """
         The first port listens: look for idle connections and clients.
         """
-        self.quotas.start()
         if not self._sweeping.running:
             self.start()
 
@@ -155,13 +154,13 @@ class WrappedFactory(AdmittedFactory):
         @raise ValueError: if there are sensors of these names.
         """
         self.gate.addSensors(registry)
-        self.quotas.addSensors(registry)
-        registry.addGauge("Connections", lambda: len(self.connections))
-        registry.addCounter("ConnectionsRefused", lambda: self.refusedConnections)
-        registry.addCounter("ConnectionsCutOff", lambda: self.cutOffs)
+        self.control.addSensors(registry)
+        registry.addGauge("Connections", lambda now: len(self.connections))
+        registry.addCounter("ConnectionsRefused", lambda now: self.refusedConnections)
+        registry.addCounter("ConnectionsCutOff", lambda now: self.cutOffs)
         registry.addFamily("ConnectionsMuted", ("reason",), self._muted)
 
-    def _muted(self) -> Iterator[tuple[Sequence[str], float]]:
+    def _muted(self, now: float) -> Iterator[tuple[Sequence[str], float]]:
         connections: list[Any] = list(self.connections)
         counts = Counter(reason for connection in connections for reason in connection.mute.reasons)
         for reason, count in counts.items():
@@ -170,7 +169,6 @@ class WrappedFactory(AdmittedFactory):
     def _restIfOver(self) -> None:
         if not (self.numPorts or self.connections):
             self.stop()
-            self.quotas.stop()
             self.gate.close()
             self.hangUpWatch.close()
 
@@ -216,8 +214,8 @@ def wrapFactory(
         clock = MonotonicClock(reactor)
     context = PolicyContext(clock, wallSeconds)
     gate = Gate(_pool(pool, context), clock, Random(SystemRandom().getrandbits(64)))
-    quotas = Quotas(_policies(quota, context), clock, LARGEST_DELAY_SECONDS)
-    return WrappedFactory(factory, gate, quotas, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
+    control = AdmissionControl(_policies(quota, context), MAX_DELAY_SECONDS)
+    return WrappedFactory(factory, gate, control, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
 
 
 def _pool(pool: str | IMemoryPool | None, context: PolicyContext) -> IMemoryPool:

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.python.failure import Failure
 
+from ...clock import wholeMicroseconds
 from ...interfaces import NOTHING
 from ...operations import waitFor
 from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
@@ -165,7 +166,8 @@ def fetch(broker: Broker, call: Call) -> Answer | Deferred[Answer | Work]:
     if call.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
         return nothing(call)
     assert call.asked is not None
-    delaySeconds = broker.quotas.record(call.asked, NOTHING).delaySeconds
+    now = wholeMicroseconds(broker.purgatory.clock.seconds())
+    delaySeconds = broker.control.charge(call.asked, NOTHING, now).delaySeconds
     waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
     waiting.addErrback(_timeIsUp)
     # What there is by then is what the client gets: it has waited long enough.
@@ -176,7 +178,9 @@ def budgetOf(broker: Broker, call: Call) -> int | None:
     """
     How much the client may read now, in bytes; L{None} for any amount.
     """
-    return None if call.asked is None else broker.quotas.budgetBytes(call.asked)
+    if call.asked is None:
+        return None
+    return broker.control.budgetBytes(call.asked, wholeMicroseconds(broker.purgatory.clock.seconds()))
 
 
 def nothing(call: Call) -> Body:

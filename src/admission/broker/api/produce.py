@@ -49,7 +49,7 @@ def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult
     """
     What a client is told that a policy has refused: nothing was appended.
     """
-    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.reason)
+    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.message)
 
 
 def failed(results: list[PartitionResult], error: Exception) -> list[PartitionResult]:
