@@ -115,3 +115,20 @@ class TokenBucketTests(SynchronousTestCase):
             self.assertTrue(delaySeconds == 0.0 or bucket.tokens(now) < 0)
             now += delaySeconds
             self.assertEqual(bucket.delaySeconds(now), 0.0)
+
+    def test_microsecondBack(self) -> None:
+        """
+        Those who round the time may be a microsecond behind those who do not:
+        that moves a balance by what comes in a microsecond, and for no longer
+        than that.
+        """
+        rate = 1e6
+        for amount in (0.0, 400.0, 5e6):
+            bucket, straight = TokenBucket(rate, 1.0, 10.0), TokenBucket(rate, 1.0, 10.0)
+            for each, now in ((bucket, 11.0 - 1e-6), (straight, 11.0)):
+                each.spend(amount, 11.0)
+                each.spend(amount, now)
+                each.setRate(rate, now)
+            self.assertLess(abs(bucket.tokens(11.0 - 1e-6) - straight.tokens(11.0)), 1.01)
+            self.assertAlmostEqual(bucket.delaySeconds(11.0 - 1e-6), straight.delaySeconds(11.0), places=5)
+            self.assertLess(abs(bucket.tokens(11.5) - straight.tokens(11.5)), 1.01)

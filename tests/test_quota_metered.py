@@ -312,8 +312,9 @@ class CardinalityTests(MeteredTestCase):
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
             self.assertEqual(self.metered.spend(by("alice", str(number)), 60, self.clock.seconds()), 0.0)
-        self.assertEqual([self.metered.spend(by("alice", f"new-{number}"), 60, self.clock.seconds()) for number in range(3)],
-                         [0.0, 0.2, 0.8])  # fmt: skip
+        now = self.clock.seconds()
+        delays = [self.metered.spend(by("alice", f"new-{number}"), 60, now) for number in range(3)]
+        self.assertEqual(delays, [0.0, 0.2, 0.8])
         self.assertEqual(self.owed(by("alice", "new-9"), by("alice", "3")), [0.8, 0.0])
         self.assertEqual(self.metered.budget(by("alice", "new-9"), self.clock.seconds()), 0)
 

@@ -95,6 +95,20 @@ class WindowMeterTests(SynchronousTestCase):
         meter.spend(10_000, 0.0)
         self.assertAlmostEqual(meter.spend(2_600, 0.5), (1200.0 - 1000.0) / 1000.0 * 10.5)
 
+    def test_microsecondBack(self) -> None:
+        """
+        Those who round the time may be a microsecond behind those who do not:
+        for the windows that is the same moment, also at a first record.
+        """
+        meter = self.build(1000.0)
+        for now in (100.0, 100.5, 250.0):
+            meter.spend(11_000.0, now)
+            earlier, present = meter.measure(now - 1e-6), meter.measure(now)
+            self.assertEqual(earlier[0], present[0])
+            self.assertAlmostEqual(earlier[1], present[1], places=5)
+            self.assertAlmostEqual(meter.spend(0.0, now - 1e-6), meter.delaySeconds(now), places=5)
+            self.assertFalse(meter.isIdle(now - 1e-6))
+
     def test_hugeDelays(self) -> None:
         """
         3,000,000 bytes at 1 byte a second are 2,999,990 seconds and never

@@ -112,8 +112,9 @@ class RequestTimeTests(SynchronousTestCase):
         """
         self.assertEqual(self.policy.record(request(), worked(1000.0), self.clock.seconds()), 1.0)
         self.clock.advance(1.0)
-        self.assertEqual((self.policy.record(request(), NOTHING, self.clock.seconds()), self.policy.explain(request(), self.clock.seconds())[0].delaySeconds),
-                         (1.0, 1.0))  # fmt: skip
+        now = self.clock.seconds()
+        [status] = self.policy.explain(request(), now)
+        self.assertEqual((self.policy.record(request(), NOTHING, now), status.delaySeconds), (1.0, 1.0))
         longer = RequestTime(11, 2.5)
         longer.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
         self.assertEqual(longer.record(request(), worked(1000.0), self.clock.seconds()), 2.5)
@@ -127,8 +128,9 @@ class RequestTimeTests(SynchronousTestCase):
             self.policy.record(request(kind), worked(2.0), self.clock.seconds())
         self.assertEqual(self.policy.record(request(), NOTHING, self.clock.seconds()), 1.0)
         self.assertEqual(self.policy.record(request(CONNECTION), worked(100.0), self.clock.seconds()), 0.0)
-        self.assertEqual((self.policy.explain(request(), self.clock.seconds())[0].used, self.policy.budgetBytes(request(CONNECTION), self.clock.seconds())),
-                         (80.0, None))  # fmt: skip
+        now = self.clock.seconds()
+        [status] = self.policy.explain(request(), now)
+        self.assertEqual((status.used, self.policy.budgetBytes(request(CONNECTION), now)), (80.0, None))
 
     def test_budget(self) -> None:
         """

@@ -10,7 +10,7 @@ all drive this one object.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -86,18 +86,26 @@ class Wants(NamedTuple):
 class _Member:
     """
     A policy and what became of its advice.
+
+    @ivar decide: the policy's, looked up once, like C{record}: they run for
+        every request.
     """
 
     index: int
     name: str
     policy: IQuotaPolicy
     isShadow: bool
+    decide: Callable[[Request, float], Decision]
+    record: Callable[[Request, Usage, float], float]
     throttles: int = 0
     refusals: int = 0
     failures: int = 0
     unloggedFailures: int = 0
     silentUntilSeconds: float = -inf
 
+
+# The members of an Enum are looked up by code of Python, until 3.12.
+_ERROR, _NEVER = Refusal.ERROR, Refusal.NEVER
 
 Begun = tuple[_Member, ...]
 """Which policies were told that a request begins; see L{AdmissionControl.begin}."""
@@ -149,7 +157,8 @@ class AdmissionControl:
         self.maxDelaySeconds = maxDelaySeconds
         self._isObserved = isObserved
         self._members = [
-            _Member(index, name, policy, bool(policy.isShadow)) for index, (name, policy) in enumerate(policies)
+            _Member(index, name, policy, bool(policy.isShadow), policy.decide, policy.record)
+            for index, (name, policy) in enumerate(policies)
         ]
         self.limitNames: Sequence[str] = sorted({name for _, policy in policies for name in policy.limitNames})
         self._nothingDue = Charge(0.0, (0.0,) * len(policies))
@@ -167,7 +176,7 @@ class AdmissionControl:
                 limits[entity] = {**values, **limits.get(entity, {})}
         return limits
 
-    def admit(self, request: Request, now: float, refusal: Refusal = Refusal.ERROR) -> Decision:
+    def admit(self, request: Request, now: float, refusal: Refusal = _ERROR) -> Decision:
         """
         May C{request} go ahead?  Changes nothing but counters.
 
@@ -176,12 +185,12 @@ class AdmissionControl:
             has the delay that L{charge} is to know of.
         @return: the first refusal of a policy that has a say; else an admission.
         """
-        if refusal is Refusal.NEVER:
+        if refusal is _NEVER:
             return ADMITTED
         delayed = ADMITTED
         for member in self._limiting:
             try:
-                decision = member.policy.decide(request, now)
+                decision = member.decide(request, now)
                 if decision.admitted:
                     continue
                 delaySeconds = self._clamped(decision.delaySeconds)
@@ -192,7 +201,7 @@ class AdmissionControl:
             if member.isShadow:
                 continue
             decision = evolve(decision, delaySeconds=delaySeconds, policy=member.name)
-            if refusal is Refusal.ERROR:
+            if refusal is _ERROR:
                 return decision
             if delaySeconds > delayed.delaySeconds:
                 delayed = evolve(decision, admitted=True)
@@ -237,7 +246,7 @@ class AdmissionControl:
         shares: list[float] | None = None
         for member in self._limiting:
             try:
-                share = member.policy.record(request, usage, now)
+                share = member.record(request, usage, now)
                 if not share > 0.0:
                     continue
                 share = self._clamped(share)
@@ -250,7 +259,7 @@ class AdmissionControl:
             shares[member.index] = share
             if share > delaySeconds and not member.isShadow:
                 delaySeconds = share
-        if decision.delaySeconds > 0.0 and decision.policy in self.policyNames:
+        if decision is not ADMITTED and decision.delaySeconds > 0.0 and decision.policy in self.policyNames:
             if shares is None:
                 shares = [0.0] * len(self._members)
             index = self.policyNames.index(decision.policy)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from math import inf
+from typing import Any
 
 from twisted.python.components import proxyForInterface
 
@@ -26,12 +27,17 @@ EVERYTHING = "everything"
 Requester = tuple[str, str, str, str]
 """The kind, principal, client id and peer of a request."""
 
+# Looked up once, like the methods below: this runs for every request of a recording.  So are named tuples made
+# without the call that gives their fields names.
+_ERROR, _NEVER = Refusal.ERROR, Refusal.NEVER
+_newTuple: Any = tuple.__new__
+
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
 
 
 class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
     """
-    A shadow policy that is to be judged as if it were none.
+    A shadow policy that is to be judged, and so as if it were none.
     """
 
     isShadow = False
@@ -60,17 +66,17 @@ class LivePolicy:
         @param changes: in their order.
         @param mostDelayUs: the longest delay to give at a time.
         @param refusable: the kinds of requests that can be refused.
-        @param hasSay: whether it can refuse, shadow or not.
+        @param hasSay: whether it can refuse; what delays it asks for is told in any case.
         """
         self.policy = policy
-        heard = _WithSay(policy) if hasSay and policy.isShadow else policy
-        self._control = AdmissionControl([("", heard)], mostDelayUs / 1e6)
+        self._control = AdmissionControl([("", _WithSay(policy) if policy.isShadow else policy)], mostDelayUs / 1e6)
         # Looked up here, for what runs for every request.
         self._admit = self._control.admit
         self._charge = self._control.charge
-        self._refusals = dict.fromkeys(refusable if hasSay else (), Refusal.ERROR)
+        self._refusable = refusable if hasSay else ()
         self._changes = [change for change in changes if not change.isStart]
         self._changed = 0
+        self._isLimiting = self._control.isLimiting
         for change in changes:
             if change.isStart:
                 self._change(change, beginUs)
@@ -117,23 +123,23 @@ class LivePolicy:
         """
         if atUs >= self._nextUs:
             self.advance(atUs)
-        if not self._control.isLimiting:
+        if not self._isLimiting:
             return ADMITTED_AT_ONCE
         now = atUs / 1e6
-        kind, principal, clientId, peer = requester
-        request = Request(kind, principal, clientId, peer, requestBytes, identities)
-        decision = self._admit(request, now, self._refusals.get(kind, Refusal.NEVER))
+        kind = requester[0]
+        request = _newTuple(Request, (*requester, requestBytes, identities))
+        decision = self._admit(request, now, _ERROR if kind in self._refusable else _NEVER)
         if not decision.admitted:
             return round(decision.delaySeconds * 1e6), True
         usage = NOTHING
         if isCounted:
-            usage = Usage(requestBytes, responseBytes, serviceUs / 1e6, 1 if kind == CONNECTION else 0)
-        # Its share is there whether it has a say or not.
-        delaySeconds = self._charge(request, usage, now, decision).shares[0]
+            usage = _newTuple(Usage, (requestBytes, responseBytes, serviceUs / 1e6, 1 if kind == CONNECTION else 0))
+        delaySeconds = self._charge(request, usage, now, decision).delaySeconds
         return (round(delaySeconds * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
 
     def _change(self, change: LimitChange, atUs: int) -> None:
         self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
+        self._isLimiting = self._control.isLimiting
 
     def _findNext(self) -> None:
         changes = self._changes
