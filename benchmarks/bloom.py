@@ -187,18 +187,18 @@ def measureRequests(report: Report) -> None:
 
     def exchange(policy: ProducerIds, requests: Sequence[Request]) -> None:
         for request in requests:
-            if policy.decide(request).admitted:
-                policy.record(request, usage)
+            if policy.decide(request, 0.0).admitted:
+                policy.record(request, usage, 0.0)
 
     def measure(case: str) -> float:
-        policy = ProducerIds(lambda: 1.0, key=KEY)
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: float(2 * count)})
+        policy = ProducerIds(key=KEY)
+        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: float(2 * count)}, 0.0)
         known, new = (
             [Request(PRODUCE, "user", "", "", 1000, [each]) for each in group] for group in groupsOf(count)[:2]
         )
         exchange(policy, known)
         if case == "refused":
-            policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: 0.001})
+            policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: 0.001}, 0.0)
         return nanosecondsEach(lambda: exchange(policy, known if case == "known id" else new), count)
 
     for case, nanoseconds in inTurns(("known id", "new id", "refused"), rounds, measure, "requests").items():

@@ -17,13 +17,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from attrs import define
-from twisted.internet.task import Clock
 from twisted.protocols.htb import Bucket
 from twisted.protocols.policies import ThrottlingFactory
 
+from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, DEFAULT, IQuotaPolicy, QuotaEntity, Request, Usage
 from admission.metrics.registry import SensorRegistry
-from admission.quotas import Quotas
 from admission.quotas.meters import Algorithm, Buckets, Windows
 from admission_plugins.clientquota import CONSUMER_BYTE_RATE, PRODUCE, PRODUCER_BYTE_RATE, ClientBytes
 from admission_plugins.connectionrate import CONNECTION_CREATION_RATE, ConnectionRate
@@ -77,13 +76,13 @@ def clientBytes(algorithm: Algorithm) -> Callable[[int], Record]:
     """
 
     def build(mostClients: int) -> Record:
-        policy: Any = ClientBytes(algorithm, time.monotonic, mostClients)
-        policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE})
+        policy: Any = ClientBytes(algorithm, mostClients)
+        policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE}, time.monotonic())
         asking, usage, count = Asking(), Usage(REQUEST_BYTES), policy.record
 
         def record(clientId: str) -> None:
             asking.clientId = clientId
-            count(asking, usage)
+            count(asking, usage, time.monotonic())
 
         return record
 
@@ -258,15 +257,15 @@ def measureCap(report: Report) -> None:
     count = 20_000 if report.quick else 1_000_000
     for name, algorithm in ((WINDOW, Windows(11, 1.0)), (BUCKET, Buckets(1.0))):
         progress(f"a flood of {count:,} clients, {name}")
-        policy: Any = ClientBytes(algorithm, time.monotonic)
-        policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE})
+        policy: Any = ClientBytes(algorithm)
+        policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE}, time.monotonic())
         asking, usage = Asking(), Usage(REQUEST_BYTES)
         started = cpuSeconds()
         for number in range(count):
             asking.clientId = f"client-{number}"
-            policy.record(asking, usage)
+            policy.record(asking, usage, time.monotonic())
         seconds = cpuSeconds() - started
-        registry = SensorRegistry()
+        registry = SensorRegistry(time.monotonic)
         policy.addSensors(registry, "flood")
         report.add(
             "flood",
@@ -277,7 +276,7 @@ def measureCap(report: Report) -> None:
         )
 
 
-def buildQuotas(limit: float | None, isAll: bool) -> Quotas:
+def buildControl(limit: float | None, isAll: bool) -> AdmissionControl:
     """
     Our policies together.
 
@@ -285,32 +284,32 @@ def buildQuotas(limit: float | None, isAll: bool) -> Quotas:
     @param isAll: whether all policies limit, or client-bytes alone.
     """
     policies: list[tuple[str, IQuotaPolicy]] = [
-        ("client-bytes", ClientBytes(Windows(11, 1.0), time.monotonic)),
-        ("request-time", RequestTime(11, 1.0, time.monotonic)),
-        ("connections", ConnectionRate(1.0, time.monotonic)),
+        ("client-bytes", ClientBytes(Windows(11, 1.0))),
+        ("request-time", RequestTime(11, 1.0)),
+        ("connections", ConnectionRate(1.0)),
     ]
-    quotas = Quotas(policies, Clock(), 20.0)
+    control, now = AdmissionControl(policies, 20.0), time.monotonic()
     if limit is not None:
         client = QuotaEntity(clientId=DEFAULT)
-        quotas.configure(client, {PRODUCER_BYTE_RATE: limit, CONSUMER_BYTE_RATE: limit})
+        control.configure(client, {PRODUCER_BYTE_RATE: limit, CONSUMER_BYTE_RATE: limit}, now)
         if isAll:
-            quotas.configure(client, {REQUEST_PERCENTAGE: limit})
-            quotas.configure(QuotaEntity(ip=DEFAULT), {CONNECTION_CREATION_RATE: limit})
-    return quotas
+            control.configure(client, {REQUEST_PERCENTAGE: limit}, now)
+            control.configure(QuotaEntity(ip=DEFAULT), {CONNECTION_CREATION_RATE: limit}, now)
+    return control
 
 
 def measureRequests(report: Report) -> None:
     """
     Microseconds for each request that is put to all policies, as the broker does: ask for a decision, ask Fetch for its
-    budget, record.
+    budget, charge.
     """
     rounds, operations = (2, 2000) if report.quick else (7, 50_000)
     clients = 10_000
     together = {
-        "no limits": buildQuotas(None, isAll=False),
-        "client-bytes": buildQuotas(RATE, isAll=False),
-        "all": buildQuotas(RATE, isAll=True),
-        "all, everybody over": buildQuotas(LOW_RATE, isAll=True),
+        "no limits": buildControl(None, isAll=False),
+        "client-bytes": buildControl(RATE, isAll=False),
+        "all": buildControl(RATE, isAll=True),
+        "all, everybody over": buildControl(LOW_RATE, isAll=True),
     }
     usage = Usage(REQUEST_BYTES, REQUEST_BYTES, 0.0001, 1)
     random = Random(1)
@@ -323,16 +322,16 @@ def measureRequests(report: Report) -> None:
         isRead = kind == "Fetch"
 
         def measure(name: str, chosen: Sequence[Request] = chosen, isRead: bool = isRead) -> float:
-            quotas = together[name]
-            decide, budgetBytes, record = quotas.decide, quotas.budgetBytes, quotas.record
+            control, seconds = together[name], time.monotonic
+            admit, budgetBytes, charge = control.admit, control.budgetBytes, control.charge
             with noCollections():
                 started = cpuSeconds()
                 for request in chosen:
-                    if quotas.isLimiting:
-                        decide(request)
+                    if control.isLimiting:
+                        admit(request, seconds())
                         if isRead:
-                            budgetBytes(request)
-                        record(request, usage)
+                            budgetBytes(request, seconds())
+                        charge(request, usage, seconds())
                 return (cpuSeconds() - started) / len(chosen)
 
         inTurns(together, 1, measure, f"{kind} requests, first")

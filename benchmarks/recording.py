@@ -159,7 +159,9 @@ def measureEvent(name: str, count: int) -> float:
         exporter: IMetricsExporter | None = Nothing() if name == NOTHING else None
         if name in (SPARK, SPARK_WITH_LISTS):
             exporter = SparkExporter(directory, clock, clock.seconds, 60.0, CAP_BYTES, doNotSeal)
-        recorder = EventRecorder([(name, exporter)] if exporter is not None else [], clock, SensorRegistry())
+        recorder = EventRecorder(
+            [(name, exporter)] if exporter is not None else [], clock, SensorRegistry(clock.seconds)
+        )
         recorder.start(Origin("0", "benchmark"), lambda function, *args: succeed(function(*args)))
         stack.callback(recorder.stop)
         answered, hasLists = recorder.requestAnswered, name == SPARK_WITH_LISTS
@@ -222,7 +224,7 @@ def _ticks(
 ) -> Turns:
     spark = SparkExporter(directory, reactor, time.time, rotateSeconds, CAP_BYTES, SEALED[name])
     exporters: dict[str, Sequence[tuple[str, IMetricsExporter]]] = {NOT_RECORDED: [], PACKED: [(name, Packing())]}
-    recorder = EventRecorder(exporters.get(name, [(name, spark)]), reactor, SensorRegistry())
+    recorder = EventRecorder(exporters.get(name, [(name, spark)]), reactor, SensorRegistry(reactor.seconds))
     recorder.start(Origin("0", "benchmark"), partial(deferToThreadPool, reactor, reactor.getThreadPool()))
     gaps: list[float] = []
     now = started = reactor.seconds()

@@ -26,9 +26,9 @@ from admission.broker.options import Options
 from admission.broker.service import ListenerFactory, makeService
 from admission.broker.settings import loadSettings
 from admission.clock import MonotonicClock, wallSeconds
+from admission.control import AdmissionControl
 from admission.gate import buildGate
 from admission.interfaces import PolicyContext
-from admission.quotas import Quotas
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
@@ -145,7 +145,7 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
     log = LmdbLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
     purgatory = WheelPurgatory(TimingWheel(clock))
     gate = buildGate(UnboundedPool(), PolicyContext(clock, wallSeconds, random=Random(0)))
-    broker = Broker(loadSettings(None, []), log, gate, purgatory, Quotas([], clock, 0.0), clock, wallSeconds, "bare")
+    broker = Broker(loadSettings(None, []), log, gate, purgatory, AdmissionControl([], 0.0), clock, wallSeconds, "bare")
     log.createTopic(TOPIC, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", log.close)
     response = int(responseBytes).to_bytes(4, "big") + bytes(int(responseBytes))

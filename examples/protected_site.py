@@ -17,11 +17,13 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
+from admission.clock import MonotonicClock
 from admission.connection.factory import ConnectionLimits
 from admission.metrics.registry import SensorRegistry
 from admission.wrap import wrapFactory
 
-sensors = SensorRegistry()
+clock = MonotonicClock(reactor)
+sensors = SensorRegistry(clock.seconds)
 
 
 class Numbers(Resource):
@@ -49,6 +51,7 @@ factory = wrapFactory(
     pool="bounded:16MiB",
     quota="client-bytes:produce=100k:algorithm=bucket",
     limits=ConnectionLimits(maxConnectionsPerAddress=20, sendSeconds=20),
+    clock=clock,
 )
 factory.addSensors(sensors)
 

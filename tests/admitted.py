@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.protocol import AdmittedProtocol
+from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
@@ -124,6 +125,7 @@ class Server:
         limits: ConnectionLimits | None = None,
         maxRequests: int = 100,
         protocol: Callable[..., RecordingProtocol] = RecordingProtocol,
+        control: AdmissionControl | None = None,
     ) -> None:
         self.clock = Clock()
         self.pool: Any = BoundedPool(1 << 20, seconds=self.clock.seconds) if pool is None else pool
@@ -136,6 +138,7 @@ class Server:
             self.clock,
             self.watch,  # type: ignore[arg-type]
             limits,
+            control,
         )
         self.connected: list[FakeTransport] = []
 

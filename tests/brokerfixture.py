@@ -33,8 +33,8 @@ from admission.broker.session import KafkaConnection
 from admission.broker.settings import loadSettings
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
-from admission.quotas import Quotas
 from admission.testing.transports import FakeTransport
 from admission.wire.batches import Record, encodeBatch, readBatch
 from admission.wire.versions import APIS
@@ -364,13 +364,13 @@ class BrokerTestCase(SynchronousTestCase):
             retentionSeconds=None,
         )
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
-        self.quotas = Quotas([], self.clock, settings.quotaThrottleMaxSeconds)
+        self.control = AdmissionControl([], settings.quotaThrottleMaxSeconds)
         self.broker = Broker(
             settings,
             self.log,
             self.gate,
             self.purgatory,
-            self.quotas,
+            self.control,
             self.clock,
             lambda: self.wallSeconds,
             "test-cluster",

@@ -107,9 +107,9 @@ class ListPurgatory:
         self.cancel(list(self.waiting))
 
     def addSensors(self, registry: SensorRegistry, name: str) -> None:
-        registry.addGauge(f"{name}PurgatorySize", lambda: self.watched)
-        registry.addGauge(f"{name}NumDelayedOperations", lambda: self.delayed)
-        registry.addCounter(f"{name}Expirations", lambda: self.expirations)
+        registry.addGauge(f"{name}PurgatorySize", lambda now: self.watched)
+        registry.addGauge(f"{name}NumDelayedOperations", lambda now: self.delayed)
+        registry.addCounter(f"{name}Expirations", lambda now: self.expirations)
         registry.addHistogram(f"{name}WaitSeconds", self.waits)
 
     def under(self, key: Hashable) -> list[IDelayedOperation]:

@@ -44,7 +44,7 @@ def main(description: str) -> None:
     anyReactor: Any = reactor
     clock = MonotonicClock(anyReactor)
     exporter = buildPolicy(IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds))
-    recorder = EventRecorder([("spark", exporter)], clock, SensorRegistry())
+    recorder = EventRecorder([("spark", exporter)], clock, SensorRegistry(clock.seconds))
 
     def deferToThread(function: Any, *args: Any) -> Any:
         if getattr(function, "__name__", "") == "sealInProcess":

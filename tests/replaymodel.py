@@ -14,7 +14,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field, frozen
 from twisted.internet.task import Clock
 
-from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Request, Usage
+from admission.control import AdmissionControl
+from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Refusal, Request, Usage
 from admission.offline.replay.boots import BOOT_COLUMNS, GAPS, LIMIT_COLUMNS, Boot, bootsOf, findGaps, summarizeBoots
 from admission.offline.replay.closedloop import replayClosedLoop
 from admission.offline.replay.decisions import DECISIONS
@@ -43,7 +44,6 @@ from admission.offline.replay.openloop import replayOpenLoop
 from admission.offline.replay.ordered import distinctRows, numbersOf
 from admission.offline.replay.trials import Trial, TrialKey
 from admission.plugins import buildPolicy
-from admission.quotas import Quotas
 
 WALL_OFFSET_US = 1_700_000_000_000_000
 
@@ -174,7 +174,7 @@ def serve(
     clock = Clock()
     context = PolicyContext(clock, clock.seconds, None, quotaWindows, 1.0)
     built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
-    quotas = Quotas(built, clock, mostDelaySeconds)
+    control = AdmissionControl(built, mostDelaySeconds)
     recording = Recording(horizonUs)
     boot = {
         "broker_id": "1",
@@ -202,7 +202,7 @@ def serve(
             }
         )
 
-    for entity, limits in quotas.limits.items():
+    for entity, limits in control.limits.items():
         for name, value in limits.items():
             tellLimit(0, entity, name, value, None)
     waiting = list(changes)
@@ -217,10 +217,9 @@ def serve(
         decidedUs, _, arrivedUs, client, step, each = heappop(heap)
         while waiting and waiting[0].atUs <= decidedUs:
             change = waiting.pop(0)
-            clock.rightNow = change.atUs / 1e6
-            quotas.configure(change.entity, {change.name: change.value})
+            control.configure(change.entity, {change.name: change.value}, change.atUs / 1e6)
             tellLimit(change.atUs, change.entity, change.name, change.value, "admin")
-        clock.rightNow = decidedUs / 1e6
+        now = decidedUs / 1e6
         isConnection = step.kind == CONNECTION
         request = Request(step.kind, client.principal, client.clientId, client.peer, step.sizeBytes, step.identities)
         row: dict[str, Any] = {
@@ -243,12 +242,13 @@ def serve(
             "throttle_ms": 0,
         }
         delayUs = 0
-        if quotas.isLimiting:
+        if control.isLimiting:
             row["decided_mono_us"] = decidedUs
-            decision = quotas.decide(request) if step.kind in ("Produce", "Fetch") else None
-            if decision is not None and not decision.admitted:
+            refusal = Refusal.ERROR if step.kind in ("Produce", "Fetch") else Refusal.NEVER
+            decision = control.admit(request, now, refusal)
+            if not decision.admitted:
                 delayUs = round(decision.delaySeconds * 1e6)
-                policy = decision.reason.partition(":")[0]
+                policy = decision.policy
                 row.update(
                     decision="reject",
                     policy=policy,
@@ -257,7 +257,7 @@ def serve(
                 )
             else:
                 usage = Usage(step.sizeBytes, 0, step.workUs / 1e6, int(isConnection))
-                charge = quotas.record(request, usage)
+                charge = control.charge(request, usage, now)
                 delayUs = round(charge.delaySeconds * 1e6)
                 row.update(
                     policy_delays_us=[round(share * 1e6) for share in charge.shares],

@@ -48,13 +48,13 @@ def buildFilter(
     return LayeredBloom(capacity, WINDOW_SECONDS, layers, memory=memory, key=KEY, isStorable=isStorable)
 
 
-def trackAll(seen: LayeredBloom, members: Iterable[int], nowSeconds: float) -> int:
+def trackAll(seen: LayeredBloom, members: Iterable[int], now: float) -> int:
     """
     See many at once.
 
     @return: how many were new.
     """
-    return sum(seen.track(member, nowSeconds) for member in members)
+    return sum(seen.track(member, now) for member in members)
 
 
 class TimeTests(SynchronousTestCase):

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from twisted.logger import formatEvent
 
 from admission.broker.limits import QuotaLimits
+from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.quotas import Quotas
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, LimitTable
 from tests.brokerfixture import BrokerTestCase, codes
 from tests.test_limits import TablePolicy
@@ -43,9 +43,9 @@ class QuotasTestCase(BrokerTestCase):
             ("clients", TablePolicy(LimitTable((RATE, "request_percentage"), CLIENT_KINDS))),
             ("addresses", TablePolicy(LimitTable((CONNECTIONS,), ADDRESS_KINDS))),
         ]
-        self.broker.quotas = Quotas(policies, self.clock, 20.0)
-        self.broker.quotas.configure(QuotaEntity(clientId="loader"), {RATE: 100.0})
-        self.broker.limits = QuotaLimits(self.log, self.broker.quotas, self.broker.quotas.limits)
+        self.broker.control = AdmissionControl(policies, 20.0)
+        self.broker.control.configure(QuotaEntity(clientId="loader"), {RATE: 100.0}, 0.0)
+        self.broker.limits = QuotaLimits(self.log, self.broker.control, self.broker.control.limits, self.clock.seconds)
         self.client = self.connect()
 
     def alter(
@@ -118,9 +118,9 @@ class AlterTests(QuotasTestCase):
             named = [(each.entity_type, each.entity_name) for each in entry.entity]
             self.assertEqual(named, [("user", "alice"), ("client-id", None)])
             entity = QuotaEntity(user="alice", clientId=DEFAULT)
-            self.assertEqual(self.broker.quotas.limits[entity], {RATE: 1000.0, "request_percentage": 0.5})
+            self.assertEqual(self.broker.control.limits[entity], {RATE: 1000.0, "request_percentage": 0.5})
             self.alter(({"client-id": None, "user": "alice"}, {RATE: None}), apiVersion=apiVersion)
-            self.assertEqual(self.broker.quotas.limits[entity], {"request_percentage": 0.5})
+            self.assertEqual(self.broker.control.limits[entity], {"request_percentage": 0.5})
 
     def test_kinds(self) -> None:
         """
@@ -136,7 +136,7 @@ class AlterTests(QuotasTestCase):
             ({"ip": None}, CONNECTIONS, QuotaEntity(ip=DEFAULT)),
         ):
             self.assertEqual(codes(self.alter((entity, {name: 7.0}))), [ErrorCode.none])
-            self.assertEqual(self.broker.quotas.limits[expected][name], 7.0)
+            self.assertEqual(self.broker.control.limits[expected][name], 7.0)
 
     def test_refused(self) -> None:
         """
@@ -155,7 +155,7 @@ class AlterTests(QuotasTestCase):
             ({"user": "d"}, {RATE: math.nan}, "positive"),
             ({"user": "e"}, {RATE: 7.0, "request_percentage": -math.inf}, "positive"),
         ]
-        before = dict(self.broker.quotas.limits)
+        before = dict(self.broker.control.limits)
         accepted: Entity = {"user": "alice"}
         for validateOnly in (True, False):
             entries = self.alter(
@@ -168,8 +168,8 @@ class AlterTests(QuotasTestCase):
                 self.assertIn(word, entry.error_message)
                 self.assertEqual({each.entity_type: each.entity_name for each in entry.entity}, entity)
             if validateOnly:
-                self.assertEqual(self.broker.quotas.limits, before)
-        self.assertEqual(self.broker.quotas.limits, {**before, QuotaEntity(user="alice"): {RATE: 7.0}})
+                self.assertEqual(self.broker.control.limits, before)
+        self.assertEqual(self.broker.control.limits, {**before, QuotaEntity(user="alice"): {RATE: 7.0}})
 
     def test_repeated(self) -> None:
         """
@@ -190,7 +190,7 @@ class AlterTests(QuotasTestCase):
             ],
         ).entries
         self.assertEqual(codes(entries), [ErrorCode.invalid_request] * 4 + [ErrorCode.none])
-        self.assertEqual([entity.user for entity in self.broker.quotas.limits], [None, "bob"])
+        self.assertEqual([entity.user for entity in self.broker.control.limits], [None, "bob"])
 
     def test_afterCommit(self) -> None:
         """
@@ -201,7 +201,7 @@ class AlterTests(QuotasTestCase):
         (entry,) = self.alter(({"user": "alice"}, {RATE: 7.0}))
         self.assertEqual(entry.error_code, ErrorCode.kafka_storage_error)
         self.assertIn("disk is full", entry.error_message)
-        self.assertNotIn(QuotaEntity(user="alice"), self.broker.quotas.limits)
+        self.assertNotIn(QuotaEntity(user="alice"), self.broker.control.limits, self.clock.seconds)
         self.failCommits(None)
         self.assertEqual(codes(self.alter(({"user": "alice"}, {RATE: 7.0}))), [ErrorCode.none])
 
@@ -230,7 +230,7 @@ class AlterTests(QuotasTestCase):
             ],
         )
         self.client.disconnect()
-        self.assertEqual(self.broker.quotas.limits[QuotaEntity(user="alice")], {RATE: 7.0})
+        self.assertEqual(self.broker.control.limits[QuotaEntity(user="alice")], {RATE: 7.0})
 
     def test_nothing(self) -> None:
         """

@@ -20,9 +20,9 @@ class TokenBucketTests(SynchronousTestCase):
         """
         A bucket begins with its burst, whatever the clock says.
         """
-        for nowSeconds in (0.0, 1e6):
-            bucket = TokenBucket(5.0, 11.0, nowSeconds)
-            self.assertEqual((bucket.tokens(nowSeconds), bucket.isFull(nowSeconds)), (55.0, True))
+        for now in (0.0, 1e6):
+            bucket = TokenBucket(5.0, 11.0, now)
+            self.assertEqual((bucket.tokens(now), bucket.isFull(now)), (55.0, True))
 
     def test_refill(self) -> None:
         """
@@ -107,11 +107,28 @@ class TokenBucketTests(SynchronousTestCase):
         than that they owe.
         """
         bucket = TokenBucket(rate, burstSeconds, begin)
-        nowSeconds = begin
+        now = begin
         for pauseSeconds, bursts in steps:
-            nowSeconds += pauseSeconds
-            delaySeconds = bucket.spend(bursts * bucket.burst, nowSeconds)
-            self.assertEqual(delaySeconds, bucket.delaySeconds(nowSeconds))
-            self.assertTrue(delaySeconds == 0.0 or bucket.tokens(nowSeconds) < 0)
-            nowSeconds += delaySeconds
-            self.assertEqual(bucket.delaySeconds(nowSeconds), 0.0)
+            now += pauseSeconds
+            delaySeconds = bucket.spend(bursts * bucket.burst, now)
+            self.assertEqual(delaySeconds, bucket.delaySeconds(now))
+            self.assertTrue(delaySeconds == 0.0 or bucket.tokens(now) < 0)
+            now += delaySeconds
+            self.assertEqual(bucket.delaySeconds(now), 0.0)
+
+    def test_microsecondBack(self) -> None:
+        """
+        Those who round the time may be a microsecond behind those who do not:
+        that moves a balance by what comes in a microsecond, and for no longer
+        than that.
+        """
+        rate = 1e6
+        for amount in (0.0, 400.0, 5e6):
+            bucket, straight = TokenBucket(rate, 1.0, 10.0), TokenBucket(rate, 1.0, 10.0)
+            for each, now in ((bucket, 11.0 - 1e-6), (straight, 11.0)):
+                each.spend(amount, 11.0)
+                each.spend(amount, now)
+                each.setRate(rate, now)
+            self.assertLess(abs(bucket.tokens(11.0 - 1e-6) - straight.tokens(11.0)), 1.01)
+            self.assertAlmostEqual(bucket.delaySeconds(11.0 - 1e-6), straight.delaySeconds(11.0), places=5)
+            self.assertLess(abs(bucket.tokens(11.5) - straight.tokens(11.5)), 1.01)

@@ -94,11 +94,11 @@ class WindowContractTests(ClientBytesContract, SynchronousTestCase):
     L{ClientBytes} with windows is an L{IQuotaPolicy}.
     """
 
-    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
         """
         With Kafka's windows.
         """
-        return ClientBytes(Windows(11, 1.0), clock.seconds, isShadow=isShadow)
+        return ClientBytes(Windows(11, 1.0), isShadow=isShadow)
 
     def usage(self, request: Request) -> Usage:
         """
@@ -112,11 +112,11 @@ class BucketContractTests(ClientBytesContract, SynchronousTestCase):
     L{ClientBytes} with buckets is an L{IQuotaPolicy}.
     """
 
-    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
         """
         With a second's burst.
         """
-        return ClientBytes(Buckets(1.0), clock.seconds, isShadow=isShadow)
+        return ClientBytes(Buckets(1.0), isShadow=isShadow)
 
     def usage(self, request: Request) -> Usage:
         """
@@ -155,41 +155,43 @@ class ClientBytesTests(SynchronousTestCase):
         Make a policy with 1000 bytes a second for everybody, by windows.
         """
         self.clock = Clock()
-        self.policy = ClientBytes(Windows(11, 1.0), self.clock.seconds)
-        self.policy.configure(DEFAULT_CLIENT, {PRODUCER: 1000.0, CONSUMER: 1000.0})
+        self.policy = ClientBytes(Windows(11, 1.0))
+        self.policy.configure(DEFAULT_CLIENT, {PRODUCER: 1000.0, CONSUMER: 1000.0}, self.clock.seconds())
 
     def test_whatCounts(self) -> None:
         """
         Of a Produce the request counts, of a Fetch the response, of others
         nothing; the two are counted apart.
         """
-        self.assertEqual(self.policy.record(produce(), Usage(12_000, 50_000)), 2.0)
-        self.assertEqual(self.policy.record(fetch(), Usage(50_000, 11_000)), 1.0)
+        self.assertEqual(self.policy.record(produce(), Usage(12_000, 50_000), self.clock.seconds()), 2.0)
+        self.assertEqual(self.policy.record(fetch(), Usage(50_000, 11_000), self.clock.seconds()), 1.0)
         other = Request("Metadata", "alice", "app", "192.0.2.1", 100)
-        self.assertEqual(self.policy.record(other, Usage(50_000, 50_000)), 0.0)
-        self.assertEqual([self.policy.record(each, NOTHING) for each in (produce(), fetch())], [2.0, 1.0])
+        self.assertEqual(self.policy.record(other, Usage(50_000, 50_000), self.clock.seconds()), 0.0)
+        self.assertEqual(
+            [self.policy.record(each, NOTHING, self.clock.seconds()) for each in (produce(), fetch())], [2.0, 1.0]
+        )
 
     def test_refusesNobody(self) -> None:
         """
         Who is over the limit is held back and not refused.
         """
-        self.policy.record(produce(), produced(50_000))
-        self.assertEqual(self.policy.decide(produce()), ADMITTED)
+        self.policy.record(produce(), produced(50_000), self.clock.seconds())
+        self.assertEqual(self.policy.decide(produce(), self.clock.seconds()), ADMITTED)
 
     def test_budget(self) -> None:
         """
         A Fetch may return what the windows have room for; nothing once it is
         over, and at least something before.
         """
-        budgets = [self.policy.budgetBytes(fetch())]
+        budgets = [self.policy.budgetBytes(fetch(), self.clock.seconds())]
         for sizeBytes in (4000, 6000, 1):
-            self.policy.record(fetch(), fetched(sizeBytes))
-            budgets.append(self.policy.budgetBytes(fetch()))
+            self.policy.record(fetch(), fetched(sizeBytes), self.clock.seconds())
+            budgets.append(self.policy.budgetBytes(fetch(), self.clock.seconds()))
         self.assertEqual(budgets, [10_000, 6000, 1, 0])
         self.clock.advance(0.5)
-        self.assertEqual(self.policy.budgetBytes(fetch()), 499)
-        self.policy.record(produce(), produced(50_000))
-        self.assertIs(self.policy.budgetBytes(produce()), None)
+        self.assertEqual(self.policy.budgetBytes(fetch(), self.clock.seconds()), 499)
+        self.policy.record(produce(), produced(50_000), self.clock.seconds())
+        self.assertIs(self.policy.budgetBytes(produce(), self.clock.seconds()), None)
 
     @settings(deadline=None)
     @given(
@@ -203,15 +205,15 @@ class ClientBytesTests(SynchronousTestCase):
         what one of them may hold besides, since the span shrinks by one
         whenever another begins.
         """
-        clock = Clock()
-        policy = ClientBytes(algorithm, clock.seconds)
-        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0})
+        now = 0.0
+        policy = ClientBytes(algorithm)
+        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, now)
         mostSeconds = 0.001 + (algorithm.windowSeconds if isinstance(algorithm, Windows) else 0.0)
         for pauseSeconds, wantedBytes in steps:
-            clock.advance(pauseSeconds)
-            budgetBytes = policy.budgetBytes(fetch())
+            now += pauseSeconds
+            budgetBytes = policy.budgetBytes(fetch(), now)
             assert budgetBytes is not None
-            delaySeconds = policy.record(fetch(), fetched(min(budgetBytes, wantedBytes)))
+            delaySeconds = policy.record(fetch(), fetched(min(budgetBytes, wantedBytes)), now)
             self.assertLessEqual(delaySeconds, mostSeconds + 1e-9)
 
     def test_debtIsCarried(self) -> None:
@@ -219,33 +221,33 @@ class ClientBytesTests(SynchronousTestCase):
         A first batch is whole however large it is: with a bucket the fetches
         after it get nothing until it is paid for.
         """
-        policy = ClientBytes(Buckets(1.0), self.clock.seconds)
-        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0})
-        self.assertEqual(policy.budgetBytes(fetch()), 1000)
-        self.assertEqual(policy.record(fetch(), fetched(5000)), 4.0)
+        policy = ClientBytes(Buckets(1.0))
+        policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, self.clock.seconds())
+        self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
+        self.assertEqual(policy.record(fetch(), fetched(5000), self.clock.seconds()), 4.0)
         budgets = []
         for _ in range(5):
-            budgets.append(policy.budgetBytes(fetch()))
+            budgets.append(policy.budgetBytes(fetch(), self.clock.seconds()))
             self.clock.advance(1.0)
         self.assertEqual(budgets, [0, 0, 0, 0, 1])
-        self.assertEqual(policy.budgetBytes(fetch()), 1000)
+        self.assertEqual(policy.budgetBytes(fetch(), self.clock.seconds()), 1000)
 
     def test_withoutClientId(self) -> None:
         """
         Clients without an id share the default's limit.
         """
-        self.policy.record(produce(""), produced(12_000))
-        self.assertEqual(self.policy.record(produce("", "bob"), NOTHING), 2.0)
-        self.assertEqual(self.policy.record(produce("app", "bob"), NOTHING), 0.0)
+        self.policy.record(produce(""), produced(12_000), self.clock.seconds())
+        self.assertEqual(self.policy.record(produce("", "bob"), NOTHING, self.clock.seconds()), 2.0)
+        self.assertEqual(self.policy.record(produce("app", "bob"), NOTHING, self.clock.seconds()), 0.0)
 
     def test_explain(self) -> None:
         """
         Both limits are explained, whatever the kind of the request.
         """
-        self.policy.configure(QuotaEntity("alice"), {CONSUMER: 4000.0})
-        self.policy.record(fetch(), fetched(50_000))
+        self.policy.configure(QuotaEntity("alice"), {CONSUMER: 4000.0}, self.clock.seconds())
+        self.policy.record(fetch(), fetched(50_000), self.clock.seconds())
         for kind in ("Produce", "Fetch", "Metadata"):
-            statuses = self.policy.explain(Request(kind, "alice", "app", "192.0.2.1", 0))
+            statuses = self.policy.explain(Request(kind, "alice", "app", "192.0.2.1", 0), self.clock.seconds())
             self.assertEqual(
                 [(each.limitName, each.limit, each.entity, each.used, each.delaySeconds) for each in statuses],
                 [(PRODUCER, 1000.0, DEFAULT_CLIENT, 0.0, 0.0), (CONSUMER, 4000.0, QuotaEntity("alice"), 5000.0, 2.5)],
@@ -255,7 +257,7 @@ class ClientBytesTests(SynchronousTestCase):
         """
         Requests that share a meter share a key; Produce and Fetch do not.
         """
-        self.policy.configure(QuotaEntity("alice"), {PRODUCER: 10.0})
+        self.policy.configure(QuotaEntity("alice"), {PRODUCER: 10.0}, self.clock.seconds())
         requests = [produce("a"), produce("b"), fetch("a"), fetch("b"), produce("a", "bob"), produce("a", "eve")]
         keys = [self.policy.replayKey(request) for request in requests]
         self.assertEqual(len(set(keys)), 4)
@@ -265,11 +267,11 @@ class ClientBytesTests(SynchronousTestCase):
         """
         Rates, delays and utilisation are published by type, user and client id.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.policy.addSensors(registry, "client-bytes")
-        self.policy.record(produce(), produced(12_000))
+        self.policy.record(produce(), produced(12_000), self.clock.seconds())
         values = {
-            name: {tuple(labels): value for labels, value in family.read()}
+            name: {tuple(labels): value for labels, value in family.read(self.clock.seconds())}
             for name, family in registry.families.items()
         }
         self.assertEqual(
@@ -301,7 +303,7 @@ class DescriptionTests(SynchronousTestCase):
         """
         What recording requests of these sizes brings.
         """
-        return [policy.record(produce(), produced(sizeBytes)) for sizeBytes in sizesBytes]
+        return [policy.record(produce(), produced(sizeBytes), self.clock.seconds()) for sizeBytes in sizesBytes]
 
     def test_bare(self) -> None:
         """
@@ -340,9 +342,9 @@ class DescriptionTests(SynchronousTestCase):
         The number of clients that are told apart can be set.
         """
         policy = self.build("client-bytes:produce=1000:algorithm=bucket:meters=1")
-        policy.record(produce("a"), produced(2000))
-        policy.record(produce("b"), produced(3000))
-        self.assertEqual([policy.record(produce(each), NOTHING) for each in "abc"], [1.0, 2.0, 2.0])
+        policy.record(produce("a"), produced(2000), 0.0)
+        policy.record(produce("b"), produced(3000), 0.0)
+        self.assertEqual([policy.record(produce(each), NOTHING, 0.0) for each in "abc"], [1.0, 2.0, 2.0])
 
     def test_mistakes(self) -> None:
         """

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.clock import HeldClock, MonotonicClock, wallSeconds
+from admission.clock import MonotonicClock, wallSeconds, wholeMicroseconds
 
 
 class MonotonicClockTests(SynchronousTestCase):
@@ -68,51 +68,21 @@ class MonotonicClockTests(SynchronousTestCase):
         self.assertEqual(list(self.clock.getDelayedCalls()), [])
 
 
-class HeldClockTests(SynchronousTestCase):
+class WholeMicrosecondsTests(SynchronousTestCase):
     """
-    L{HeldClock} says what can be written down, and stands still on demand.
+    L{wholeMicroseconds}.
     """
 
-    def setUp(self) -> None:
+    def test_recorded(self) -> None:
         """
-        Hold nothing yet.
+        What it returns is what a recording in whole microseconds gives back, and
+        no further away than half a microsecond.
         """
-        self.reactor = Clock()
-        self.reactor.advance(1000.0000004)
-        self.clock = HeldClock(self.reactor)
-
-    def test_interface(self) -> None:
-        """
-        It provides L{IReactorTime}, with the timers of the other clock.
-        """
-        verifyObject(IReactorTime, self.clock)
-        delayed = self.clock.callLater(1.0, lambda: None)
-        self.assertEqual(list(self.clock.getDelayedCalls()), [delayed])
-        self.assertEqual(self.reactor.getDelayedCalls(), [delayed])
-
-    def test_wholeMicroseconds(self) -> None:
-        """
-        It says whole microseconds, never later than it is, so that nothing is
-        lost where they are recorded.
-        """
-        for step in (0.0000003, 0.0000004, 0.123456789, 7.0):
-            self.reactor.advance(step)
-            said = self.clock.seconds()
-            self.assertEqual(said, round(said * 1e6) / 1e6)
-            self.assertLessEqual(said, self.reactor.seconds())
-            self.assertGreater(said, self.reactor.seconds() - 1.1e-6)
-
-    def test_held(self) -> None:
-        """
-        While it is held it says the same, and holding it again is a new moment.
-        """
-        held = self.clock.hold()
-        self.reactor.advance(5.0)
-        self.assertEqual(self.clock.seconds(), held)
-        self.assertEqual(self.clock.hold(), held + 5.0)
-        self.reactor.advance(1.0)
-        self.clock.letGo()
-        self.assertEqual(self.clock.seconds(), held + 6.0)
+        for number in range(1000):
+            seconds = 1e6 + number * 0.123456789
+            whole = wholeMicroseconds(seconds)
+            self.assertEqual(whole, round(whole * 1e6) / 1e6)
+            self.assertLess(abs(whole - seconds), 0.6e-6)
 
 
 class WallSecondsTests(SynchronousTestCase):

@@ -43,11 +43,11 @@ class ConnectionRateContractTests(QuotaPolicyContract, SynchronousTestCase):
     limitName = RATE
     limit = 10.0
 
-    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
         """
         With a burst of a second.
         """
-        return ConnectionRate(1.0, clock.seconds, isShadow=isShadow)
+        return ConnectionRate(1.0, isShadow=isShadow)
 
     def entity(self, client: int) -> QuotaEntity:
         """
@@ -84,34 +84,36 @@ class ConnectionRateTests(SynchronousTestCase):
         Make a policy with two connections a second for every address.
         """
         self.clock = Clock()
-        self.policy = ConnectionRate(2.0, self.clock.seconds)
-        self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0})
+        self.policy = ConnectionRate(2.0)
+        self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())
 
     def test_heldBack(self) -> None:
         """
         Beyond the burst each connection waits for its turn, and the limit is
         kept exactly.
         """
-        delays = [self.policy.record(connection(), OPENED) for _ in range(7)]
+        delays = [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(7)]
         self.assertEqual(delays, [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.5])
         self.clock.advance(1.5)
-        self.assertEqual(self.policy.record(connection(), OPENED), 0.5)
+        self.assertEqual(self.policy.record(connection(), OPENED, self.clock.seconds()), 0.5)
 
     def test_addressesApart(self) -> None:
         """
         One address does not delay another.
         """
         for _ in range(10):
-            self.policy.record(connection(), OPENED)
-        self.assertEqual(self.policy.record(connection("192.0.2.2"), OPENED), 0.0)
+            self.policy.record(connection(), OPENED, self.clock.seconds())
+        self.assertEqual(self.policy.record(connection("192.0.2.2"), OPENED, self.clock.seconds()), 0.0)
         self.assertNotEqual(*[self.policy.replayKey(connection(ip)) for ip in ("192.0.2.1", "192.0.2.2")])
 
     def test_firstIsNeverLate(self) -> None:
         """
         However low the limit, a first connection is let in at once.
         """
-        self.policy.configure(DEFAULT_ADDRESS, {RATE: 0.1})
-        self.assertEqual([self.policy.record(connection(), OPENED) for _ in range(2)], [0.0, 10.0])
+        self.policy.configure(DEFAULT_ADDRESS, {RATE: 0.1}, self.clock.seconds())
+        self.assertEqual(
+            [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(2)], [0.0, 10.0]
+        )
 
     def test_otherKinds(self) -> None:
         """
@@ -119,9 +121,9 @@ class ConnectionRateTests(SynchronousTestCase):
         """
         request = Request("Produce", "alice", "app", "192.0.2.1", 100)
         for _ in range(10):
-            self.assertEqual(self.policy.record(request, OPENED), 0.0)
-        self.assertEqual(self.policy.explain(request)[0].used, 0.0)
-        self.assertIs(self.policy.budgetBytes(connection()), None)
+            self.assertEqual(self.policy.record(request, OPENED, self.clock.seconds()), 0.0)
+        self.assertEqual(self.policy.explain(request, self.clock.seconds())[0].used, 0.0)
+        self.assertIs(self.policy.budgetBytes(connection(), self.clock.seconds()), None)
 
 
 class DescriptionTests(SynchronousTestCase):
@@ -148,8 +150,8 @@ class DescriptionTests(SynchronousTestCase):
         """
         policy = self.build("connections:perSecond=30/1m:burst=4s:shadow=yes:meters=1")
         self.assertEqual((policy.limits, policy.isShadow), ({DEFAULT_ADDRESS: {RATE: 0.5}}, True))
-        self.assertEqual([policy.record(connection(), OPENED) for _ in range(3)], [0.0, 0.0, 2.0])
-        self.assertEqual([policy.record(connection(f"192.0.2.{n}"), OPENED) for n in (2, 3, 4)], [0.0, 0.0, 2.0])
+        self.assertEqual([policy.record(connection(), OPENED, 0.0) for _ in range(3)], [0.0, 0.0, 2.0])
+        self.assertEqual([policy.record(connection(f"192.0.2.{n}"), OPENED, 0.0) for n in (2, 3, 4)], [0.0, 0.0, 2.0])
 
     def test_mistakes(self) -> None:
         """

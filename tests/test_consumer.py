@@ -183,7 +183,7 @@ class PollTests(ClientTestCase):
         self.cluster.produce("events", b"1", b"2")
         self.cluster.throttleMs = 1500
         consumer = self.consumer(maxPollRecords=1)
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         consumer.addSensors(registry)
         consumer.assign([EVENTS])
         self.poll(consumer, 0)

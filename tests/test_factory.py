@@ -17,11 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import LOGGED_REFUSALS, ConnectionLimits, RefusedProtocol
 from admission.connection.protocol import TLS_CONNECTION_BYTES, AdmittedProtocol
+from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.interfaces import CONNECTIONS, ILease
+from admission.testing.cuedquota import CuedQuota
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, framed, serve
+from .admitted import RecordingProtocol, Server, framed, serve
 from .certificates import Authority
 
 
@@ -305,6 +307,34 @@ class IdleTests(SynchronousTestCase):
         self.server.factory.stop()
         self.server.factory.stop()
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class SweepTests(SynchronousTestCase):
+    """
+    The control of a factory is swept.
+    """
+
+    def test_nowAndThen(self) -> None:
+        """
+        From the start on to the stop, at the time that it is then, and no timer
+        is left.
+        """
+        policy = CuedQuota()
+        server = Server(control=AdmissionControl([("cued", policy)]))
+        server.factory.start()
+        for _ in range(3):
+            server.clock.advance(SWEEP_SECONDS)
+        self.assertEqual(policy.moments, [SWEEP_SECONDS, 2 * SWEEP_SECONDS, 3 * SWEEP_SECONDS])
+        server.factory.stop()
+        server.factory.stop()
+        server.clock.advance(SWEEP_SECONDS)
+        self.assertEqual((policy.sweeps, server.clock.getDelayedCalls()), (3, []))
+
+    def test_none(self) -> None:
+        """
+        A factory that is given none has one without policies.
+        """
+        self.assertEqual(Server().factory.control.policyNames, ())
 
 
 class CloseAllTests(SynchronousTestCase):

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from admission.broker.gaps import MOST_BATCHES, MOST_BEHIND, Gap
 from admission.broker.limits import QuotaLimits
+from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.quotas import Quotas
 from admission.wire.produce import ProducedPartition, ProduceRequest
 from admission_plugins.pidquota import ProducerIds
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, produceFields
@@ -31,10 +31,10 @@ class RefusedProducerTests(BrokerTestCase):
         One new id in a second, and none left.
         """
         super().setUp()
-        policy = ProducerIds(self.clock.seconds, windowSeconds=1.0)
-        policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 1.0})
-        self.broker.quotas = Quotas([("producer-ids", policy)], self.clock, 20.0)
-        self.broker.limits = QuotaLimits(self.log, self.broker.quotas, self.broker.quotas.limits)
+        policy = ProducerIds(windowSeconds=1.0)
+        policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 1.0}, self.clock.seconds())
+        self.broker.control = AdmissionControl([("producer-ids", policy)], 20.0)
+        self.broker.limits = QuotaLimits(self.log, self.broker.control, self.broker.control.limits, self.clock.seconds)
         self.topic(TOPIC, 2)
         first = batchOf(b"x", producerId=1, producerEpoch=0, baseSequence=0)
         self.assertEqual(self.connect().produce(TOPIC, first, acks=1).error_code, ErrorCode.none)

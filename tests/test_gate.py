@@ -90,9 +90,9 @@ class MemoryTests(GateTestCase):
         self.gate.account("producers", lambda: held[0])
         self.assertEqual(self.gate.ledger["producers"], 7)
         held[0] = 8
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.gate.addSensors(registry)
-        self.assertIn((("producers",), 8), list(registry.families["LedgerBytes"].read()))
+        self.assertIn((("producers",), 8), list(registry.families["LedgerBytes"].read(self.clock.seconds())))
         self.assertEqual(self.gate.pool.availableBytes, 1000)
 
     def test_laterInATurnOfItsOwn(self) -> None:
@@ -727,7 +727,7 @@ class OtherTests(GateTestCase):
         """
         What the gate knows can be read by the names that Kafka gives it.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.gate.addSensors(registry)
         lease = self.take()
         self.wait()
@@ -750,6 +750,6 @@ class OtherTests(GateTestCase):
         """
         A pool that does not measure its depletion has no sensor for it.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         gateFor(CuedPool(), self.clock).addSensors(registry)
         self.assertNotIn("MemoryPoolAvgDepletedPercent", dict(registry))

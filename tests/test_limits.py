@@ -21,8 +21,8 @@ from zope.interface.verify import verifyObject
 
 from admission.broker.limits import Alteration, LimitRefused, QuotaLimits, inWords
 from admission.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
+from admission.control import AdmissionControl
 from admission.interfaces import ADMITTED, DEFAULT, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
-from admission.quotas import Quotas
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
 from tests.test_log_fixtures import LogTestCase, storageError
 
@@ -64,25 +64,25 @@ class TablePolicy:
     def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
         return self.table.limits
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         if self.refusedValue in limits.values() and self.refusedValue is not None:
             raise ValueError("a reason of its own")
         self.table.configure(entity, limits)
         self.configured.append((entity, dict(limits)))
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: Request, now: float) -> Decision:
         return ADMITTED
 
-    def budgetBytes(self, request: Request) -> int | None:
+    def budgetBytes(self, request: Request, now: float) -> int | None:
         return None
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         return 0.0
 
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         return ()
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         pass
 
     def replayKey(self, request: Request) -> Any:
@@ -119,10 +119,10 @@ class LimitsTestCase(LogTestCase):
             TablePolicy(LimitTable((RATE, PERCENTAGE), CLIENT_KINDS)),
             TablePolicy(LimitTable((CONNECTIONS,), ADDRESS_KINDS)),
         )
-        self.quotas = Quotas([(str(number), policy) for number, policy in enumerate(self.policies)], self.clock, 60.0)
+        self.control = AdmissionControl([(str(number), policy) for number, policy in enumerate(self.policies)], 60.0)
         for entity, limits in self.static.items():
-            self.quotas.configure(entity, limits)
-        self.quotaLimits = QuotaLimits(self.log, self.quotas, self.quotas.limits, **others)
+            self.control.configure(entity, limits, self.clock.seconds())
+        self.quotaLimits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds, **others)
 
     def restart(self, *policies: TablePolicy, **others: Any) -> None:
         """
@@ -159,7 +159,7 @@ class LimitsTestCase(LogTestCase):
         An alteration is refused in certain words, whether it is meant or only
         to be validated, and changes nothing.
         """
-        before, stored = self.quotas.limits, list(self.log.table("quotas").items())
+        before, stored = self.control.limits, list(self.log.table("quotas").items())
         meant = self.alter((entity, changes))
         validated = self.successResultOf(self.ask((entity, changes), validateOnly=True))
         for (refusal,) in (meant, validated):
@@ -167,7 +167,7 @@ class LimitsTestCase(LogTestCase):
             self.assertEqual(refusal.errorCode, 42)
             for word in words:
                 self.assertIn(word, str(refusal))
-        self.assertEqual((self.quotas.limits, list(self.log.table("quotas").items())), (before, stored))
+        self.assertEqual((self.control.limits, list(self.log.table("quotas").items())), (before, stored))
 
     def described(self, wanted: Mapping[str, str | None] | None = None, strict: bool = False) -> Any:
         """
@@ -195,10 +195,10 @@ class AlterTests(LimitsTestCase):
         """
         altered = self.ask((ALICE, {RATE: 1000.0}))
         self.assertNoResult(altered)
-        self.assertNotIn(ALICE, self.quotas.limits)
+        self.assertNotIn(ALICE, self.control.limits)
         self.clock.turn()
         self.assertEqual(self.successResultOf(altered), [None])
-        self.assertEqual(self.quotas.limits[ALICE], {RATE: 1000.0})
+        self.assertEqual(self.control.limits[ALICE], {RATE: 1000.0})
 
     def test_layers(self) -> None:
         """
@@ -206,11 +206,11 @@ class AlterTests(LimitsTestCase):
         which is in force again when the other is removed; others of the entity are left alone.
         """
         self.set(ANYBODY, **{RATE: 1000.0})
-        self.assertEqual(self.quotas.limits[ANYBODY], {RATE: 1000.0, PERCENTAGE: 50.0})
+        self.assertEqual(self.control.limits[ANYBODY], {RATE: 1000.0, PERCENTAGE: 50.0})
         self.set(ANYBODY, **{RATE: None})
-        self.assertEqual(self.quotas.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
+        self.assertEqual(self.control.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
         self.set(ANYBODY, **{RATE: None})
-        self.assertEqual(self.quotas.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
+        self.assertEqual(self.control.limits[ANYBODY], {RATE: 200.0, PERCENTAGE: 50.0})
 
     def test_removed(self) -> None:
         """
@@ -219,9 +219,9 @@ class AlterTests(LimitsTestCase):
         """
         self.set(ALICE, **{RATE: 1000.0, PERCENTAGE: 5.0})
         self.set(ALICE, **{RATE: None})
-        self.assertEqual(self.quotas.limits[ALICE], {PERCENTAGE: 5.0})
+        self.assertEqual(self.control.limits[ALICE], {PERCENTAGE: 5.0})
         self.set(ALICE, **{PERCENTAGE: None})
-        self.assertNotIn(ALICE, self.quotas.limits)
+        self.assertNotIn(ALICE, self.control.limits)
         self.assertEqual(list(self.log.table("quotas").items()), [])
 
     def test_removeNothing(self) -> None:
@@ -255,7 +255,7 @@ class AlterTests(LimitsTestCase):
             (QuotaEntity(ip=DEFAULT), CONNECTIONS),
         ):
             self.set(entity, **{name: 7.0})
-            self.assertEqual(self.quotas.limits[entity][name], 7.0)
+            self.assertEqual(self.control.limits[entity][name], 7.0)
 
     def test_addresses(self) -> None:
         """
@@ -264,7 +264,7 @@ class AlterTests(LimitsTestCase):
         """
         for given_, meant in (("2001:DB8:0::1", "2001:db8::1"), ("::FFFF:192.0.2.1", "192.0.2.1")):
             self.set(QuotaEntity(ip=given_), **{CONNECTIONS: 7.0})
-            self.assertEqual(self.quotas.limits[QuotaEntity(ip=meant)], {CONNECTIONS: 7.0})
+            self.assertEqual(self.control.limits[QuotaEntity(ip=meant)], {CONNECTIONS: 7.0})
 
     def test_refusedEntities(self) -> None:
         """
@@ -308,7 +308,7 @@ class AlterTests(LimitsTestCase):
         not be whole stays as it is.
         """
         self.set(ALICE, **{RATE: 6.9999999, PERCENTAGE: 0.5})
-        self.assertEqual(self.quotas.limits[ALICE], {RATE: 7.0, PERCENTAGE: 0.5})
+        self.assertEqual(self.control.limits[ALICE], {RATE: 7.0, PERCENTAGE: 0.5})
 
     def test_policyRefuses(self) -> None:
         """
@@ -330,14 +330,14 @@ class AlterTests(LimitsTestCase):
         self.assertIsInstance(refusal, LimitRefused)
         self.assertIn("a reason of its own", str(refusal))
         self.clock.turn()
-        self.assertEqual((self.quotas.limits[ALICE], list(self.log.table("quotas").items())), ({RATE: 6.0}, stored))
+        self.assertEqual((self.control.limits[ALICE], list(self.log.table("quotas").items())), ({RATE: 6.0}, stored))
 
     def test_policyFails(self) -> None:
         """
         A policy that raises what it should not is logged, and the alteration
         fails like a refused one.
         """
-        self.patch(self.policies[0], "configure", lambda entity, limits: any(limits.values()) and 1 // 0)
+        self.patch(self.policies[0], "configure", lambda entity, limits, now: any(limits.values()) and 1 // 0)
         (refusal,) = self.alter((ALICE, {RATE: 7.0}))
         self.assertIsInstance(refusal, LimitRefused)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -353,15 +353,15 @@ class AlterTests(LimitsTestCase):
         )
         self.assertIsInstance(refused, LimitRefused)
         self.assertEqual((accepted, other), (None, None))
-        self.assertNotIn(ALICE, self.quotas.limits)
-        self.assertEqual((self.quotas.limits[BOTH], self.quotas.limits[CLIENT]), ({RATE: 8.0}, {RATE: 9.0}))
+        self.assertNotIn(ALICE, self.control.limits)
+        self.assertEqual((self.control.limits[BOTH], self.control.limits[CLIENT]), ({RATE: 8.0}, {RATE: 9.0}))
 
     def test_restoredOnce(self) -> None:
         """
         Policies hear of what was there before them once for all the alterations of a request.
         """
         told: list[set[str]] = []
-        self.patch(self.quotas, "restore", lambda limitNames, established: told.append(set(limitNames)))
+        self.patch(self.control, "restore", lambda limitNames, established, now: told.append(set(limitNames)))
         self.alter((ALICE, {RATE: 7.0}), (BOTH, {PERCENTAGE: 8.0}), (CLIENT, {RATE: 100.0}))
         self.assertEqual(told, [{RATE, PERCENTAGE}])
 
@@ -372,9 +372,9 @@ class AlterTests(LimitsTestCase):
         pending = [self.ask((ALICE, {RATE: 7.0})), self.ask((ALICE, {PERCENTAGE: 5.0}), (ALICE, {RATE: 8.0}))]
         self.clock.turn()
         self.assertEqual([self.successResultOf(each) for each in pending], [[None], [None, None]])
-        self.assertEqual(self.quotas.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
+        self.assertEqual(self.control.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
         self.restart()
-        self.assertEqual(self.quotas.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
+        self.assertEqual(self.control.limits[ALICE], {RATE: 8.0, PERCENTAGE: 5.0})
 
     def test_validateOnly(self) -> None:
         """
@@ -384,7 +384,7 @@ class AlterTests(LimitsTestCase):
         self.assertEqual([verdict is None for verdict in verdicts], [True, False])
         self.clock.turn()
         self.assertEqual(list(self.log.table("quotas").items()), [])
-        self.assertNotIn(ALICE, self.quotas.limits)
+        self.assertNotIn(ALICE, self.control.limits)
 
     def test_bound(self) -> None:
         """
@@ -417,9 +417,9 @@ class AlterTests(LimitsTestCase):
         self.failCommits(None)
         self.assertIsInstance(refused, LimitRefused)
         self.assertIsInstance(lost, LogFailed)
-        self.assertNotIn(ALICE, self.quotas.limits)
+        self.assertNotIn(ALICE, self.control.limits)
         self.set(ALICE, **{RATE: 7.0})
-        self.assertEqual(self.quotas.limits[ALICE], {RATE: 7.0})
+        self.assertEqual(self.control.limits[ALICE], {RATE: 7.0})
 
     def test_lostInMidTurn(self) -> None:
         """
@@ -433,7 +433,7 @@ class AlterTests(LimitsTestCase):
         self.patch(table, "put", lambda key, value: put(key, value if next(puts) != 1 else bytes(2 << 20)))
         verdicts = self.alter(*[(QuotaEntity(user=f"user{number}"), {RATE: 7.0}) for number in range(3)])
         self.assertEqual([type(verdict) for verdict in verdicts], [LogFailed] * 3)
-        self.assertEqual((next(puts), self.quotas.limits), (3, self.static))
+        self.assertEqual((next(puts), self.control.limits), (3, self.static))
 
     def test_partlyLost(self) -> None:
         """
@@ -453,10 +453,10 @@ class AlterTests(LimitsTestCase):
         verdicts = self.alter((ALICE, {RATE: 7.0}), (BOTH, {RATE: 7.0}))
         self.failCommits(None)
         self.assertEqual([type(verdict) for verdict in verdicts], [LogFailed] * 2)
-        self.assertEqual(self.quotas.limits, {**self.static, ALICE: {RATE: 7.0}})
-        before = self.quotas.limits
+        self.assertEqual(self.control.limits, {**self.static, ALICE: {RATE: 7.0}})
+        before = self.control.limits
         self.restart()
-        self.assertEqual(self.quotas.limits, before)
+        self.assertEqual(self.control.limits, before)
 
     def test_closed(self) -> None:
         """
@@ -474,7 +474,7 @@ class AlterTests(LimitsTestCase):
         altered.addErrback(lambda failure: None)
         altered.cancel()
         self.clock.turn()
-        self.assertEqual(self.quotas.limits[ALICE], {RATE: 7.0})
+        self.assertEqual(self.control.limits[ALICE], {RATE: 7.0})
 
     def test_audit(self) -> None:
         """
@@ -522,13 +522,13 @@ class RestartTests(LimitsTestCase):
         for entity in (ALICE, BOTH, ANYBODY, QuotaEntity(user="Ålice \ud800", clientId='"')):
             self.set(entity, **{RATE: 1000.0})
         self.set(ADDRESS, **{CONNECTIONS: 5.0})
-        before = self.quotas.limits
+        before = self.control.limits
         with capturedLogs() as events:
             self.restart()
-        self.assertEqual(self.quotas.limits, before)
+        self.assertEqual(self.control.limits, before)
         self.assertEqual(self.warnings(events), [])
         self.set(ANYBODY, **{RATE: None})
-        self.assertEqual(self.quotas.limits[ANYBODY], self.static[ANYBODY])
+        self.assertEqual(self.control.limits[ANYBODY], self.static[ANYBODY])
 
     def test_policyGone(self) -> None:
         """
@@ -543,13 +543,13 @@ class RestartTests(LimitsTestCase):
         warnings = self.warnings(events)
         self.assertEqual(len(warnings), 2)
         self.assertIn("request_percentage of user 'alice' is stored and not in force", warnings[0] + warnings[1])
-        self.assertEqual(self.quotas.limits, {ALICE: {RATE: 1000.0}})
+        self.assertEqual(self.control.limits, {ALICE: {RATE: 1000.0}})
         self.assertEqual(self.described()[ALICE], {RATE: 1000.0, PERCENTAGE: 5.0})
         self.assertRefused(ALICE, {PERCENTAGE: 6.0}, PERCENTAGE)
         self.set(ALICE, **{RATE: 2000.0})
         self.set(BOTH, **{PERCENTAGE: None})
         self.restart()
-        self.assertEqual(self.quotas.limits, {ALICE: {RATE: 2000.0, PERCENTAGE: 5.0}})
+        self.assertEqual(self.control.limits, {ALICE: {RATE: 2000.0, PERCENTAGE: 5.0}})
 
     def test_policyRefuses(self) -> None:
         """
@@ -563,11 +563,11 @@ class RestartTests(LimitsTestCase):
             self.restart(users)
         (warning,) = self.warnings(events)
         self.assertIn("a reason of its own", warning)
-        self.assertEqual(self.quotas.limits, {ALICE: {PERCENTAGE: 5.0}})
+        self.assertEqual(self.control.limits, {ALICE: {PERCENTAGE: 5.0}})
         with capturedLogs() as events:
             self.restart(TablePolicy(LimitTable((RATE, PERCENTAGE), (EntityKind.CLIENT,))))
         self.assertEqual(len(self.warnings(events)), 2)
-        self.assertEqual(self.quotas.limits, {})
+        self.assertEqual(self.control.limits, {})
 
     def test_unreadable(self) -> None:
         """
@@ -583,12 +583,12 @@ class RestartTests(LimitsTestCase):
             with capturedLogs() as events:
                 self.restart()
             self.assertEqual(len(self.warnings(events)), 1)
-            self.assertEqual(len(self.quotas.limits.keys() - self.static.keys()), 1)
+            self.assertEqual(len(self.control.limits.keys() - self.static.keys()), 1)
             table = self.log.table("quotas")
         for entity in (ALICE, BOTH):
             self.set(entity, **{RATE: 8.0})
         self.restart()
-        self.assertEqual([self.quotas.limits[entity] for entity in (ALICE, BOTH)], [{RATE: 8.0}] * 2)
+        self.assertEqual([self.control.limits[entity] for entity in (ALICE, BOTH)], [{RATE: 8.0}] * 2)
 
     def test_stopped(self) -> None:
         """
@@ -596,7 +596,7 @@ class RestartTests(LimitsTestCase):
         """
         altered = self.ask((ALICE, {RATE: 7.0}))
         self.restart()
-        self.assertEqual((self.successResultOf(altered), self.quotas.limits[ALICE]), ([None], {RATE: 7.0}))
+        self.assertEqual((self.successResultOf(altered), self.control.limits[ALICE]), ([None], {RATE: 7.0}))
 
 
 class DescribeTests(LimitsTestCase):
@@ -624,7 +624,7 @@ class DescribeTests(LimitsTestCase):
         """
         The limits described are those in force, whichever layer they are from.
         """
-        self.assertEqual(self.described(), self.quotas.limits)
+        self.assertEqual(self.described(), self.control.limits)
         self.assertEqual(self.described()[ANYBODY], {RATE: 7.0, PERCENTAGE: 50.0})
 
     def test_everybody(self) -> None:
@@ -761,4 +761,4 @@ class ModelTests(SynchronousTestCase):
                 for entity in self.ENTITIES
                 if (limits := {**case.static.get(entity, {}), **committed.get(entity, {})})
             }
-            self.assertEqual(case.quotas.limits, expected)
+            self.assertEqual(case.control.limits, expected)

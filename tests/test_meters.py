@@ -19,11 +19,11 @@ class Used:
 
     untilSeconds: float
 
-    def isIdle(self, nowSeconds: float) -> bool:
+    def isIdle(self, now: float) -> bool:
         """
         Whether the time has come.
         """
-        return nowSeconds >= self.untilSeconds
+        return now >= self.untilSeconds
 
 
 class MeterTableTests(SynchronousTestCase):
@@ -36,13 +36,13 @@ class MeterTableTests(SynchronousTestCase):
         Make a table for three.
         """
         self.clock = Clock()
-        self.table: MeterTable[str, Used] = MeterTable(self.clock.seconds, 3)
+        self.table: MeterTable[str, Used] = MeterTable(3)
 
     def obtain(self, key: str, sharedKey: str | None = "all", seconds: float = 10.0) -> Used:
         """
         The meter of C{key}; a new one is idle after so many seconds.
         """
-        return self.table.obtain(key, lambda: Used(self.clock.seconds() + seconds), sharedKey)
+        return self.table.obtain(key, lambda now: Used(now + seconds), self.clock.seconds(), sharedKey)
 
     def test_oneForEach(self) -> None:
         """
@@ -82,7 +82,7 @@ class MeterTableTests(SynchronousTestCase):
         self.assertIs(self.obtain("f"), meter)
         self.assertEqual((len(self.table), self.table.overflows, self.table.find("g")), (6, 0, None))
         self.clock.advance(1.0)
-        self.table.sweep()
+        self.table.sweep(self.clock.seconds())
         self.table.discard("a")
         self.obtain("g")
         self.assertEqual((len(self.table), set(self.table.shared)), (4, {"all"}))
@@ -101,7 +101,7 @@ class MeterTableTests(SynchronousTestCase):
         self.obtain("e", "others", seconds=5.0)
         self.clock.advance(1.0)
         sweeps = self.table.sweeps
-        self.table.sweep()
+        self.table.sweep(self.clock.seconds())
         self.assertEqual((list(self.table.items()), set(self.table.shared)), ([("b", kept)], {"others"}))
         self.assertEqual(self.table.sweeps, sweeps + 1)
 
@@ -142,4 +142,4 @@ class MeterTableTests(SynchronousTestCase):
         """
         A table without room for anybody is a mistake.
         """
-        self.assertRaises(ValueError, MeterTable, self.clock.seconds, 0)
+        self.assertRaises(ValueError, MeterTable, 0)

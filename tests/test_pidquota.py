@@ -54,11 +54,11 @@ class ContractTests(QuotaPolicyContract, SynchronousTestCase):
     limit = 10.0
     isRefusing = True
 
-    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
         """
         See L{QuotaPolicyContract}, like the others.
         """
-        policy: IQuotaPolicy = ProducerIds(clock.seconds, isRefusing=self.isRefusing, isShadow=isShadow, key=KEY)
+        policy: IQuotaPolicy = ProducerIds(isRefusing=self.isRefusing, isShadow=isShadow, key=KEY)
         return policy
 
     def entity(self, client: int) -> QuotaEntity:
@@ -119,8 +119,8 @@ class ProducerIdsTestCase(SynchronousTestCase):
         """
         Make a policy with a limit for everybody.
         """
-        policy = ProducerIds(self.clock.seconds, WINDOW_SECONDS, key=KEY, **options)
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: rate})
+        policy = ProducerIds(WINDOW_SECONDS, key=KEY, **options)
+        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: rate}, self.clock.seconds())
         return policy
 
     def send(self, policy: ProducerIds, *identities: int, user: str = "alice", clientId: str = "") -> Decision:
@@ -130,10 +130,10 @@ class ProducerIdsTestCase(SynchronousTestCase):
         @return: the decision, or for whom is held back one with the delay.
         """
         request = produce(*identities, user=user, clientId=clientId)
-        decision = policy.decide(request)
+        decision = policy.decide(request, self.clock.seconds())
         if not decision.admitted:
             return decision
-        return Decision(delaySeconds=policy.record(request, USAGE))
+        return Decision(delaySeconds=policy.record(request, USAGE, self.clock.seconds()))
 
     def sendEach(self, policy: ProducerIds, identities: Sequence[int], user: str = "alice") -> int:
         """
@@ -147,10 +147,11 @@ class ProducerIdsTestCase(SynchronousTestCase):
         """
         What the families show, by name and user.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         policy.addSensors(registry, "ids")
         return {
-            name: {labels[0]: value for labels, value in family.read()} for name, family in registry.families.items()
+            name: {labels[0]: value for labels, value in family.read(self.clock.seconds())}
+            for name, family in registry.families.items()
         }
 
 
@@ -277,7 +278,10 @@ class RefusingTests(ProducerIdsTestCase):
             Request("InitProducerId", "alice", "", "192.0.2.1", 100, (5, 6)),
             Request("InitProducerId", "bob", "", "192.0.2.1", 100, (5, 6)),
         ):
-            self.assertEqual((policy.decide(request), policy.record(request, USAGE)), (ADMITTED, 0.0))
+            self.assertEqual(
+                (policy.decide(request, self.clock.seconds()), policy.record(request, USAGE, self.clock.seconds())),
+                (ADMITTED, 0.0),
+            )
         self.assertEqual(self.sensors(policy)["ids.tokens"], {"alice": 0.0})
 
     def test_deciding(self) -> None:
@@ -285,7 +289,9 @@ class RefusingTests(ProducerIdsTestCase):
         Deciding remembers no id and takes no token.
         """
         policy = self.build(1.0)
-        self.assertEqual([policy.decide(produce(identity)).admitted for identity in range(5)], [True] * 5)
+        self.assertEqual(
+            [policy.decide(produce(identity), self.clock.seconds()).admitted for identity in range(5)], [True] * 5
+        )
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     @given(
@@ -305,8 +311,8 @@ class RefusingTests(ProducerIdsTestCase):
         ever owed.
         """
         clock = Clock()
-        policy = ProducerIds(clock.seconds, WINDOW_SECONDS, key=KEY)
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: float(rate)})
+        policy = ProducerIds(WINDOW_SECONDS, key=KEY)
+        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: float(rate)}, self.clock.seconds())
         lastSeconds: dict[int, float] = {}
         arrivals: list[float] = []
         for pauseSeconds, identities in steps:
@@ -319,7 +325,7 @@ class RefusingTests(ProducerIdsTestCase):
                 lastSeconds.update(dict.fromkeys(ages, now))
                 # Between a window and a turn more, an id may be known or not.
                 arrivals += [now for age in ages.values() if age > 1.25 * WINDOW_SECONDS]
-            self.assertEqual(policy.record(produce(*identities), NOTHING), 0.0)
+            self.assertEqual(policy.record(produce(*identities), NOTHING, self.clock.seconds()), 0.0)
             self.assertLessEqual(sum(now - each <= WINDOW_SECONDS for each in arrivals), 2 * rate)
 
 
@@ -353,7 +359,7 @@ class ThrottlingTests(ProducerIdsTestCase):
         and who brought them is held back, refusing or not.
         """
         policy = self.build(10.0)
-        delays = [round(policy.record(produce(each), USAGE), 6) for each in range(12)]
+        delays = [round(policy.record(produce(each), USAGE, self.clock.seconds()), 6) for each in range(12)]
         self.assertEqual(delays, [0.0] * 10 + [360.0, 720.0])
         decision = self.send(policy, 100)
         self.assertEqual((round(decision.delaySeconds, 6), decision.reason), (
@@ -373,11 +379,11 @@ class ShadowTests(ProducerIdsTestCase):
         policy, earnest = self.build(10.0, isShadow=True), self.build(10.0)
         for number in range(200):
             request = produce(number % 40)
-            decision = policy.decide(request)
-            self.assertEqual(decision, earnest.decide(request))
-            self.assertEqual(policy.record(request, USAGE), 0.0)
+            decision = policy.decide(request, self.clock.seconds())
+            self.assertEqual(decision, earnest.decide(request, self.clock.seconds()))
+            self.assertEqual(policy.record(request, USAGE, self.clock.seconds()), 0.0)
             if decision.admitted:
-                earnest.record(request, USAGE)
+                earnest.record(request, USAGE, self.clock.seconds())
             self.clock.advance(60.0)
 
     def test_throttling(self) -> None:
@@ -409,8 +415,8 @@ class LimitTests(ProducerIdsTestCase):
         Kafka knows is none.
         """
         policy = self.build(10.0)
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3.0})
-        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED})
+        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3.0}, self.clock.seconds())
+        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
         self.assertEqual([self.sendEach(policy, range(50), user=user) for user in ("alice", "bob", "carol")],
                          [3, 50, 10])  # fmt: skip
         self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"alice", "carol"})
@@ -420,11 +426,11 @@ class LimitTests(ProducerIdsTestCase):
         Where nobody has a limit there is nothing to ask, and nothing is
         remembered of anybody.
         """
-        policy = ProducerIds(self.clock.seconds)
-        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED})
+        policy = ProducerIds()
+        policy.configure(QuotaEntity(user="bob"), {PRODUCER_IDS_RATE: UNLIMITED}, self.clock.seconds())
         self.assertFalse(policy.isLimiting)
         self.assertEqual(self.sendEach(policy, range(50)), 50)
-        policy.restore("alice", range(50))
+        policy.restore("alice", range(50), self.clock.seconds())
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     def test_change(self) -> None:
@@ -433,11 +439,11 @@ class LimitTests(ProducerIdsTestCase):
         """
         policy = self.build(10.0)
         self.sendEach(policy, range(10))
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3600.0})
+        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: 3600.0}, self.clock.seconds())
         self.assertEqual(self.sendEach(policy, [*range(10), 100]), 10)
         self.clock.advance(5.0)
         self.assertEqual(self.sendEach(policy, range(100, 120)), 5)
-        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: None})
+        policy.configure(QuotaEntity(user="alice"), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
         self.clock.advance(360.0)
         self.assertEqual(self.sendEach(policy, range(100, 120)), 5 + 1)
 
@@ -447,7 +453,7 @@ class LimitTests(ProducerIdsTestCase):
         """
         policy = self.build(10.0)
         self.sendEach(policy, range(20))
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None})
+        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
         self.assertEqual((policy.isLimiting, self.sendEach(policy, range(20, 40))), (False, 20))
 
@@ -459,10 +465,14 @@ class LimitTests(ProducerIdsTestCase):
         entity = QuotaEntity(user=DEFAULT)
         for isRefusing, delaySeconds in ((True, 360.0), (False, 0.0)):
             policy = self.build(10.0, isRefusing=isRefusing)
-            self.assertEqual(policy.explain(produce()), [QuotaStatus(PRODUCER_IDS_RATE, 10.0, entity, 0.0, 0.0)])
+            self.assertEqual(
+                policy.explain(produce(), self.clock.seconds()),
+                [QuotaStatus(PRODUCER_IDS_RATE, 10.0, entity, 0.0, 0.0)],
+            )
             self.sendEach(policy, range(10))
             self.assertEqual(
-                policy.explain(produce()), [QuotaStatus(PRODUCER_IDS_RATE, 10.0, entity, 10.0, delaySeconds)]
+                policy.explain(produce(), self.clock.seconds()),
+                [QuotaStatus(PRODUCER_IDS_RATE, 10.0, entity, 10.0, delaySeconds)],
             )
 
 
@@ -476,7 +486,7 @@ class RestoringTests(ProducerIdsTestCase):
         Restored ids are known and have taken no token, however many they are.
         """
         policy = self.build(10.0)
-        policy.restore("alice", range(-1, 1000))
+        policy.restore("alice", range(-1, 1000), self.clock.seconds())
         self.assertEqual(self.sendEach(policy, range(1000)), 1000)
         self.assertEqual(self.sendEach(policy, range(1000, 1100)), 10)
         self.assertEqual(self.sendEach(policy, range(20), user="bob"), 10)
@@ -486,7 +496,7 @@ class RestoringTests(ProducerIdsTestCase):
         They are forgotten unless they come within a window.
         """
         policy = self.build(10.0)
-        policy.restore("alice", range(1000))
+        policy.restore("alice", range(1000), self.clock.seconds())
         self.clock.advance(WINDOW_SECONDS)
         self.assertEqual(self.sendEach(policy, range(500)), 500)
         self.clock.advance(WINDOW_SECONDS)
@@ -506,11 +516,11 @@ class MemoryTests(ProducerIdsTestCase):
         policy = self.build(10.0)
         self.sendEach(policy, range(20))
         self.clock.advance(WINDOW_SECONDS)
-        policy.sweep()
+        policy.sweep(self.clock.seconds())
         self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"alice"})
         self.assertEqual(self.sendEach(policy, [3], user="bob"), 1)
         self.clock.advance(1.25 * WINDOW_SECONDS)
-        policy.sweep()
+        policy.sweep(self.clock.seconds())
         self.assertEqual((policy.memory.usedBytes, self.sensors(policy)["ids.tokens"]), (0, {}))
 
     def test_cleanup(self) -> None:
@@ -518,11 +528,11 @@ class MemoryTests(ProducerIdsTestCase):
         Sweeping more often than agreed does nothing.
         """
         policy = self.build(10.0, cleanupSeconds=100_000.0)
-        policy.sweep()
+        policy.sweep(self.clock.seconds())
         self.sendEach(policy, [1])
         for expected in ({"alice"}, set[str]()):
             self.clock.advance(50_000.0)
-            policy.sweep()
+            policy.sweep(self.clock.seconds())
             self.assertEqual(set(self.sensors(policy)["ids.tokens"]), expected)
 
     def test_flood(self) -> None:
@@ -534,7 +544,7 @@ class MemoryTests(ProducerIdsTestCase):
         policy = self.build(10.0, isRefusing=False, maxBytes=LEAST_MAX_BYTES)
         self.sendEach(policy, range(5), user="bob")
         for identity in range(60_000):
-            policy.record(produce(identity), USAGE)
+            policy.record(produce(identity), USAGE, self.clock.seconds())
         self.assertLessEqual(policy.memory.usedBytes, LEAST_MAX_BYTES)
         self.assertGreater(policy.memory.droppedLayers, 0)
         self.assertEqual(self.sendEach(policy, range(5), user="bob"), 5)
@@ -555,14 +565,14 @@ class MemoryTests(ProducerIdsTestCase):
         share tokens, until there is room.
         """
         policy = self.build(10.0, mostMeters=2)
-        policy.configure(QuotaEntity(user="carol"), {PRODUCER_IDS_RATE: 10.0})
+        policy.configure(QuotaEntity(user="carol"), {PRODUCER_IDS_RATE: 10.0}, self.clock.seconds())
         admitted = [self.sendEach(policy, range(6), user=user) for user in ("alice", "bob", "carol")]
         self.assertEqual(admitted, [6, 6, 6])
         self.assertEqual(self.sendEach(policy, range(6), user="dave"), 6)
         self.assertEqual(self.sendEach(policy, range(10, 16), user="erin"), 4)
         sensors = self.sensors(policy)
         self.assertEqual(set(sensors["ids.tokens"]), {"alice", "bob", "carol", "<overflow>"})
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None})
+        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: None}, self.clock.seconds())
         self.assertEqual(set(self.sensors(policy)["ids.tokens"]), {"carol"})
 
     def test_sensors(self) -> None:
@@ -583,7 +593,7 @@ class MemoryTests(ProducerIdsTestCase):
         self.assertFalse(self.send(policy, *range(10_000, 10_459)).admitted)
         throttled = self.sensors(policy)["ids.throttle-time"]["alice"]
         self.assertEqual(round(throttled), 36_000)
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         policy.addSensors(registry, "ids")
         self.assertEqual(registry["ids.memory-bytes"], sensors["ids.filter-bytes"])
         self.assertEqual([registry[f"ids.{name}"] for name in ("meters", "overflows", "dropped-layers")], [1, 0, 0])

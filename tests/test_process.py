@@ -67,7 +67,7 @@ class ProcessUsageTests(SynchronousTestCase):
         """
         All of it is published.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(lambda: 0.0)
         self.usage.addSensors(registry)
         self.assertEqual(
             list(registry),

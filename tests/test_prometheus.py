@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheus import LEFT_OUT, MOST_LABEL_CHARACTERS, MOST_ROWS, ROWS_PER_TURN, exposition
 from admission.metrics.prometheusnames import KAFKA_NAMINGS, NAMINGS, Naming, namingOf
 from admission.metrics.registry import SensorRegistry
-from admission.quotas import Quotas
 from admission.quotas.meters import Buckets, Windows
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.connectionrate import ConnectionRate
@@ -36,7 +35,7 @@ class ExpositionTestCase(SynchronousTestCase):
         """
         No sensors yet.
         """
-        self.registry = SensorRegistry()
+        self.registry = SensorRegistry(lambda: 0.0)
 
     def samples(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         """
@@ -69,7 +68,7 @@ class ExpositionTests(ExpositionTestCase):
         """
         A gauge has the name that the table gives it, beside Kafka's.
         """
-        self.registry.addGauge("MemoryPoolUsed", lambda: 7)
+        self.registry.addGauge("MemoryPoolUsed", lambda now: 7)
         samples = self.samples()
         self.assertEqual(samples["admission_pool_used_bytes"], {(): 7.0})
         self.assertEqual(samples["kafka_network_socketserver_memorypoolused"], {(): 7.0})
@@ -79,7 +78,7 @@ class ExpositionTests(ExpositionTestCase):
         """
         Every metric says what it is.
         """
-        self.registry.addGauge("RunningRequests", lambda: 7)
+        self.registry.addGauge("RunningRequests", lambda now: 7)
         self.assertIn(
             "# HELP admission_requests_running Requests that are being worked on.\n", "".join(exposition(self.registry))
         )
@@ -88,8 +87,8 @@ class ExpositionTests(ExpositionTestCase):
         """
         A counter's name ends with C{_total}; so does that of a gauge that only grows.
         """
-        self.registry.addCounter("RequestsRead", lambda: 3)
-        self.registry.addGauge("ProcessCpuSeconds", lambda: 1.5)
+        self.registry.addCounter("RequestsRead", lambda now: 3)
+        self.registry.addGauge("ProcessCpuSeconds", lambda now: 1.5)
         samples, kinds = self.samples(), self.kinds()
         for name, value in (("admission_requests_total", 3.0), ("process_cpu_seconds_total", 1.5)):
             self.assertEqual((samples[name], kinds[name]), ({(): value}, "counter"))
@@ -119,7 +118,7 @@ class ExpositionTests(ExpositionTestCase):
         self.registry.addFamily(
             "client-bytes.Produce.throttle-time",
             ("user", "client-id"),
-            lambda: [(("alice", "app"), 1500.0), (("", "idle"), math.nan)],
+            lambda now: [(("alice", "app"), 1500.0), (("", "idle"), math.nan)],
         )
         labels = {"policy": "client-bytes", "resource": "Produce", "user": "alice", "client_id": "app"}
         samples = self.samples()
@@ -133,9 +132,9 @@ class ExpositionTests(ExpositionTestCase):
         """
         for resource in ("Produce", "Fetch"):
             self.registry.addFamily(
-                f"client-bytes.{resource}.utilization", ("user", "client-id"), lambda: [(("", "app"), 0.5)]
+                f"client-bytes.{resource}.utilization", ("user", "client-id"), lambda now: [(("", "app"), 0.5)]
             )
-            self.registry.addGauge(f"Other{resource}", lambda: 1)
+            self.registry.addGauge(f"Other{resource}", lambda now: 1)
         self.assertEqual(len(self.samples()["admission_quota_used_ratio"]), 2)
         self.assertEqual(self.kinds()["admission_quota_used_ratio"], "gauge")
 
@@ -143,10 +142,10 @@ class ExpositionTests(ExpositionTestCase):
         """
         Whatever sensors other people's policies have, there is a name for it, and what it says stays readable.
         """
-        self.registry.addGauge("acme.GPUTemp-2", lambda: 40)
-        self.registry.addGauge("acme.gpu-temp.2", lambda: 41)
-        self.registry.addCounter("acme-gpu-temp-2", lambda: 42)
-        self.registry.addGauge("\u00fc", lambda: 43)
+        self.registry.addGauge("acme.GPUTemp-2", lambda now: 40)
+        self.registry.addGauge("acme.gpu-temp.2", lambda now: 41)
+        self.registry.addCounter("acme-gpu-temp-2", lambda now: 42)
+        self.registry.addGauge("\u00fc", lambda now: 43)
         samples = self.samples()
         self.assertEqual(samples["admission_acme_gpu_temp_2"], {(): 40.0})
         self.assertEqual(samples["admission_acme_gpu_temp_2_counter_total"], {(): 42.0})
@@ -157,7 +156,7 @@ class ExpositionTests(ExpositionTestCase):
         Clients may call themselves anything.
         """
         name = 'a"b\\c\nd\u00fc'
-        self.registry.addFamily("GroupLag", ("group",), lambda: [((name,), 1.0)])
+        self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0)])
         self.assertEqual(self.samples()["admission_group_lag_records"], {(("group", name),): 1.0})
 
     def test_nothing(self) -> None:
@@ -174,7 +173,7 @@ class BoundsTests(ExpositionTestCase):
 
     COUNT = 3 * ROWS_PER_TURN
 
-    def clients(self) -> Iterator[tuple[tuple[str, str], float]]:
+    def clients(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
         """
         Many clients, in no particular order.
         """
@@ -221,7 +220,7 @@ class BoundsTests(ExpositionTestCase):
         Long names are cut off; those that become equal by that are told once.
         """
         names = ["a" * 30_000 + each for each in "bcd"]
-        self.registry.addFamily("GroupLag", ("group",), lambda: [((name,), 1.0) for name in names])
+        self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0) for name in names])
         self.assertEqual(
             self.samples()["admission_group_lag_records"], {(("group", "a" * MOST_LABEL_CHARACTERS),): 1.0}
         )
@@ -255,19 +254,18 @@ class NamesTests(ExpositionTestCase):
         """
         What the policies that come with us measure of each client has a name with a unit.
         """
-        clock = Clock()
-        clientBytes = ClientBytes(Windows(11, 1.0), clock.seconds)
+        clientBytes = ClientBytes(Windows(11, 1.0))
         policies = [
             ("client-bytes", clientBytes),
-            ("client-bytes-#2", ClientBytes(Buckets(1.0), clock.seconds)),
-            ("connections", ConnectionRate(1.0, clock.seconds)),
-            ("producer-ids", ProducerIds(clock.seconds, 60.0)),
+            ("client-bytes-#2", ClientBytes(Buckets(1.0))),
+            ("connections", ConnectionRate(1.0)),
+            ("producer-ids", ProducerIds(60.0)),
         ]
-        quotas = Quotas(policies, clock, 20.0)
-        quotas.addSensors(self.registry)
-        quotas.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1000.0})
+        control = AdmissionControl(policies, 20.0)
+        control.addSensors(self.registry)
+        control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1000.0}, 0.0)
         request = Request("Produce", "bob", "app", "192.0.2.1", 20_000)
-        quotas.record(request, Usage(requestBytes=20_000))
+        control.charge(request, Usage(requestBytes=20_000), 0.0)
         samples = self.samples()
         client = {"client_id": "app", "user": "", "resource": "Produce"}
         for name, policy, value in (

@@ -55,20 +55,20 @@ class MeteredTestCase(SynchronousTestCase):
         """
         self.clock = Clock()
         self.limits = LimitTable([RATE])
-        self.metered = MeteredLimit(self.limits, RATE, Buckets(1.0), self.clock.seconds, 10)
+        self.metered = MeteredLimit(self.limits, RATE, Buckets(1.0), 10)
 
     def configure(self, entity: QuotaEntity, value: float | None = 100.0) -> None:
         """
         Set or remove a limit.
         """
         self.limits.configure(entity, {RATE: value})
-        self.metered.refresh(entity)
+        self.metered.refresh(entity, self.clock.seconds())
 
     def owed(self, *requests: Request) -> list[float]:
         """
         How long each of these has to wait.
         """
-        return [self.metered.delaySeconds(request) for request in requests]
+        return [self.metered.delaySeconds(request, self.clock.seconds()) for request in requests]
 
 
 class SharingTests(MeteredTestCase):
@@ -84,9 +84,9 @@ class SharingTests(MeteredTestCase):
         for spender in keys:
             self.setUp()
             self.configure(entity)
-            self.metered.spend(by(*spender), 200)
+            self.metered.spend(by(*spender), 200, self.clock.seconds())
             for other in keys:
-                delaySeconds = self.metered.delaySeconds(by(*other))
+                delaySeconds = self.metered.delaySeconds(by(*other), self.clock.seconds())
                 isShared = keys[spender] is not None and keys[other] == keys[spender]
                 self.assertEqual(delaySeconds, 1.0 if isShared else 0.0, (entity, spender, other))
                 if keys[spender] is not None and keys[other] is not None:
@@ -119,18 +119,28 @@ class SharingTests(MeteredTestCase):
         Each address has a meter of its own, whoever comes from there.
         """
         limits = LimitTable([RATE], ADDRESS_KINDS)
-        metered = MeteredAddressLimit(limits, RATE, Buckets(1.0), self.clock.seconds, 10)
-        self.assertEqual(metered.spend(at("192.0.2.1"), 200), 0.0)
+        metered = MeteredAddressLimit(limits, RATE, Buckets(1.0), 10)
+        self.assertEqual(metered.spend(at("192.0.2.1"), 200, self.clock.seconds()), 0.0)
         limits.configure(QuotaEntity(ip=DEFAULT), {RATE: 100.0})
-        metered.refresh(QuotaEntity(ip=DEFAULT))
-        self.assertEqual(metered.spend(at("192.0.2.1"), 200), 1.0)
-        self.assertEqual([metered.delaySeconds(at(ip)) for ip in ("192.0.2.1", "192.0.2.2")], [1.0, 0.0])
-        self.assertEqual(metered.spend(at("192.0.2.2"), 0), 0.0)
-        self.assertEqual((metered.budget(at("192.0.2.1")), metered.budget(at("192.0.2.2"))), (0, 100))
+        metered.refresh(QuotaEntity(ip=DEFAULT), self.clock.seconds())
+        self.assertEqual(metered.spend(at("192.0.2.1"), 200, self.clock.seconds()), 1.0)
+        self.assertEqual(
+            [metered.delaySeconds(at(ip), self.clock.seconds()) for ip in ("192.0.2.1", "192.0.2.2")], [1.0, 0.0]
+        )
+        self.assertEqual(metered.spend(at("192.0.2.2"), 0, self.clock.seconds()), 0.0)
+        self.assertEqual(
+            (
+                metered.budget(at("192.0.2.1"), self.clock.seconds()),
+                metered.budget(at("192.0.2.2"), self.clock.seconds()),
+            ),
+            (0, 100),
+        )
         self.assertNotEqual(metered.keyOf(at("192.0.2.1")), metered.keyOf(at("192.0.2.2")))
         limits.configure(QuotaEntity(ip="192.0.2.1"), {RATE: 200.0})
-        metered.refresh(QuotaEntity(ip="192.0.2.1"))
-        self.assertEqual([metered.delaySeconds(at(ip)) for ip in ("192.0.2.1", "192.0.2.2")], [0.5, 0.0])
+        metered.refresh(QuotaEntity(ip="192.0.2.1"), self.clock.seconds())
+        self.assertEqual(
+            [metered.delaySeconds(at(ip), self.clock.seconds()) for ip in ("192.0.2.1", "192.0.2.2")], [0.5, 0.0]
+        )
 
     @given(spending=st.lists(st.tuples(st.sampled_from(["b", "c"]), st.integers(1, 500), st.floats(0, 2))))
     def test_nobodyElseMoves(self, spending: list[tuple[str, int, float]]) -> None:
@@ -139,13 +149,17 @@ class SharingTests(MeteredTestCase):
         """
         self.setUp()
         self.configure(DEFAULT_CLIENT)
-        alone = MeteredLimit(self.limits, RATE, Buckets(1.0), self.clock.seconds, 10)
+        alone = MeteredLimit(self.limits, RATE, Buckets(1.0), 10)
         for clientId, amount, pauseSeconds in spending:
             self.clock.advance(pauseSeconds)
-            self.metered.spend(by("alice", clientId), amount)
+            self.metered.spend(by("alice", clientId), amount, self.clock.seconds())
             request = by("alice", "a")
-            self.assertEqual(self.metered.spend(request, 30), alone.spend(request, 30))
-            self.assertEqual(self.metered.status(request), alone.status(request))
+            self.assertEqual(
+                self.metered.spend(request, 30, self.clock.seconds()), alone.spend(request, 30, self.clock.seconds())
+            )
+            self.assertEqual(
+                self.metered.status(request, self.clock.seconds()), alone.status(request, self.clock.seconds())
+            )
 
 
 class ChangingTests(MeteredTestCase):
@@ -158,7 +172,7 @@ class ChangingTests(MeteredTestCase):
         A new bound holds at once, and what was taken stays counted.
         """
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", "app"), 300)
+        self.metered.spend(by("alice", "app"), 300, self.clock.seconds())
         self.assertEqual(self.owed(by("alice", "app")), [2.0])
         self.configure(DEFAULT_CLIENT, 50.0)
         self.assertEqual(self.owed(by("alice", "app")), [4.0])
@@ -172,7 +186,7 @@ class ChangingTests(MeteredTestCase):
         or loses it again, still owes what it took: its meter is the same.
         """
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", "app"), 300)
+        self.metered.spend(by("alice", "app"), 300, self.clock.seconds())
         self.configure(APP, 200.0)
         self.assertEqual(self.owed(by("alice", "app")), [1.0])
         self.configure(APP, None)
@@ -184,7 +198,7 @@ class ChangingTests(MeteredTestCase):
         what was counted before is still there when that goes.
         """
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", "app"), 300)
+        self.metered.spend(by("alice", "app"), 300, self.clock.seconds())
         self.configure(ALICE)
         self.assertEqual(self.owed(by("alice", "app"), by("bob", "app")), [0.0, 2.0])
         self.configure(ALICE, None)
@@ -195,10 +209,12 @@ class ChangingTests(MeteredTestCase):
         Who has no limit any more is free at once, and nothing is remembered.
         """
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", "app"), 300)
+        self.metered.spend(by("alice", "app"), 300, self.clock.seconds())
         self.configure(DEFAULT_CLIENT, None)
-        self.assertEqual((self.metered.spend(by("alice", "app"), 300), len(self.metered)), (0.0, 0))
-        self.assertIs(self.metered.budget(by("alice", "app")), None)
+        self.assertEqual(
+            (self.metered.spend(by("alice", "app"), 300, self.clock.seconds()), len(self.metered)), (0.0, 0)
+        )
+        self.assertIs(self.metered.budget(by("alice", "app"), self.clock.seconds()), None)
         self.configure(DEFAULT_CLIENT)
         self.assertEqual(self.owed(by("alice", "app")), [0.0])
 
@@ -210,7 +226,7 @@ class ChangingTests(MeteredTestCase):
         entities = [ALICE_APP, ALICE_DEFAULT, DEFAULT_APP, DEFAULT_DEFAULT]
         for value, entity in enumerate(entities, 1):
             self.configure(entity, 100.0 * value)
-        self.metered.spend(by("alice", "app"), 2100)
+        self.metered.spend(by("alice", "app"), 2100, self.clock.seconds())
         delays = []
         for entity in (None, *entities):
             if entity is not None:
@@ -221,7 +237,7 @@ class ChangingTests(MeteredTestCase):
         self.configure(DEFAULT_USER)
         self.configure(ALICE, 200.0)
         for name in ("alice", "bob"):
-            self.metered.spend(by(name, "app"), 1000)
+            self.metered.spend(by(name, "app"), 1000, self.clock.seconds())
         self.configure(DEFAULT_USER, 50.0)
         self.assertEqual(self.owed(by("alice", "app"), by("bob", "app")), [4.0, 18.0])
         self.configure(ALICE, None)
@@ -232,9 +248,9 @@ class ChangingTests(MeteredTestCase):
         Who has been seen to have no limit has one as soon as it is set.
         """
         self.configure(APP)
-        self.assertEqual(self.metered.spend(by("alice", "other"), 200), 0.0)
+        self.assertEqual(self.metered.spend(by("alice", "other"), 200, self.clock.seconds()), 0.0)
         self.configure(DEFAULT_CLIENT)
-        self.assertEqual(self.metered.spend(by("alice", "other"), 200), 1.0)
+        self.assertEqual(self.metered.spend(by("alice", "other"), 200, self.clock.seconds()), 1.0)
 
 
 class AskingTests(MeteredTestCase):
@@ -248,12 +264,12 @@ class AskingTests(MeteredTestCase):
         the limit, and nothing for who is.
         """
         request = by("alice", "app")
-        self.assertIs(self.metered.budget(request), None)
+        self.assertIs(self.metered.budget(request, self.clock.seconds()), None)
         self.configure(DEFAULT_CLIENT)
-        budgets = [self.metered.budget(request)]
+        budgets = [self.metered.budget(request, self.clock.seconds())]
         for amount in (30, 69.5, 0.5, 1):
-            self.metered.spend(request, amount)
-            budgets.append(self.metered.budget(request))
+            self.metered.spend(request, amount, self.clock.seconds())
+            budgets.append(self.metered.budget(request, self.clock.seconds()))
         self.assertEqual(budgets, [100, 70, 1, 1, 0])
 
     def test_nothingSpent(self) -> None:
@@ -262,20 +278,20 @@ class AskingTests(MeteredTestCase):
         """
         self.configure(DEFAULT_CLIENT)
         request = by("alice", "app")
-        self.metered.spend(request, 0)
-        self.metered.budget(request)
-        self.metered.delaySeconds(request)
-        self.assertEqual((self.metered.status(request).used, len(self.metered)), (0.0, 0))  # type: ignore[union-attr]
+        self.metered.spend(request, 0, self.clock.seconds())
+        self.metered.budget(request, self.clock.seconds())
+        self.metered.delaySeconds(request, self.clock.seconds())
+        self.assertEqual((self.metered.status(request, self.clock.seconds()).used, len(self.metered)), (0.0, 0))  # type: ignore[union-attr]
 
     def test_status(self) -> None:
         """
         The status tells the limit, for whom it was set, and how it stands.
         """
         request = by("alice", "app")
-        self.assertIs(self.metered.status(request), None)
+        self.assertIs(self.metered.status(request, self.clock.seconds()), None)
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(request, 150)
-        status = self.metered.status(request)
+        self.metered.spend(request, 150, self.clock.seconds())
+        status = self.metered.status(request, self.clock.seconds())
         assert status is not None
         self.assertEqual(
             (status.limitName, status.limit, status.entity, status.used, status.delaySeconds, status.utilization),
@@ -295,11 +311,12 @@ class CardinalityTests(MeteredTestCase):
         """
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
-            self.assertEqual(self.metered.spend(by("alice", str(number)), 60), 0.0)
-        self.assertEqual([self.metered.spend(by("alice", f"new-{number}"), 60) for number in range(3)],
-                         [0.0, 0.2, 0.8])  # fmt: skip
+            self.assertEqual(self.metered.spend(by("alice", str(number)), 60, self.clock.seconds()), 0.0)
+        now = self.clock.seconds()
+        delays = [self.metered.spend(by("alice", f"new-{number}"), 60, now) for number in range(3)]
+        self.assertEqual(delays, [0.0, 0.2, 0.8])
         self.assertEqual(self.owed(by("alice", "new-9"), by("alice", "3")), [0.8, 0.0])
-        self.assertEqual(self.metered.budget(by("alice", "new-9")), 0)
+        self.assertEqual(self.metered.budget(by("alice", "new-9"), self.clock.seconds()), 0)
 
     def test_namedHaveTheirOwn(self) -> None:
         """
@@ -309,8 +326,8 @@ class CardinalityTests(MeteredTestCase):
         for number in range(5):
             self.configure(QuotaEntity(clientId=f"named-{number}"), 50.0)
         for number in range(100):
-            self.metered.spend(by("alice", str(number)), 60)
-        delays = [self.metered.spend(by("alice", f"named-{number}"), 60) for number in range(5)]
+            self.metered.spend(by("alice", str(number)), 60, self.clock.seconds())
+        delays = [self.metered.spend(by("alice", f"named-{number}"), 60, self.clock.seconds()) for number in range(5)]
         self.assertEqual(delays, [0.2] * 5)
         self.assertEqual(len(self.metered), 10 + 1 + 5)
 
@@ -322,9 +339,9 @@ class CardinalityTests(MeteredTestCase):
         self.configure(DEFAULT_CLIENT)
         self.configure(ALICE_DEFAULT, 50.0)
         for number in range(10):
-            self.metered.spend(by("bob", str(number)), 10)
-        self.assertEqual(self.metered.spend(by("bob", "x"), 200), 1.0)
-        self.assertEqual(self.metered.spend(by("alice", "x"), 200), 3.0)
+            self.metered.spend(by("bob", str(number)), 10, self.clock.seconds())
+        self.assertEqual(self.metered.spend(by("bob", "x"), 200, self.clock.seconds()), 1.0)
+        self.assertEqual(self.metered.spend(by("alice", "x"), 200, self.clock.seconds()), 3.0)
         self.configure(ALICE_DEFAULT, 150.0)
         self.assertEqual(self.owed(by("alice", "y"), by("bob", "y")), [1.0, 1.0])
         self.configure(ALICE_DEFAULT, None)
@@ -336,14 +353,14 @@ class CardinalityTests(MeteredTestCase):
         """
         self.configure(DEFAULT_CLIENT)
         for number in range(10):
-            self.metered.spend(by("alice", str(number)), 60)
+            self.metered.spend(by("alice", str(number)), 60, self.clock.seconds())
         shared = by("alice", "new")
-        self.metered.spend(shared, 150)
+        self.metered.spend(shared, 150, self.clock.seconds())
         self.clock.advance(0.6)
         for number in range(11):
-            self.metered.spend(by("alice", f"{number} more"), 10)
+            self.metered.spend(by("alice", f"{number} more"), 10, self.clock.seconds())
         self.assertEqual(self.owed(shared), [0.0])
-        self.assertEqual(self.metered.spend(shared, 150), 0.5)
+        self.assertEqual(self.metered.spend(shared, 150, self.clock.seconds()), 0.5)
         self.assertEqual(self.owed(by("alice", "newer")), [0.0])
 
     def test_sweep(self) -> None:
@@ -351,19 +368,21 @@ class CardinalityTests(MeteredTestCase):
         Sweeping drops who is idle, and whoever comes back is counted anew.
         """
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", "a"), 50)
-        self.metered.spend(by("alice", "b"), 200)
+        self.metered.spend(by("alice", "a"), 50, self.clock.seconds())
+        self.metered.spend(by("alice", "b"), 200, self.clock.seconds())
         self.clock.advance(1.0)
-        self.metered.sweep()
+        self.metered.sweep(self.clock.seconds())
         self.assertEqual((len(self.metered), self.owed(by("alice", "b"))), (1, [0.0]))
-        self.assertEqual([self.metered.spend(by("alice", "a"), 150) for _ in range(2)], [0.5, 2.0])
+        self.assertEqual(
+            [self.metered.spend(by("alice", "a"), 150, self.clock.seconds()) for _ in range(2)], [0.5, 2.0]
+        )
 
     def test_aMillionClients(self) -> None:
         """
         However many client ids come by, there are no more meters than agreed,
         and no more memory is taken for the last than for the first.
         """
-        self.metered = MeteredLimit(self.limits, RATE, Buckets(1.0), self.clock.seconds, 1000)
+        self.metered = MeteredLimit(self.limits, RATE, Buckets(1.0), 1000)
         self.configure(DEFAULT_CLIENT)
         self.configure(QuotaEntity("alice"))
         tracemalloc.start()
@@ -372,7 +391,7 @@ class CardinalityTests(MeteredTestCase):
             for first in range(0, 12_000, 4000):
                 for number in range(first, first + 4000):
                     for user in ("alice", "bob"):
-                        self.metered.spend(by(user, f"client-{number}"), 10)
+                        self.metered.spend(by(user, f"client-{number}"), 10, self.clock.seconds())
                 sizes.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
@@ -380,7 +399,7 @@ class CardinalityTests(MeteredTestCase):
         self.assertLess(max(sizes), 1_500_000)
         self.assertLess(sizes[2] - sizes[0], 200_000)
         for number in range(100_000):
-            self.metered.spend(by("bob", str(number)), 10)
+            self.metered.spend(by("bob", str(number)), 10, self.clock.seconds())
         self.assertEqual(len(self.metered), 1002)
 
     @settings(max_examples=30, deadline=None)
@@ -395,7 +414,7 @@ class CardinalityTests(MeteredTestCase):
         total = 0
         for client, amount, pauseSeconds in steps:
             self.clock.advance(pauseSeconds)
-            delaySeconds = self.metered.spend(by("alice", str(client)), amount)
+            delaySeconds = self.metered.spend(by("alice", str(client)), amount, self.clock.seconds())
             total += amount
             self.assertLessEqual(delaySeconds, max(total / 100 - 1.0, 0.0) + 1e-9)
             self.assertLessEqual(len(self.metered), 11)
@@ -410,20 +429,20 @@ class SensorTests(MeteredTestCase):
         """
         The values of a family by their labels.
         """
-        return {tuple(labels): value for labels, value in registry.families[name].read()}
+        return {tuple(labels): value for labels, value in registry.families[name].read(self.clock.seconds())}
 
     def test_families(self) -> None:
         """
         Every meter shows under whom it is for, with what does not matter left
         empty, and those who share under a word of their own.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.metered.addSensors(registry, "client-bytes.Produce", "byte-rate")
         self.configure(DEFAULT_CLIENT)
         self.configure(ALICE)
-        self.metered.spend(by("alice", "app"), 150)
+        self.metered.spend(by("alice", "app"), 150, self.clock.seconds())
         for number in range(11):
-            self.metered.spend(by("bob", str(number)), 100 + number)
+            self.metered.spend(by("bob", str(number)), 100 + number, self.clock.seconds())
         tokens = self.read(registry, "client-bytes.Produce.tokens")
         self.assertEqual(len(tokens), 12)
         self.assertEqual((tokens["alice", ""], tokens["", "0"], tokens["", OVERFLOW]), (-50.0, 0.0, -10.0))
@@ -438,11 +457,11 @@ class SensorTests(MeteredTestCase):
         The throttle time is the mean of the last minute's delays, in
         milliseconds, and none once that has passed.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.metered.addSensors(registry, "x", "byte-rate")
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", "app"), 200)
-        self.metered.spend(by("alice", "app"), 200)
+        self.metered.spend(by("alice", "app"), 200, self.clock.seconds())
+        self.metered.spend(by("alice", "app"), 200, self.clock.seconds())
         self.assertEqual(self.read(registry, "x.throttle-time"), {("", "app"): 2000.0})
         self.clock.advance(60.0)
         self.assertEqual(str(self.read(registry, "x.throttle-time")["", "app"]), "nan")
@@ -452,28 +471,28 @@ class SensorTests(MeteredTestCase):
         A client that calls itself by the word for those who share does not
         show beside them, and no labels come twice.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.metered.addSensors(registry, "x", "byte-rate")
         self.configure(DEFAULT_CLIENT)
-        self.metered.spend(by("alice", OVERFLOW), 70)
+        self.metered.spend(by("alice", OVERFLOW), 70, self.clock.seconds())
         for number in range(10):
-            self.metered.spend(by("alice", str(number)), 20)
-        labels = [tuple(labels) for labels, _ in registry.families["x.tokens"].read()]
+            self.metered.spend(by("alice", str(number)), 20, self.clock.seconds())
+        labels = [tuple(labels) for labels, _ in registry.families["x.tokens"].read(self.clock.seconds())]
         self.assertEqual((len(labels), len(set(labels))), (10, 10))
-        self.metered.spend(by("alice", "more"), 30)
+        self.metered.spend(by("alice", "more"), 30, self.clock.seconds())
         self.assertEqual(self.read(registry, "x.tokens")["", OVERFLOW], 50.0)
 
     def test_addresses(self) -> None:
         """
         Addresses have one label.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         limits = LimitTable([RATE], ADDRESS_KINDS)
-        metered = MeteredAddressLimit(limits, RATE, Buckets(1.0), self.clock.seconds, 1)
+        metered = MeteredAddressLimit(limits, RATE, Buckets(1.0), 1)
         limits.configure(QuotaEntity(ip=DEFAULT), {RATE: 100.0})
-        metered.refresh(QuotaEntity(ip=DEFAULT))
+        metered.refresh(QuotaEntity(ip=DEFAULT), self.clock.seconds())
         metered.addSensors(registry, "x", "rate")
         for number in (1, 2):
-            metered.spend(at(f"192.0.2.{number}"), 10)
+            metered.spend(at(f"192.0.2.{number}"), 10, self.clock.seconds())
         self.assertEqual(self.read(registry, "x.tokens"), {("192.0.2.1",): 90.0, (OVERFLOW,): 90.0})
         self.assertEqual(registry.families["x.tokens"].labelNames, ("ip",))

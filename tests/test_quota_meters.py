@@ -32,12 +32,12 @@ def obey(meter: LimitMeter, steps: Sequence[tuple[float, float]], startSeconds: 
     Take one amount after the other, each after a pause and whatever the meter
     has asked to wait.
     """
-    nowSeconds = startSeconds
+    now = startSeconds
     taken = []
     for pauseSeconds, amount in steps:
-        nowSeconds += pauseSeconds
-        taken.append((nowSeconds, amount))
-        nowSeconds += meter.spend(amount, nowSeconds)
+        now += pauseSeconds
+        taken.append((now, amount))
+        now += meter.spend(amount, now)
     return taken
 
 
@@ -94,6 +94,20 @@ class WindowMeterTests(SynchronousTestCase):
         meter = self.build(1000.0)
         meter.spend(10_000, 0.0)
         self.assertAlmostEqual(meter.spend(2_600, 0.5), (1200.0 - 1000.0) / 1000.0 * 10.5)
+
+    def test_microsecondBack(self) -> None:
+        """
+        Those who round the time may be a microsecond behind those who do not:
+        for the windows that is the same moment, also at a first record.
+        """
+        meter = self.build(1000.0)
+        for now in (100.0, 100.5, 250.0):
+            meter.spend(11_000.0, now)
+            earlier, present = meter.measure(now - 1e-6), meter.measure(now)
+            self.assertEqual(earlier[0], present[0])
+            self.assertAlmostEqual(earlier[1], present[1], places=5)
+            self.assertAlmostEqual(meter.spend(0.0, now - 1e-6), meter.delaySeconds(now), places=5)
+            self.assertFalse(meter.isIdle(now - 1e-6))
 
     def test_hugeDelays(self) -> None:
         """
@@ -217,10 +231,10 @@ class WindowMeterTests(SynchronousTestCase):
         never held back.
         """
         meter = self.build(1000.0)
-        nowSeconds = 0.0
+        now = 0.0
         for pause, share in zip(pauses, shares, strict=False):
-            nowSeconds += pause
-            self.assertEqual(meter.spend(share * pause * 1000.0 * 10 / 11, nowSeconds), 0.0)
+            now += pause
+            self.assertEqual(meter.spend(share * pause * 1000.0 * 10 / 11, now), 0.0)
 
 
 class BucketMeterTests(SynchronousTestCase):
@@ -305,10 +319,10 @@ class BucketMeterTests(SynchronousTestCase):
         the burst at once, is never held back.
         """
         meter = self.build(1000.0)
-        nowSeconds = 0.0
+        now = 0.0
         for pause, share in steps:
-            nowSeconds += pause
-            self.assertEqual(meter.spend(share * min(pause, 1.0) * 1000.0, nowSeconds), 0.0)
+            now += pause
+            self.assertEqual(meter.spend(share * min(pause, 1.0) * 1000.0, now), 0.0)
 
     def test_exactOverTenSeconds(self) -> None:
         """
@@ -328,10 +342,10 @@ class BucketMeterTests(SynchronousTestCase):
             }.items():
                 meter, readySeconds, spent, taken = self.build(limit), 0.0, 0, []
                 for number in range(int(60 / requestSeconds) + 10):
-                    nowSeconds = max(arrival(number) * requestSeconds, readySeconds)
-                    taken.append((nowSeconds, amount))
-                    readySeconds = nowSeconds + meter.spend(amount, nowSeconds)
-                    if not spent and readySeconds > nowSeconds:
+                    now = max(arrival(number) * requestSeconds, readySeconds)
+                    taken.append((now, amount))
+                    readySeconds = now + meter.spend(amount, now)
+                    if not spent and readySeconds > now:
                         spent = len(taken)
                 sizes = list(self.sizesOfTenSeconds(taken[spent:]))
                 self.assertTrue(sizes)

@@ -67,7 +67,7 @@ class MemoryExporter:
         """
         One.
         """
-        registry.addGauge(f"{name}.kept", lambda: len(self.events))
+        registry.addGauge(f"{name}.kept", lambda now: len(self.events))
 
     def stop(self) -> Deferred[None]:
         """
@@ -118,7 +118,7 @@ class RecorderTests(SynchronousTestCase):
         """
         self.clock = Clock()
         self.clock.advance(50.0)
-        self.registry = SensorRegistry()
+        self.registry = SensorRegistry(self.clock.seconds)
         self.exporter = MemoryExporter()
         self.recorder = self.start(self.exporter)
 
@@ -216,7 +216,7 @@ class RecorderTests(SynchronousTestCase):
         All events and samples of a process are numbered together, so that one
         that is missing can be noticed.
         """
-        self.registry.addGauge("Used", lambda: 1.0)
+        self.registry.addGauge("Used", lambda now: 1.0)
         self.recorder.connectionOpened("tcp", "::1")
         self.recorder.sample()
         self.recorder.requestAnswered(KafkaRequestEvent(1, 50.0))
@@ -227,14 +227,14 @@ class RecorderTests(SynchronousTestCase):
         """
         Sensors of all kinds are read at the interval, each as what it is.
         """
-        self.registry.addGauge("Used", lambda: 7.5)
-        self.registry.addCounter("Served", lambda: 3)
+        self.registry.addGauge("Used", lambda now: 7.5)
+        self.registry.addCounter("Served", lambda now: 3)
         histogram = Histogram([1.0])
         histogram.record(0.5)
         histogram.record(2.0)
         self.registry.addHistogram("Waits", histogram)
-        self.registry.addFamily("Rate", ("user", "client"), lambda: [(("me", "a"), 2.0)])
-        self.registry.addFamily("Drops", ("kind",), lambda: [(("b",), 4.0)], isCounter=True)
+        self.registry.addFamily("Rate", ("user", "client"), lambda now: [(("me", "a"), 2.0)])
+        self.registry.addFamily("Drops", ("kind",), lambda now: [(("b",), 4.0)], isCounter=True)
         self.clock.advance(9.9)
         self.assertEqual(self.exporter.samples, [])
         self.clock.advance(0.1)
@@ -261,15 +261,17 @@ class RecorderTests(SynchronousTestCase):
         share, all together no more than is taken at a time, and what is left
         out shows.
         """
-        self.registry.addGauge("Used", lambda: 1.0)
-        self.registry.addFamily("Rate", ("client",), lambda: (((str(each),), 1.0) for each in range(MOST_OF_FAMILY)))
+        self.registry.addGauge("Used", lambda now: 1.0)
+        self.registry.addFamily(
+            "Rate", ("client",), lambda now: (((str(each),), 1.0) for each in range(MOST_OF_FAMILY))
+        )
         self.recorder.sample()
         self.assertEqual((len(self.exporter.samples[0]), self.recorder.shortenedSamples), (1 + MOST_OF_FAMILY, 0))
-        self.registry.addFamily("Big", ("client",), lambda: (((str(each),), 1.0) for each in range(10**9)))
+        self.registry.addFamily("Big", ("client",), lambda now: (((str(each),), 1.0) for each in range(10**9)))
         self.recorder.sample()
         self.assertEqual((len(self.exporter.samples[1]), self.recorder.shortenedSamples), (1 + 2 * MOST_OF_FAMILY, 1))
         for number in range(MOST_SAMPLES):
-            self.registry.addGauge(f"Used {number}", lambda: 1.0)
+            self.registry.addGauge(f"Used {number}", lambda now: 1.0)
         self.recorder.sample()
         self.assertEqual((len(self.exporter.samples[2]), self.recorder.shortenedSamples), (MOST_SAMPLES, 2))
 
@@ -279,7 +281,7 @@ class RecorderTests(SynchronousTestCase):
         """
         isBroken = True
 
-        def read() -> float:
+        def read(now: float) -> float:
             if isBroken:
                 raise RuntimeError("broken")
             return 1.0
@@ -299,13 +301,16 @@ class RecorderTests(SynchronousTestCase):
         """
         other = MemoryExporter()
         recorder = self.start(BrokenExporter(), other)
-        recorder.addSensors(registry := SensorRegistry())
+        recorder.addSensors(registry := SensorRegistry(self.clock.seconds))
         for _ in range(5):
             recorder.connectionOpened("tcp", "::1")
         recorder.sample()
         self.assertEqual((len(other.events), len(other.samples)), (5, 1))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertEqual(dict(registry.families["ExportFailures"].read()), {("exporter 0",): 6, ("exporter 1",): 0})
+        self.assertEqual(
+            dict(registry.families["ExportFailures"].read(self.clock.seconds())),
+            {("exporter 0",): 6, ("exporter 1",): 0},
+        )
         self.clock.advance(60.0)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
@@ -328,7 +333,7 @@ class RecorderTests(SynchronousTestCase):
         At the end sensors are read once more; nothing is sampled after that,
         and it is over when the exporters are done.
         """
-        self.registry.addGauge("Used", lambda: 1.0)
+        self.registry.addGauge("Used", lambda now: 1.0)
         stopped = self.recorder.stop()
         self.assertEqual(len(self.exporter.samples), 1)
         self.assertFalse(self.recorder.isRecording)
@@ -347,6 +352,8 @@ class RecorderTests(SynchronousTestCase):
         self.exporter.droppedEvents = 4
         self.recorder.addSensors(self.registry)
         self.recorder.connectionOpened("tcp", "::1")
-        self.assertEqual(dict(self.registry.families["ExportDroppedEvents"].read()), {("exporter 0",): 4})
+        self.assertEqual(
+            dict(self.registry.families["ExportDroppedEvents"].read(self.clock.seconds())), {("exporter 0",): 4}
+        )
         self.assertEqual(self.registry["exporter 0.kept"], 1)
         self.assertEqual(self.registry["ExportShortenedSamples"], 0)

@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from admission.broker.broker import ANONYMOUS
 from admission.broker.kafkarequest import groupOf
@@ -33,6 +34,7 @@ from admission.broker.session import BEHIND, LOGIN_FAILED, KafkaConnection
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import FAILED, HUNG_UP
+from admission.control import AdmissionControl, Charge
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -41,6 +43,9 @@ from admission.interfaces import (
     PARKED,
     Decision,
     ILease,
+    IQuotaPolicy,
+    IRequestLifecycle,
+    Outcome,
     QuotaEntity,
     Request,
     Usage,
@@ -61,7 +66,6 @@ from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.recorder import EventRecorder
 from admission.metrics.registry import SensorRegistry
 from admission.metrics.tables import TABLES
-from admission.quotas import Charge, Quotas
 from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
 from admission.testing.transports import FakeTLSTransport
 from admission.wire.batches import HEADER_BYTES
@@ -87,29 +91,50 @@ WORK_SECONDS = 0.25
 """How long appending takes where a test says that it takes time."""
 
 
+@implementer(IRequestLifecycle)
 @define(eq=False)
 class Strict(ScriptedPolicy):
     """
     Calls the test whenever it is asked or told.
 
     @ivar called: what to call.
+    @ivar underWay: the requests that have begun and not ended.
+    @ivar outcomes: how those ended that have.
     """
 
     called: Callable[[], object] = field(default=lambda: None)
+    countsParked: bool = True
+    underWay: list[Request] = field(factory=list)
+    outcomes: list[tuple[str, Outcome]] = field(factory=list)
 
-    def decide(self, request: Request) -> Decision:
+    def begun(self, request: Request, now: float) -> None:
+        """
+        Keep it.
+        """
+        self.called()
+        self.underWay.append(request)
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        """
+        Keep how it ended.
+        """
+        self.called()
+        self.underWay.remove(request)
+        self.outcomes.append((request.kind, outcome))
+
+    def decide(self, request: Request, now: float) -> Decision:
         """
         Answer as it was told to.
         """
         self.called()
         return self.decision
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Keep it.
         """
         self.called()
-        return super().record(request, usage)
+        return super().record(request, usage, now)
 
 
 class CallingExporter(MemoryExporter):
@@ -145,7 +170,7 @@ class RecordedTestCase(BrokerTestCase):
         """
         super().setUp()
         self.exporter = CallingExporter()
-        self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry())
+        self.recorder = EventRecorder([("memory", self.exporter)], self.clock, SensorRegistry(self.clock.seconds))
         self.recorder.start(Origin("0", "boot"), lambda function, *args: succeed(function(*args)))
         self.addCleanup(self._stopRecording)
         self.factory = AdmittedFactory(
@@ -156,6 +181,7 @@ class RecordedTestCase(BrokerTestCase):
             ConnectionLimits(),
         )
         self.factory.observers = (BrokerRecording(self.recorder),)
+        self.enforce()
         self.policy = Strict()
         self.taken: list[ILease] = []
 
@@ -172,10 +198,16 @@ class RecordedTestCase(BrokerTestCase):
 
     def limit(self) -> None:
         """
-        Put the policy in force, beside one that is on trial and holds everybody back.
+        Put the policy in force, beside a shadow that throttles everybody.
         """
         trial = ScriptedPolicy(isShadow=True, delays={"Produce": 9.0, "Fetch": 9.0})
-        self.broker.quotas = Quotas([("trial", trial), ("strict", self.policy)], self.clock, 20.0)
+        self.enforce(("trial", trial), ("strict", self.policy))
+
+    def enforce(self, *policies: tuple[str, IQuotaPolicy]) -> None:
+        """
+        Put policies in force, and have requests observed.
+        """
+        self.broker.control = self.factory.control = AdmissionControl(policies, 20.0, isObserved=True)
 
     def requests(self) -> list[KafkaRequestEvent]:
         """
@@ -847,6 +879,93 @@ class AbandonedTests(RecordedTestCase):
         self.assertEqual(event.reason, self.connections()[-1].reason)
 
 
+class LifecycleTests(RecordedTestCase):
+    """
+    Policies that follow requests are told of each twice.
+    """
+
+    def test_answered(self) -> None:
+        """
+        Requests of every kind that has answers begin and end; connections do not.
+        """
+        events = self.topic()
+        self.takeTime()
+        self.limit()
+        client = self.connect()
+        client.produce("events", batchOf(b"a"))
+        client.fetch(events, 0)
+        client.ask("Metadata", 9, topics=[{"name": "events"}])
+        self.assertEqual(self.policy.underWay, [])
+        self.assertEqual([kind for kind, _ in self.policy.outcomes], ["Produce", "Fetch", "Metadata"])
+        self.assertEqual([outcome.isAnswered for _, outcome in self.policy.outcomes], [True] * 3)
+        self.assertEqual(self.policy.outcomes[0][1].serviceSeconds, WORK_SECONDS)
+
+    def test_refused(self) -> None:
+        """
+        One that any policy refuses does not begin, nor does what is refused because of that.
+        """
+        self.topic()
+        self.limit()
+        client = self.connect()
+        batches = [batchOf(b"a", producerId=7, producerEpoch=0, baseSequence=number) for number in range(2)]
+        self.policy.decision = Decision(False, 0.0, "no")
+        client.produce("events", batches[0])
+        self.policy.decision = ADMITTED
+        client.produce("events", batches[1])
+        self.assertEqual((self.policy.underWay, self.policy.outcomes), ([], []))
+
+    def test_parked(self) -> None:
+        """
+        A request that is parked is under way or over, as the policy has it; how long it was parked is told.
+        """
+        events = self.topic()
+        for countsParked, underWay, outcome in ((True, 1, Outcome(True, 0.0, 3.0)), (False, 0, Outcome())):
+            self.limit()
+            self.policy.countsParked = countsParked
+            self.policy.outcomes.clear()
+            client = self.connect()
+            client.send("Fetch", 12, **fetchFields(events, events.partitions[0].highWatermark, maxWaitMs=60_000))
+            self.clock.advance(3.0)
+            self.assertEqual(len(self.policy.underWay), underWay)
+            self.store(events.partitions[0], b"a")
+            self.assertEqual((self.policy.underWay, self.policy.outcomes), ([], [("Fetch", outcome)]))
+
+    def test_abandoned(self) -> None:
+        """
+        Requests end when their client leaves, or the work on them fails.
+        """
+        events = self.topic()
+        self.limit()
+        client = self.connect()
+        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
+        client.disconnect()
+        self.assertEqual(self.policy.outcomes, [("Fetch", Outcome(False, 0.0, 0.0))])
+
+        def fail(*arguments: Any) -> None:
+            raise ZeroDivisionError
+
+        self.log.append = fail  # type: ignore[method-assign,assignment]
+        failing = self.connect()
+        failing.sendBytes(self.produceBytes(failing))
+        self.assertEqual(self.policy.outcomes[1:], [("Produce", Outcome(False, 0.0, 0.0))])
+        self.assertEqual((self.policy.underWay, len(self.flushLoggedErrors(ZeroDivisionError))), ([], 1))
+
+    def test_limitGone(self) -> None:
+        """
+        A request that has begun ends although the policy limits nobody any more.
+        """
+        events = self.topic()
+        self.limit()
+        client = self.connect()
+        client.send("Fetch", 12, **fetchFields(events, 0, maxWaitMs=60_000))
+        self.policy.limitNames = ()
+        self.policy.isLimiting = False
+        self.broker.control.configure(QuotaEntity(user="alice"), {}, 0.0)
+        self.assertFalse(self.policy in [member.policy for member in self.broker.control._limiting])
+        client.disconnect()
+        self.assertEqual((self.policy.underWay, len(self.policy.outcomes)), ([], 1))
+
+
 class SyncTests(RecordedTestCase):
     """
     Requests that wait for the disk.
@@ -1086,8 +1205,8 @@ class KnownProducerTests(RecordedTestCase):
         What counts is what was known before the request.
         """
         self.topic()
-        policy = ProducerIds(self.clock.seconds, isRefusing=False)
-        self.broker.quotas = Quotas([("strict", self.policy), ("producer-ids", policy)], self.clock, 20.0)
+        policy = ProducerIds(isRefusing=False)
+        self.enforce(("strict", self.policy), ("producer-ids", policy))
         client = self.connect()
 
         def send(**producer: int) -> int:
@@ -1096,7 +1215,7 @@ class KnownProducerTests(RecordedTestCase):
 
         producer = {"producerId": 7, "producerEpoch": 0}
         self.assertEqual(send(**producer, baseSequence=0), UNKNOWN)
-        self.broker.quotas.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 100.0})
+        self.broker.control.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 100.0}, self.clock.seconds())
         self.assertEqual(send(**producer, baseSequence=1), False)
         self.assertEqual(send(**producer, baseSequence=2), True)
         self.assertEqual(send(producerId=8, producerEpoch=0, baseSequence=0), False)
@@ -1106,16 +1225,16 @@ class KnownProducerTests(RecordedTestCase):
         """
         The policy says nothing of what it does not look at, and asking changes nothing.
         """
-        policy = ProducerIds(self.clock.seconds)
-        policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0})
+        policy = ProducerIds()
+        policy.configure(QuotaEntity(user="alice"), {"producer_ids_rate": 1.0}, self.clock.seconds())
 
         def ask(principal: str = "alice", kind: str = "Produce", identities: tuple[int, ...] = (5,)) -> bool | None:
-            return policy.isKnown(Request(kind, principal, "", "192.0.2.1", 10, identities))
+            return policy.isKnown(Request(kind, principal, "", "192.0.2.1", 10, identities), self.clock.seconds())
 
         for answer in (ask("bob"), ask(kind="Fetch"), ask(identities=()), ask(identities=(-1,))):
             self.assertIs(answer, None)
         self.assertEqual([ask(), ask()], [False, False])
-        policy.restore("alice", [5])
+        policy.restore("alice", [5], self.clock.seconds())
         self.assertIs(ask(), True)
         self.assertIs(ask(identities=(6, 5)), False)
 
@@ -1125,22 +1244,22 @@ class KnownProducerTests(RecordedTestCase):
         """
 
         class Broken(ProducerIds):
-            def isKnown(self, request: Request) -> bool | None:
+            def isKnown(self, request: Request, now: float) -> bool | None:
                 raise ZeroDivisionError
 
-        policies = [Broken(self.clock.seconds), ProducerIds(self.clock.seconds)]
+        policies = [Broken(), ProducerIds()]
         for policy in policies:
-            policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 9.0})
+            policy.configure(QuotaEntity(user=DEFAULT), {"producer_ids_rate": 9.0}, self.clock.seconds())
         request = Request("Produce", "alice", "", "192.0.2.1", 10, (5,))
-        quotas = Quotas([("a", ScriptedPolicy()), ("b", policies[0]), ("c", policies[1])], self.clock, 20.0)
-        self.assertIs(quotas.isKnown(request), False)
+        quotas = AdmissionControl([("a", ScriptedPolicy()), ("b", policies[0]), ("c", policies[1])], 20.0)
+        self.assertIs(quotas.isKnown(request, self.clock.seconds()), False)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertIs(Quotas([("a", ScriptedPolicy())], self.clock, 20.0).isKnown(request), None)
+        self.assertIs(AdmissionControl([("a", ScriptedPolicy())], 20.0).isKnown(request, self.clock.seconds()), None)
 
 
 class QuotasTests(RecordedTestCase):
     """
-    What the recording needs to know of L{Quotas}.
+    What the recording needs to know of L{AdmissionControl}.
     """
 
     def test_strictest(self) -> None:
@@ -1148,7 +1267,7 @@ class QuotasTests(RecordedTestCase):
         Of policies that ask for the same delay, one with a say is named.
         """
         self.limit()
-        quotas = self.broker.quotas
+        quotas = self.broker.control
         self.assertEqual(quotas.policyNames, ("trial", "strict"))
         self.assertEqual(quotas.strictest(Charge(2.0, (2.0, 2.0))), "strict")
         self.assertIs(quotas.strictest(Charge(0.0, (2.0, 0.0))), None)
@@ -1158,9 +1277,9 @@ class QuotasTests(RecordedTestCase):
         Whoever asks is told of each entity whose limits have changed, of what they are now, and of who wanted that.
         """
         told: list[Any] = []
-        self.broker.quotas = quotas = Quotas([("producer-ids", ProducerIds(self.clock.seconds))], self.clock, 20.0)
+        self.enforce(("producer-ids", ProducerIds()))
         limits = self.broker.limits
-        limits._quotas = quotas
+        limits._control = self.broker.control
         limits._static = {QuotaEntity(user="bob"): {"producer_ids_rate": 9.0}}
         limits.onEnforced = lambda *each: told.append(each)
         client = self.connect()
@@ -1341,14 +1460,19 @@ class ExactlyOnceTests(RecordedTestCase):
         losesAt=st.frozensets(st.integers(1, 20), max_size=2),
         delaySeconds=st.sampled_from([0.0, 1.0]),
         decision=st.sampled_from([ADMITTED, ADMITTED, ADMITTED, Decision(False, 0.5, "no")]),
+        countsParked=st.booleans(),
     )
-    def check(self, actions: list[str], losesAt: frozenset[int], delaySeconds: float, decision: Decision) -> None:
+    def check(
+        self, actions: list[str], losesAt: frozenset[int], delaySeconds: float, decision: Decision, countsParked: bool
+    ) -> None:
         """
         Do things with one connection and then hang up; it is lost earlier, wherever the broker is then, after
         C{losesAt} calls of something.
         """
         self.exporter.events.clear()
         self.policy.recorded.clear()
+        self.policy.outcomes.clear()
+        self.policy.countsParked = countsParked
         self.calls, self.losesAt, self.client = 0, frozenset(), None
         self.policy.delays = {"Produce": delaySeconds, "Fetch": delaySeconds}
         self.policy.decision = ADMITTED
@@ -1393,6 +1517,7 @@ class ExactlyOnceTests(RecordedTestCase):
                 self.assertGreaterEqual(seconds, 0.0)
             if event.decision == REJECT:
                 self.assertIsNot(event.reason, None)
+        self.assertEqual(self.policy.underWay, [])
         asked = [request.kind for request, usage in self.policy.recorded if request.kind != CONNECTION]
         told = [event.kind for event in requests if not isnan(event.decidedSeconds) and event.isCounted != UNKNOWN]
         self.assertEqual(Counter(told), Counter(asked))

@@ -4,8 +4,12 @@ L{admission.metrics.registry}.
 
 from __future__ import annotations
 
-from twisted.trial.unittest import SynchronousTestCase
+from itertools import count
 
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from admission.interfaces import ISensorRegistry
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 
@@ -19,41 +23,43 @@ class SensorRegistryTests(SynchronousTestCase):
         """
         A gauge tells what its function returns at that moment.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(lambda: 0.0)
         values = [1.5]
-        registry.addGauge("Level", lambda: values[0])
+        registry.addGauge("Level", lambda now: values[0])
         self.assertEqual(registry["Level"], 1.5)
         values[0] = 2.5
         self.assertEqual(registry["Level"], 2.5)
 
     def test_counter(self) -> None:
         """
-        A counter shows zero before it first counts, and then the sum.
+        A counter is read from where it is kept.
         """
-        registry = SensorRegistry()
-        registry.addCounter("Refusals")
-        self.assertEqual(registry["Refusals"], 0)
-        registry.count("Refusals")
-        registry.count("Refusals", 4)
-        self.assertEqual(registry["Refusals"], 5)
-
-    def test_counterKeptElsewhere(self) -> None:
-        """
-        A counter may be read from where it is kept, and is then not counted
-        here.
-        """
-        registry = SensorRegistry()
+        registry = SensorRegistry(lambda: 0.0)
         counts = [3]
-        registry.addCounter("Expirations", lambda: counts[0])
+        registry.addCounter("Expirations", lambda now: counts[0])
         counts[0] = 4
         self.assertEqual((registry["Expirations"], list(registry)), (4, [("Expirations", 4)]))
-        self.assertRaises(KeyError, registry.count, "Expirations")
+
+    def test_time(self) -> None:
+        """
+        Whatever is read is told what time it is, and all that is read together
+        the same; families are told by whoever reads them.
+        """
+        registry = SensorRegistry(count(5.0).__next__)
+        verifyObject(ISensorRegistry, registry)
+        registry.addGauge("Level", lambda now: now)
+        registry.addGauge("Depth", lambda now: -now)
+        registry.addCounter("Ticks", int)
+        registry.addFamily("Rate", ("client",), lambda now: [(("a",), now)])
+        self.assertEqual(dict(registry), {"Level": 5.0, "Depth": -5.0, "Ticks": 5})
+        self.assertEqual((registry["Level"], registry["Ticks"]), (6.0, 7))
+        self.assertEqual(list(registry.families["Rate"].read(registry.seconds())), [(("a",), 8.0)])
 
     def test_histogram(self) -> None:
         """
         Histograms are found by name, apart from what has a single value.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(lambda: 0.0)
         histogram = Histogram()
         registry.addHistogram("WaitSeconds", histogram)
         self.assertEqual(dict(registry.histograms), {"WaitSeconds": histogram})
@@ -65,14 +71,14 @@ class SensorRegistryTests(SynchronousTestCase):
         A family yields what there is at that moment, with labels, and is found
         by name, apart from what has a single value.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(lambda: 0.0)
         rates = {"a": 1.0}
-        registry.addFamily("Rate", ["client"], lambda: [((client,), rate) for client, rate in rates.items()])
-        registry.addFamily("Refusals", ("client", "user"), list, isCounter=True)
+        registry.addFamily("Rate", ["client"], lambda now: [((client,), rate) for client, rate in rates.items()])
+        registry.addFamily("Refusals", ("client", "user"), lambda now: [], isCounter=True)
         rates["b"] = 2.0
         family = registry.families["Rate"]
         self.assertEqual((family.labelNames, family.isCounter), (("client",), False))
-        self.assertEqual(list(family.read()), [(("a",), 1.0), (("b",), 2.0)])
+        self.assertEqual(list(family.read(0.0)), [(("a",), 1.0), (("b",), 2.0)])
         self.assertEqual([(name, each.isCounter) for name, each in registry.families.items()],
                          [("Rate", False), ("Refusals", True)])  # fmt: skip
         self.assertEqual(list(registry), [])
@@ -81,32 +87,31 @@ class SensorRegistryTests(SynchronousTestCase):
         """
         Iterating yields gauges and then counters, each in the order they came.
         """
-        registry = SensorRegistry()
-        registry.addCounter("c")
-        registry.addGauge("b", lambda: 2)
-        registry.addGauge("a", lambda: 1)
+        registry = SensorRegistry(lambda: 0.0)
+        registry.addCounter("c", lambda now: 0)
+        registry.addGauge("b", lambda now: 2)
+        registry.addGauge("a", lambda now: 1)
         self.assertEqual(list(registry), [("b", 2), ("a", 1), ("c", 0)])
 
     def test_namesAreUnique(self) -> None:
         """
         A name that is taken, by any kind, is refused, naming it.
         """
-        registry = SensorRegistry()
-        registry.addGauge("Level", lambda: 1)
-        registry.addCounter("Refusals")
+        registry = SensorRegistry(lambda: 0.0)
+        registry.addGauge("Level", lambda now: 1)
+        registry.addCounter("Refusals", lambda now: 0)
         registry.addHistogram("WaitSeconds", Histogram())
-        registry.addFamily("Rate", ("client",), list)
+        registry.addFamily("Rate", ("client",), lambda now: [])
         for name in ("Level", "Refusals", "WaitSeconds", "Rate"):
-            self.assertIn(name, str(self.assertRaises(ValueError, registry.addGauge, name, lambda: 2)))
-            self.assertRaises(ValueError, registry.addCounter, name)
+            self.assertIn(name, str(self.assertRaises(ValueError, registry.addGauge, name, lambda now: 2)))
+            self.assertRaises(ValueError, registry.addCounter, name, lambda now: 0)
             self.assertRaises(ValueError, registry.addHistogram, name, Histogram())
-            self.assertRaises(ValueError, registry.addFamily, name, (), list)
+            self.assertRaises(ValueError, registry.addFamily, name, (), lambda now: [])
         self.assertEqual(list(registry), [("Level", 1), ("Refusals", 0)])
 
     def test_unknownNames(self) -> None:
         """
-        Neither reading nor counting invents a sensor.
+        Reading invents no sensor.
         """
-        registry = SensorRegistry()
-        self.assertRaises(KeyError, registry.count, "Refusals")
+        registry = SensorRegistry(lambda: 0.0)
         self.assertRaises(KeyError, registry.__getitem__, "Refusals")

@@ -9,8 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
@@ -23,7 +22,6 @@ from admission.interfaces import (
     QuotaEntity,
 )
 from admission.offline.replay.candidates import Candidate, resolveCandidate, resolveCandidates
-from admission.offline.replay.clock import VirtualClock
 from admission.plugins import PolicyError, PolicyFactory, implementationOf
 from admission.testing.cuedquota import CuedQuota
 
@@ -95,7 +93,7 @@ class ResolveTests(SynchronousTestCase):
         """
         Pools can be candidates as well.
         """
-        pool = resolveCandidate("small=bounded:32MiB", IMemoryPoolFactory).build(VirtualClock())
+        pool = resolveCandidate("small=bounded:32MiB", IMemoryPoolFactory).build(Clock())
         self.assertEqual(pool.sizeBytes, 32 << 20)
 
 
@@ -114,8 +112,8 @@ class BuildTests(SynchronousTestCase):
             "import pickle, sys, twisted.plugin\n"
             "from admission import plugins\n"
             "plugins.listFactories = plugins.findFactory = twisted.plugin.getCache = None\n"
-            "from admission.offline.replay.clock import VirtualClock\n"
-            f"policy = pickle.loads({pickled!r}).build(VirtualClock(), 5, 2.0)\n"
+            "from twisted.internet.task import Clock\n"
+            f"policy = pickle.loads({pickled!r}).build(Clock(), 5, 2.0)\n"
             "assert 'twisted.internet.reactor' not in sys.modules\n"
             "print(policy.horizonSeconds, *[value for limits in policy.limits.values() for value in limits.values()])"
         )
@@ -127,21 +125,21 @@ class BuildTests(SynchronousTestCase):
         Without windows in its description it has those of the recorded server.
         """
         candidate = resolveCandidate("client-bytes:produce=4M")
-        self.assertEqual(candidate.build(VirtualClock(), 5, 2.0).horizonSeconds, 12.0)
+        self.assertEqual(candidate.build(Clock(), 5, 2.0).horizonSeconds, 12.0)
 
     def test_wrongArgument(self) -> None:
         """
         An argument that makes no sense is refused by the candidate's label.
         """
         candidate = resolveCandidate("mine=client-bytes:produce=fast")
-        error = self.assertRaises(PolicyError, candidate.build, VirtualClock())
+        error = self.assertRaises(PolicyError, candidate.build, Clock())
         self.assertTrue(str(error).startswith("'mine': 'fast' is not a rate"), str(error))
 
     def test_notThere(self) -> None:
         """
         What cannot be imported is named, with what to do about it.
         """
-        error = self.assertRaises(PolicyError, Candidate("a", "b", "b", "absent_package.build").build, VirtualClock())
+        error = self.assertRaises(PolicyError, Candidate("a", "b", "b", "absent_package.build").build, Clock())
         self.assertIn("'a' needs absent_package.build, which cannot be imported here", str(error))
         self.assertIn("install its package wherever the replay runs", str(error))
 
@@ -151,7 +149,7 @@ class BuildTests(SynchronousTestCase):
         """
         implementation = implementationOf(CuedFactory())
         self.assertEqual(implementation, f"{__name__}.CuedFactory")
-        policy: Any = Candidate("a", "cued", "cued:2", implementation, ("2",)).build(VirtualClock())
+        policy: Any = Candidate("a", "cued", "cued:2", implementation, ("2",)).build(Clock())
         self.assertEqual(policy.delaySeconds, 2.0)
 
     def test_implementation(self) -> None:
@@ -179,58 +177,5 @@ class BuildTests(SynchronousTestCase):
         """
         What it is described with is in force.
         """
-        policy = resolveCandidate("connections:perSecond=10").build(VirtualClock())
+        policy = resolveCandidate("connections:perSecond=10").build(Clock())
         self.assertEqual(policy.limits, {QuotaEntity(ip=DEFAULT): {"connection_creation_rate": 10.0}})
-
-
-class VirtualClockTests(SynchronousTestCase):
-    """
-    L{VirtualClock} runs what is due at its own time.
-    """
-
-    def test_nested(self) -> None:
-        """
-        A timer that a timer sets is run when it is due, between those that
-        were there before.
-        """
-        clock, seen = VirtualClock(), []
-
-        def first() -> None:
-            seen.append(("first", clock.seconds()))
-            clock.callLater(1.0, lambda: seen.append(("nested", clock.seconds())))
-
-        clock.callLater(3.0, lambda: seen.append(("last", clock.seconds())))
-        clock.callLater(1.0, first)
-        clock.callLater(9.0, lambda: seen.append(("later", clock.seconds())))
-        clock.moveTo(5.0)
-        self.assertEqual(seen, [("first", 1.0), ("nested", 2.0), ("last", 3.0)])
-        self.assertEqual(clock.seconds(), 5.0)
-
-    @given(st.lists(st.floats(0, 100), max_size=8), st.lists(st.floats(0, 100), min_size=1, max_size=4))
-    def test_order(self, delays: list[float], moments: list[float]) -> None:
-        """
-        Whatever is set runs once, in order, at its time, and time never goes back.
-        """
-        clock = VirtualClock()
-        seen: list[tuple[float, float]] = []
-        for delay in delays:
-            clock.callLater(delay, lambda delay=delay: seen.append((delay, clock.seconds())))
-        for moment in moments:
-            clock.moveTo(moment)
-        reached = max(moments)
-        self.assertEqual(seen, [(delay, delay) for delay in sorted(delays) if delay <= reached])
-        self.assertEqual(clock.seconds(), reached)
-
-    def test_reset(self) -> None:
-        """
-        A timer that was put off, and one that was cancelled, are not run early.
-        """
-        clock = VirtualClock()
-        seen: list[float] = []
-        call = clock.callLater(1.0, lambda: seen.append(clock.seconds()))
-        clock.callLater(1.5, seen.append, -1.0).cancel()
-        call.reset(4.0)
-        clock.moveTo(2.0)
-        self.assertEqual(seen, [])
-        clock.moveTo(4.0)
-        self.assertEqual(seen, [4.0])

@@ -10,11 +10,11 @@ from random import Random
 import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import Request, Usage
 from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
-from admission.offline.replay.clock import VirtualClock
 from admission.offline.replay.slices import CUTS, SPANS, addSlices, countSpans, findCuts
 from admission.offline.replay.trials import Trial, TrialKey, planTrials
 
@@ -119,14 +119,12 @@ class SlicesTests(SynchronousTestCase):
             rows.append((atSeconds, random.randrange(500, 1500)))
 
         def delays(first: float) -> dict[float, float]:
-            clock = VirtualClock()
-            policy = resolveCandidate("client-bytes:produce=99k").build(clock)
+            policy = resolveCandidate("client-bytes:produce=99k").build(Clock())
             found = {}
-            for nowSeconds, sizeBytes in rows:
-                if nowSeconds >= first:
-                    clock.moveTo(nowSeconds)
+            for now, sizeBytes in rows:
+                if now >= first:
                     request = Request("Produce", "user", "app", "peer", sizeBytes)
-                    found[nowSeconds] = policy.record(request, Usage(sizeBytes))
+                    found[now] = policy.record(request, Usage(sizeBytes), now)
             return found
 
         whole, part = delays(0.0), delays(10.0)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import DEFAULT, NOTHING, Decision, QuotaEntity, Request, Usage
+from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEntity, Request, Usage
 from admission.offline.replay.boots import (
     BOOT_COLUMNS,
     BOOTS,
@@ -29,10 +29,10 @@ from admission.offline.replay.boots import (
     summarizeBoots,
 )
 from admission.offline.replay.candidates import Candidate, resolveCandidate
-from admission.offline.replay.clock import VirtualClock
-from admission.offline.replay.live import LivePolicy
+from admission.offline.replay.live import EVERYTHING, LivePolicy
 from admission.offline.replay.trials import Trial, planRecorded, planTrials
 from admission.plugins import PolicyError
+from admission.quotas.policy import QuotaPolicy
 from admission.testing.cuedquota import CuedQuota
 
 from .replaymodel import tableOf
@@ -318,6 +318,24 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual({at: sum(moment <= at for moment in moments) % 2 == 1 for at in expected}, expected)
 
 
+class Plain(QuotaPolicy):
+    """
+    Says nothing of replays.
+    """
+
+    def decide(self, request: Request, now: float) -> Decision:
+        """
+        Admit everything.
+        """
+        return ADMITTED
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        """
+        Take no notice.
+        """
+        return 0.0
+
+
 class LiveTests(SynchronousTestCase):
     """
     L{LivePolicy} asks as a server does.
@@ -328,14 +346,14 @@ class LiveTests(SynchronousTestCase):
         Make a policy that limits somebody and remembers what it is asked.
         """
         self.policy = CuedQuota()
-        self.policy.configure(ALICE, {"cued_rate": 1.0})
+        self.policy.configure(ALICE, {"cued_rate": 1.0}, 0.0)
+        self.policy.moments.clear()
 
     def live(self, changes: Sequence[LimitChange] = (), mostDelayUs: int = 10**9) -> LivePolicy:
         """
         Put it to work.
         """
-        self.clock = VirtualClock()
-        return LivePolicy(self.policy, self.clock, changes, mostDelayUs)
+        return LivePolicy(self.policy, 0, changes, mostDelayUs)
 
     def ask(self, live: LivePolicy, atUs: int = 5, kind: str = "Produce", isCounted: bool = True) -> tuple[int, bool]:
         """
@@ -352,7 +370,7 @@ class LiveTests(SynchronousTestCase):
         [(request, usage)] = self.policy.recorded
         self.assertEqual(request, Request("Produce", "alice", "app", "peer", 100, (7,)))
         self.assertEqual(usage, Usage(100, 20, 0.0015))
-        self.assertEqual(self.clock.seconds(), 5e-6)
+        self.assertEqual(self.policy.moments, [5e-6])
 
     def test_connection(self) -> None:
         """
@@ -396,7 +414,7 @@ class LiveTests(SynchronousTestCase):
         """
         While nobody has a limit the policy is not asked; a change lets it be.
         """
-        self.policy.configure(ALICE, {"cued_rate": None})
+        self.policy.configure(ALICE, {"cued_rate": None}, 0.0)
         live = self.live([LimitChange(10, ALICE, "cued_rate", 2.0), LimitChange(20, ALICE, "cued_rate", None)])
         for atUs, asked in [(9, 0), (10, 1), (19, 2), (20, 2)]:
             self.ask(live, atUs)
@@ -411,14 +429,32 @@ class LiveTests(SynchronousTestCase):
             self.ask(live, second * 10**6)
         self.assertEqual(self.policy.sweeps, 8)
 
-    def test_timers(self) -> None:
+    def test_shadow(self) -> None:
         """
-        What the policy has set to happen has happened before it is asked again.
+        A shadow is judged as if it had a say; if it is to have none, what it
+        would have asked for is told, and it refuses nobody.
         """
-        live = self.live()
-        seen: list[float] = []
-        self.clock.callLater(0.5, lambda: seen.append(self.clock.seconds()))
-        self.ask(live, 400_000)
-        self.assertEqual(seen, [])
-        self.ask(live, 700_000)
-        self.assertEqual(seen, [0.5])
+        self.policy.isShadow = True
+        self.policy.delaySeconds = 0.25
+        self.assertEqual(self.ask(self.live()), (250_000, False))
+        without = LivePolicy(self.policy, 0, (), 10**9, hasSay=False)
+        self.policy.decision = Decision(False, 1.0)
+        self.assertEqual(self.ask(self.live()), (1_000_000, True))
+        self.assertEqual(self.ask(without), (250_000, False))
+
+    def test_times(self) -> None:
+        """
+        Limits change and sweeps happen at their own moments.
+        """
+        live = self.live([LimitChange(7_000_000, ALICE, "cued_rate", 2.0)])
+        self.ask(live, 12_000_000)
+        self.assertEqual(self.policy.moments, [7.0, 12.0, 12.0])
+
+    def test_keys(self) -> None:
+        """
+        A policy that does not say who influences whom has one key for everything.
+        """
+        requesters = [(kind, user, "app", "peer") for kind in ("Produce", "connection") for user in ("alice", "bob")]
+        self.assertEqual(len({self.live().keyOf(each) for each in requesters}), 2)
+        live = LivePolicy(Plain(), 0, (), 10**9)
+        self.assertEqual({live.keyOf(each) for each in requesters}, {EVERYTHING})

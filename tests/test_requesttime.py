@@ -51,11 +51,11 @@ class RequestTimeContractTests(QuotaPolicyContract, SynchronousTestCase):
     limitName = PERCENTAGE
     limit = 50.0
 
-    def buildPolicy(self, clock: Clock, isShadow: bool = False) -> IQuotaPolicy:
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
         """
         With Kafka's windows.
         """
-        return RequestTime(11, 1.0, clock.seconds, isShadow=isShadow)
+        return RequestTime(11, 1.0, isShadow=isShadow)
 
     def entity(self, client: int) -> QuotaEntity:
         """
@@ -93,30 +93,31 @@ class RequestTimeTests(SynchronousTestCase):
         Make a policy with half a thread for everybody.
         """
         self.clock = Clock()
-        self.policy = RequestTime(11, 1.0, self.clock.seconds)
-        self.policy.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0})
+        self.policy = RequestTime(11, 1.0)
+        self.policy.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
 
     def test_percentOfAThread(self) -> None:
         """
         Five seconds of work in ten are 50 percent of one thread, and a tenth of
         a second more is 0.2 seconds too much.
         """
-        self.assertEqual(self.policy.record(request(), worked(5.0)), 0.0)
-        [status] = self.policy.explain(request())
+        self.assertEqual(self.policy.record(request(), worked(5.0), self.clock.seconds()), 0.0)
+        [status] = self.policy.explain(request(), self.clock.seconds())
         self.assertEqual((status.used, status.utilization), (50.0, 1.0))
-        self.assertAlmostEqual(self.policy.record(request(), worked(0.1)), 0.2)
+        self.assertAlmostEqual(self.policy.record(request(), worked(0.1), self.clock.seconds()), 0.2)
 
     def test_oneWindowAtMost(self) -> None:
         """
         However much was taken, the client is held back for one window at a time.
         """
-        self.assertEqual(self.policy.record(request(), worked(1000.0)), 1.0)
+        self.assertEqual(self.policy.record(request(), worked(1000.0), self.clock.seconds()), 1.0)
         self.clock.advance(1.0)
-        self.assertEqual((self.policy.record(request(), NOTHING), self.policy.explain(request())[0].delaySeconds),
-                         (1.0, 1.0))  # fmt: skip
-        longer = RequestTime(11, 2.5, self.clock.seconds)
-        longer.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0})
-        self.assertEqual(longer.record(request(), worked(1000.0)), 2.5)
+        now = self.clock.seconds()
+        [status] = self.policy.explain(request(), now)
+        self.assertEqual((self.policy.record(request(), NOTHING, now), status.delaySeconds), (1.0, 1.0))
+        longer = RequestTime(11, 2.5)
+        longer.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
+        self.assertEqual(longer.record(request(), worked(1000.0), self.clock.seconds()), 2.5)
 
     def test_allKinds(self) -> None:
         """
@@ -124,20 +125,21 @@ class RequestTimeTests(SynchronousTestCase):
         nobody has named themselves for yet.
         """
         for kind in ("Produce", "Fetch", "Metadata", "no such kind"):
-            self.policy.record(request(kind), worked(2.0))
-        self.assertEqual(self.policy.record(request(), NOTHING), 1.0)
-        self.assertEqual(self.policy.record(request(CONNECTION), worked(100.0)), 0.0)
-        self.assertEqual((self.policy.explain(request())[0].used, self.policy.budgetBytes(request(CONNECTION))),
-                         (80.0, None))  # fmt: skip
+            self.policy.record(request(kind), worked(2.0), self.clock.seconds())
+        self.assertEqual(self.policy.record(request(), NOTHING, self.clock.seconds()), 1.0)
+        self.assertEqual(self.policy.record(request(CONNECTION), worked(100.0), self.clock.seconds()), 0.0)
+        now = self.clock.seconds()
+        [status] = self.policy.explain(request(), now)
+        self.assertEqual((status.used, self.policy.budgetBytes(request(CONNECTION), now)), (80.0, None))
 
     def test_budget(self) -> None:
         """
         Who has had too much time reads nothing, and everybody else anything.
         """
-        self.assertIs(self.policy.budgetBytes(request("Fetch")), None)
-        self.policy.record(request(), worked(6.0))
-        self.assertEqual(self.policy.budgetBytes(request("Fetch")), 0)
-        self.assertIs(self.policy.budgetBytes(request("Fetch", "other")), None)
+        self.assertIs(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), None)
+        self.policy.record(request(), worked(6.0), self.clock.seconds())
+        self.assertEqual(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), 0)
+        self.assertIs(self.policy.budgetBytes(request("Fetch", "other"), self.clock.seconds()), None)
 
     def test_replayKey(self) -> None:
         """
@@ -150,10 +152,13 @@ class RequestTimeTests(SynchronousTestCase):
         """
         The time is published in percent.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.policy.addSensors(registry, "request-time")
-        self.policy.record(request(), worked(6.0))
-        self.assertEqual(list(registry.families["request-time.Request.request-time"].read()), [(("", "app"), 60.0)])
+        self.policy.record(request(), worked(6.0), self.clock.seconds())
+        self.assertEqual(
+            list(registry.families["request-time.Request.request-time"].read(self.clock.seconds())),
+            [(("", "app"), 60.0)],
+        )
 
 
 class DescriptionTests(SynchronousTestCase):

@@ -314,7 +314,7 @@ class RecordingTests(SparkTestCase):
         What was recorded, sealed and removed can be seen, and so can texts that
         found no room.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.exporter.addSensors(registry, "spark")
         for number in range(200):
             self.exporter.exportEvent(KafkaRequestEvent(1, 0.0, clientId=f"client {number}"))
@@ -428,7 +428,7 @@ class TroubleTests(SparkTestCase):
         self.clock.advance(1)
         self.record(1)
         self.assertEqual((self.exporter.droppedEvents, self.unsealed()[-1]), (101, self.seq))
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.exporter.addSensors(registry, "spark")
         self.assertEqual(registry["spark.failures"], 4)
 
@@ -541,7 +541,7 @@ class TroubleTests(SparkTestCase):
             self.clock.advance(ROTATE_SECONDS)
             held = sum(path.stat().st_size for path in Path(self.directory).rglob("*.parquet"))
             self.assertLessEqual(held, self.evictAtBytes)
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.exporter.addSensors(registry, "spark")
         self.assertGreater(registry["spark.evicted-files"], 0)
         self.assertEqual(self.sealed()[-1], self.seq)

@@ -40,10 +40,10 @@ from admission.broker.status.site import (
     StatusSite,
 )
 from admission.connection.factory import RefusedProtocol
+from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
-from admission.quotas import Explanation
 
 NOW_SECONDS = 1_000_000_000.0
 
@@ -66,11 +66,11 @@ class TurningClock(Clock):
         return super().callLater(max(when, TURN_SECONDS), what, *args, **kwargs)
 
 
-class StandInQuotas:
+class StandInControl:
     """
-    Quotas that say what they are told to.
+    A control that says what it is told to.
 
-    @ivar asked: what they were asked to explain.
+    @ivar asked: what it was asked to explain.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class StandInQuotas:
         self.explanations: list[Explanation] = []
         self.asked: list[Request] = []
 
-    def explain(self, request: Request) -> list[Explanation]:
+    def explain(self, request: Request, now: float) -> list[Explanation]:
         """
         What was prepared.
         """
@@ -172,14 +172,14 @@ class StatusTestCase(SynchronousTestCase):
         Make everything that a page may show.
         """
         self.clock = TurningClock()
-        self.quotas = StandInQuotas()
-        self.sensors = SensorRegistry()
-        quotas: Any = self.quotas
+        self.control = StandInControl()
+        self.sensors = SensorRegistry(self.clock.seconds)
+        control: Any = self.control
         self.snapshot = StandInSnapshot()
         self.health = StandInHealth()
         snapshot: Any = self.snapshot
         health: Any = self.health
-        self.root: Resource = statusPages(self.clock, quotas, self.sensors, lambda: NOW_SECONDS, snapshot, health)
+        self.root: Resource = statusPages(self.clock, control, self.sensors, lambda: NOW_SECONDS, snapshot, health)
         self.site = StatusSite(self.root, self.clock, ["Broker.example"])
 
     def connect(self) -> tuple[StatusChannel, StatusTransport]:
@@ -327,7 +327,7 @@ class PagesTests(StatusTestCase):
         """
         What is measured is there for Prometheus.
         """
-        self.sensors.addGauge("RunningRequests", lambda: 7)
+        self.sensors.addGauge("RunningRequests", lambda now: 7)
         response = self.get("/metrics")
         self.assertEqual(
             (response.code, response.headers["content-type"]), (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -339,12 +339,12 @@ class PagesTests(StatusTestCase):
         Each limit comes with whose it is, what is used of it and how long the client is held back.
         """
         entity = QuotaEntity(user="alice", clientId=DEFAULT)
-        self.quotas.explanations = [
+        self.control.explanations = [
             Explanation("client-bytes", False, QuotaStatus("producer_byte_rate", 1000.0, entity, 1500.0, 2.5)),
             Explanation("request-time", True, QuotaStatus("request_percentage", 200.0, entity, 50.0, 0.0)),
         ]
         document = self.get("/explain?clientId=reports&user=alice&ip=192.0.2.1").document
-        self.assertEqual(self.quotas.asked, [Request("", "alice", "reports", "192.0.2.1", 0)])
+        self.assertEqual(self.control.asked, [Request("", "alice", "reports", "192.0.2.1", 0)])
         whose = {"user": "alice", "clientId": DEFAULT, "ip": None}
         self.assertEqual(
             document,
@@ -384,16 +384,16 @@ class PagesTests(StatusTestCase):
         Who has not logged in is anonymous; an empty client id is one; limits of addresses are left out if none
         was named.
         """
-        self.quotas.explanations = [
+        self.control.explanations = [
             Explanation("connections", False, QuotaStatus("connection_creation_rate", 1.0, entity, 0.0, 0.0))
             for entity in (QuotaEntity(ip=DEFAULT), QuotaEntity(user=DEFAULT))
         ]
         document = self.get("/explain?clientId=").document
-        self.assertEqual(self.quotas.asked, [Request("", ANONYMOUS, "", "", 0)])
+        self.assertEqual(self.control.asked, [Request("", ANONYMOUS, "", "", 0)])
         self.assertEqual(document["ip"], None)
         self.assertEqual([limit["entity"]["user"] for limit in document["limits"]], [DEFAULT])
         self.assertEqual(len(self.get("/explain?ip=2001:DB8:0::1").document["limits"]), 2)
-        self.assertEqual(self.quotas.asked[-1].peer, "2001:db8::1")
+        self.assertEqual(self.control.asked[-1].peer, "2001:db8::1")
 
     def test_explainNames(self) -> None:
         """
@@ -425,7 +425,7 @@ class PagesTests(StatusTestCase):
         """
         self.assertEqual(self.get("/quotas").document, {"quotas": []})
         for number in range(ROWS_PER_PIECE * 2 + 1):
-            self.quotas.limits[QuotaEntity(clientId=f"client-{number}")] = {"producer_byte_rate": 1.0 + number}
+            self.control.limits[QuotaEntity(clientId=f"client-{number}")] = {"producer_byte_rate": 1.0 + number}
         rows = self.get("/quotas").document["quotas"]
         self.assertEqual(len(rows), ROWS_PER_PIECE * 2 + 1)
         self.assertEqual(
@@ -445,13 +445,13 @@ class PagesTests(StatusTestCase):
         histogram = Histogram((1.0, 2.0))
         for value in (0.5, 0.5, 3.0):
             histogram.record(value)
-        self.sensors.addGauge("Depth", lambda: 7)
-        self.sensors.addGauge("Rate", lambda: math.nan)
-        self.sensors.addCounter("Requests", lambda: 3)
+        self.sensors.addGauge("Depth", lambda now: 7)
+        self.sensors.addGauge("Rate", lambda now: math.nan)
+        self.sensors.addCounter("Requests", lambda now: 3)
         self.sensors.addHistogram("WaitSeconds", histogram)
         self.sensors.addHistogram("Never", Histogram((1.0,)))
-        self.sensors.addFamily("Bytes", ("user", "client-id"), lambda: [(("a", ""), 1.5), (("b", "c"), math.inf)])
-        self.sensors.addFamily("Nobody", ("user",), list, isCounter=True)
+        self.sensors.addFamily("Bytes", ("user", "client-id"), lambda now: [(("a", ""), 1.5), (("b", "c"), math.inf)])
+        self.sensors.addFamily("Nobody", ("user",), lambda now: [], isCounter=True)
         self.assertEqual(
             self.get("/sensors").document,
             {
@@ -484,7 +484,7 @@ class PagesTests(StatusTestCase):
         members: dict[str, float] = {str(number): 0.0 for number in range(ROWS_PER_PIECE + 1)}
         read = 0
 
-        def clients() -> Iterator[tuple[tuple[str], float]]:
+        def clients(now: float) -> Iterator[tuple[tuple[str], float]]:
             nonlocal read
             for name, value in list(members.items()):
                 read += 1

@@ -18,10 +18,10 @@ from admission.broker.status.groups import MOST_GROUPS, groupsFields, lagOf
 from admission.broker.status.health import Health
 from admission.broker.status.numbers import LONGEST_NAME
 from admission.broker.status.snapshot import KEPT_SECONDS, Snapshot
+from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.metrics.process import ProcessUsage
 from admission.metrics.registry import SensorRegistry
-from admission.quotas import Quotas
 from admission.quotas.meters import Windows
 from admission_plugins.clientquota import ClientBytes
 
@@ -41,13 +41,13 @@ class SnapshotTestCase(BrokerTestCase):
         Make them.
         """
         super().setUp()
-        self.policy = ClientBytes(Windows(11, 1.0), self.clock.seconds)
-        onTrial = ClientBytes(Windows(11, 1.0), self.clock.seconds, isShadow=True)
-        self.quotas = Quotas([("client-bytes", self.policy), ("trial", onTrial)], self.clock, 20.0)
-        self.quotas.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": LIMIT})
-        onTrial.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0})
-        self.broker.quotas = self.quotas
-        self.sensors = SensorRegistry()
+        self.policy = ClientBytes(Windows(11, 1.0))
+        onTrial = ClientBytes(Windows(11, 1.0), isShadow=True)
+        self.control = AdmissionControl([("client-bytes", self.policy), ("trial", onTrial)], 20.0)
+        self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": LIMIT}, self.clock.seconds())
+        onTrial.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
+        self.broker.control = self.control
+        self.sensors = SensorRegistry(self.clock.seconds)
         self.health = Health(self.gate, self.clock.seconds, list, lambda: len(self.factory.connections))
         self.snapshot = Snapshot(
             self.broker,
@@ -57,7 +57,7 @@ class SnapshotTestCase(BrokerTestCase):
             lambda: ["127.0.0.1:9092"],
             self.clock.seconds,
         )
-        self.quotas.addSensors(self.sensors)
+        self.control.addSensors(self.sensors)
         self.snapshot.addSensors(self.sensors)
         self.events = self.topic()
 
@@ -171,7 +171,9 @@ class SnapshotTests(SnapshotTestCase):
             ("UptimeSeconds", KEPT_SECONDS),
         ):
             self.assertEqual(self.sensors[name], value, name)
-        muted = {labels[0]: value for labels, value in self.sensors.families["ConnectionsMuted"].read()}
+        muted = {
+            labels[0]: value for labels, value in self.sensors.families["ConnectionsMuted"].read(self.clock.seconds())
+        }
         self.assertEqual(muted["memory"], 0)
 
 
@@ -215,7 +217,7 @@ class ClientsTests(SnapshotTestCase):
         A client may be shown whose limit is gone.
         """
         self.overdraw(self.connect())
-        self.quotas.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None})
+        self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, self.clock.seconds())
         (row,) = self.look()["heldBack"]["clients"]
         self.assertEqual((row["limitName"], row["usedFraction"]), (None, None))
 

@@ -25,6 +25,7 @@ from zope.interface import implementer
 
 from admission.cli import main
 from admission.commands.synth import SynthOptions
+from admission.control import AdmissionControl
 from admission.interfaces import (
     CONNECTION,
     IMetricsExporter,
@@ -60,7 +61,6 @@ from admission.offline.synthpopulation import (
     Population,
 )
 from admission.plugins import PolicyError, buildPolicy
-from admission.quotas import Quotas
 
 SMALL = Population(seed=1, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
 
@@ -366,21 +366,17 @@ class ServerTests(SynchronousTestCase):
         self.assertTrue(all(event.isCounted for event in told))
         agenda = Agenda()
         context = PolicyContext(agenda, agenda.seconds)
-        quotas = Quotas(
-            [(each, buildPolicy(IQuotaPolicyFactory, each, context)) for each in POLICIES],
-            agenda,
-            synth.LARGEST_DELAY_SECONDS,
-        )
+        policies = [(each, buildPolicy(IQuotaPolicyFactory, each, context)) for each in POLICIES]
+        control = AdmissionControl(policies, synth.MAX_DELAY_SECONDS)
         # Events come when the answer is sent, which for a Produce is later.
         for event in sorted(told, key=lambda event: event.decidedSeconds):
-            agenda.nowUs = us(event.decidedSeconds)
             request = Request(
                 event.kind, event.principal, event.clientId or "", event.peer, event.requestBytes, event.producerIds
             )
             usage = Usage(connections=1)
             if event.kind != CONNECTION:
                 usage = Usage(event.requestBytes, event.responseBytes, event.serviceSeconds)
-            self.assertEqual(quotas.record(request, usage).shares, event.policyDelaysSeconds)
+            self.assertEqual(control.charge(request, usage, event.decidedSeconds).shares, event.policyDelaysSeconds)
 
     def test_throttled(self) -> None:
         """

@@ -73,7 +73,7 @@ class Batching:
         """
         One.
         """
-        registry.addGauge(f"{name}.waiting", lambda: len(self.waiting))
+        registry.addGauge(f"{name}.waiting", lambda now: len(self.waiting))
 
     def stop(self) -> Deferred[None]:
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import FRAMES, IMemoryPool, Sensors
+from admission.interfaces import FRAMES, IMemoryPool, ISensorRegistry
 from admission.testing.cuedpool import CuedPool
 from admission.testing.pools import MemoryPoolContract, UnboundedPoolContract
 from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool
@@ -278,7 +278,7 @@ class Nameless(BoundedPool):
     Calls its sensors what it likes.
     """
 
-    def addSensors(self, registry: Sensors, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         super().addSensors(registry, "Bounded")
 
 
@@ -287,9 +287,9 @@ class Repetitive(BoundedPool):
     Tells what the gate tells.
     """
 
-    def addSensors(self, registry: Sensors, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         super().addSensors(registry, name)
-        registry.addGauge(f"{name}Available", lambda: self.availableBytes)
+        registry.addGauge(f"{name}Available", lambda now: self.availableBytes)
 
 
 class MemoryPoolContractTests(SeededFaultsTestCase):

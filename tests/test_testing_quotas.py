@@ -9,12 +9,19 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.interfaces import ADMITTED, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
-from admission.metrics.registry import SensorRegistry
+from admission.interfaces import (
+    ADMITTED,
+    Decision,
+    IQuotaPolicy,
+    ISensorRegistry,
+    QuotaEntity,
+    QuotaStatus,
+    Request,
+    Usage,
+)
 from admission.quotas.meters import Algorithm, Buckets, Windows
 from admission.testing.cuedquota import CuedQuota
 from admission_plugins.clientquota import ClientBytes
@@ -37,17 +44,17 @@ class CuedQuotaTests(SynchronousTestCase):
         policy = CuedQuota(delaySeconds=2.0, budget=7, decision=Decision(False, 1.0, "no"))
         verifyObject(IQuotaPolicy, policy)
         self.assertFalse(policy.isLimiting)
-        policy.configure(QuotaEntity("alice"), {"cued_rate": 1.0})
+        policy.configure(QuotaEntity("alice"), {"cued_rate": 1.0}, 0.0)
         self.assertTrue(policy.isLimiting)
         usage = produced(1)
-        self.assertEqual(policy.record(produce(), usage), 2.0)
-        self.assertEqual((policy.recorded, policy.budgetBytes(produce())), ([(produce(), usage)], 7))
-        self.assertEqual(policy.decide(produce()).reason, "no")
+        self.assertEqual(policy.record(produce(), usage, 0.0), 2.0)
+        self.assertEqual((policy.recorded, policy.budgetBytes(produce(), 0.0)), ([(produce(), usage)], 7))
+        self.assertEqual(policy.decide(produce(), 0.0).reason, "no")
         policy.failing = frozenset({"record"})
-        self.assertRaises(ZeroDivisionError, policy.record, produce(), usage)
-        self.assertEqual(policy.decide(produce()).reason, "no")
-        self.assertRaises(ValueError, policy.configure, QuotaEntity("alice"), {"cued_rate": 0.0})
-        policy.configure(QuotaEntity("alice"), {"cued_rate": None})
+        self.assertRaises(ZeroDivisionError, policy.record, produce(), usage, 0.0)
+        self.assertEqual(policy.decide(produce(), 0.0).reason, "no")
+        self.assertRaises(ValueError, policy.configure, QuotaEntity("alice"), {"cued_rate": 0.0}, 0.0)
+        policy.configure(QuotaEntity("alice"), {"cued_rate": None}, 0.0)
         self.assertFalse(policy.isLimiting)
 
 
@@ -58,37 +65,36 @@ class Policy(ClientBytes):
 
     algorithm: Algorithm = Buckets(1.0)
 
-    def __init__(self, clock: Clock, isShadow: bool) -> None:
-        super().__init__(self.algorithm, clock.seconds, isShadow=isShadow)
-        self.clock = clock
+    def __init__(self, isShadow: bool) -> None:
+        super().__init__(self.algorithm, isShadow=isShadow)
 
 
 class SpendsWhenDeciding(Policy):
-    def decide(self, request: Request) -> Decision:
-        self.record(request, produced(1))
+    def decide(self, request: Request, now: float) -> Decision:
+        self.record(request, produced(1), now)
         return ADMITTED
 
 
 class SpendsWhenBudgeting(Policy):
-    def budgetBytes(self, request: Request) -> int | None:
-        self.record(request, produced(1))
+    def budgetBytes(self, request: Request, now: float) -> int | None:
+        self.record(request, produced(1), now)
         return None
 
 
 class SpendsWhenAsked(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request, usage._replace(requestBytes=max(usage.requestBytes, 1)))
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return super().record(request, usage._replace(requestBytes=max(usage.requestBytes, 1)), now)
 
 
 class SpendsWhenExplaining(Policy):
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
-        self.record(request, produced(1))
-        return super().explain(request)
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
+        self.record(request, produced(1), now)
+        return super().explain(request, now)
 
 
 class SpendsWhenRead(Policy):
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
-        registry.addGauge(name, lambda: self.record(produce("client-0"), produced(1)))
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        registry.addGauge(name, lambda now: self.record(produce("client-0"), produced(1), now))
 
 
 class Amnesiac(Policy):
@@ -96,11 +102,11 @@ class Amnesiac(Policy):
     Sweeping forgets debts.
     """
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         for entity, limits in list(self.limits.items()):
             values = dict(limits)
-            self.configure(entity, dict.fromkeys(values))
-            self.configure(entity, values)
+            self.configure(entity, dict.fromkeys(values), now)
+            self.configure(entity, values, now)
 
 
 class OneForAll(Policy):
@@ -108,8 +114,8 @@ class OneForAll(Policy):
     All clients share.
     """
 
-    def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request._replace(clientId="client-0"), usage)
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return super().record(request._replace(clientId="client-0"), usage, now)
 
 
 class KeyOfRequest(Policy):
@@ -126,9 +132,9 @@ class OneKey(Policy):
 
 
 class HalfConfigured(Policy):
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         for name, value in limits.items():
-            super().configure(entity, {name: value})
+            super().configure(entity, {name: value}, now)
 
 
 class Lenient(Policy):
@@ -136,9 +142,9 @@ class Lenient(Policy):
     Takes any limit for what it is not.
     """
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         try:
-            super().configure(entity, limits)
+            super().configure(entity, limits, now)
         except ValueError:
             pass
 
@@ -146,7 +152,7 @@ class Lenient(Policy):
 class Unforgiving(Policy):
     total = 0
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         self.total += usage.requestBytes
         return 1.0 if self.isLimiting and self.total > 5000 else 0.0
 
@@ -158,8 +164,8 @@ class ShortSighted(Policy):
 
     algorithm = Windows(11, 1.0)
 
-    def __init__(self, clock: Clock, isShadow: bool) -> None:
-        super().__init__(clock, isShadow)
+    def __init__(self, isShadow: bool) -> None:
+        super().__init__(isShadow)
         self.horizonSeconds = 1.0
 
 
@@ -168,76 +174,72 @@ class Stubborn(Policy):
     Keeps limits that are removed.
     """
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
-        super().configure(entity, {name: value or 1000.0 for name, value in limits.items()})
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        super().configure(entity, {name: value or 1000.0 for name, value in limits.items()}, now)
 
 
 class FirstLimitOnly(Policy):
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         before = {name: self.limits.get(entity, {}).get(name) for name in limits}
-        super().configure(entity, limits)
-        super().configure(entity, {name: before[name] or value for name, value in limits.items()})
+        super().configure(entity, limits, now)
+        super().configure(entity, {name: before[name] or value for name, value in limits.items()}, now)
 
 
 class Negative(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request, usage) - 1e-6
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return super().record(request, usage, now) - 1e-6
 
 
 class Endless(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        return float("inf") if super().record(request, usage) else 0.0
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return float("inf") if super().record(request, usage, now) else 0.0
 
 
 class WithoutReason(Policy):
-    def decide(self, request: Request) -> Decision:
-        return Decision(False, 1.0) if super().record(request, Usage()) else ADMITTED
+    def decide(self, request: Request, now: float) -> Decision:
+        return Decision(False, 1.0) if super().record(request, Usage(), now) else ADMITTED
 
 
 class Harmless(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        super().record(request, usage)
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        super().record(request, usage, now)
         return 0.0
 
 
 class Impatient(Policy):
     """
-    Holds back the first request already.
+    Throttles the first request already.
     """
 
-    def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request, usage._replace(requestBytes=usage.requestBytes * 100))
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return super().record(request, usage._replace(requestBytes=usage.requestBytes * 100), now)
 
 
-class TimidOnTrial(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        return 0.0 if self.isShadow else super().record(request, usage)
+class TimidShadow(Policy):
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return 0.0 if self.isShadow else super().record(request, usage, now)
 
 
 class FixedNames(Policy):
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         super().addSensors(registry, "client-bytes")
 
 
-class SetsTimers(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        self.clock.callLater(60.0, self.sweep)
-        return super().record(request, usage)
-
-
 class KnowsItsKindsOnly(Policy):
-    def record(self, request: Request, usage: Usage) -> float:
-        return {"Produce": super().record}[request.kind](request, usage)
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return {"Produce": super().record}[request.kind](request, usage, now)
 
 
 class Secretive(Policy):
-    def __init__(self, clock: Clock, isShadow: bool) -> None:
-        super().__init__(clock, isShadow)
+    def __init__(self, isShadow: bool) -> None:
+        super().__init__(isShadow)
         self.limits = {}
 
 
 class AlwaysLimiting(Policy):
-    isLimiting = True  # type: ignore[assignment]
+    def __init__(self, isShadow: bool) -> None:
+        super().__init__(isShadow)
+        self.isLimiting = True
 
 
 class Mistaken(Policy):
@@ -245,8 +247,8 @@ class Mistaken(Policy):
     Explains the wrong limit.
     """
 
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
-        return [evolve(status, entity=QuotaEntity("eve")) for status in super().explain(request)]
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
+        return [evolve(status, entity=QuotaEntity("eve")) for status in super().explain(request, now)]
 
 
 class RefusesToAsk(Policy):
@@ -254,10 +256,10 @@ class RefusesToAsk(Policy):
     Cannot do with nothing.
     """
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         if not usage.requestBytes:
             raise ValueError("a request takes something")
-        return super().record(request, usage)
+        return super().record(request, usage, now)
 
 
 class OneBudget(Policy):
@@ -265,8 +267,8 @@ class OneBudget(Policy):
     All clients share, and are of one key.
     """
 
-    def record(self, request: Request, usage: Usage) -> float:
-        return super().record(request._replace(clientId="client-0"), usage)
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return super().record(request._replace(clientId="client-0"), usage, now)
 
     def replayKey(self, request: Request) -> Hashable:
         return "everybody"
@@ -292,7 +294,7 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
         """
         sizeBytes = 1000 if isinstance(policy.algorithm, Windows) else 100
         return {
-            "buildPolicy": lambda clock, isShadow=False: policy(clock, isShadow),
+            "buildPolicy": lambda isShadow=False: policy(isShadow),
             "usage": lambda request: produced(sizeBytes),
         }
 
@@ -339,9 +341,8 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
             (WithoutReason, "test_excess"),
             (Harmless, "test_excess"),
             (Impatient, "test_withinTheLimit"),
-            (TimidOnTrial, "test_shadow"),
+            (TimidShadow, "test_shadow"),
             (FixedNames, "test_sensors"),
-            (SetsTimers, "test_holdsNoTimer"),
             (KnowsItsKindsOnly, "test_otherKinds"),
             (Secretive, "test_configure"),
             (AlwaysLimiting, "test_unlimited"),

@@ -14,6 +14,7 @@ from zope.interface.verify import verifyObject
 from admission.broker.limits import QuotaLimits
 from admission.broker.producing import throttleTimeMs
 from admission.connection.mute import QUOTA
+from admission.control import AdmissionControl
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -25,7 +26,6 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.quotas import Quotas
 from tests.brokerfixture import BrokerTestCase, batchOf, fetchFields, produceFields, requestOf
 
 THROTTLING_QUOTA_EXCEEDED = 89
@@ -52,27 +52,27 @@ class ScriptedPolicy:
     limitNames: Sequence[str] = ("scripted",)
     horizonSeconds: float | None = 0.0
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: Request, now: float) -> Decision:
         return self.decision
 
-    def budgetBytes(self, request: Request) -> int | None:
+    def budgetBytes(self, request: Request, now: float) -> int | None:
         return self.budgets.get(request.kind)
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         self.recorded.append((request, usage))
         return self.delays.get(request.kind, 0.0)
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         self.isLimiting = any(limit is not None for limit in limits.values())
 
     @property
     def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
         return {}
 
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         return ()
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         pass
 
     def replayKey(self, request: Request) -> Any:
@@ -95,7 +95,7 @@ class ThrottlingTestCase(BrokerTestCase):
         """
         super().setUp()
         self.policy = ScriptedPolicy()
-        self.broker.quotas = Quotas([("scripted", self.policy)], self.clock, 20.0)
+        self.broker.control = AdmissionControl([("scripted", self.policy)], 20.0)
 
     def recordedFor(self, kind: str) -> list[Usage]:
         """
@@ -419,15 +419,71 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(0.26)
         self.assertEqual(client.protocol.mute.reasons, {})
 
-    def test_onlyWhereThereIsAnError(self) -> None:
+    def test_refused(self) -> None:
         """
-        What has no way to be told of a refusal is not refused.
+        An API that can say no does; a refusal of any other becomes a delay, the larger of the two; and some no policy
+        is asked about.
         """
         client = self.connect()
         self.policy.decision = Decision(False, 1.0, "no")
-        self.assertEqual(client.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 0.0)
         answer = client.ask("InitProducerId", 4, transactional_id=None)
         self.assertEqual((answer.error_code.value, answer.producer_id), (THROTTLING_QUOTA_EXCEEDED, -1))
+        self.clock.advance(1.0)
+        for delaySeconds, expectedSeconds in ((0.0, 1.0), (0.25, 1.0), (1.5, 1.5)):
+            self.policy.delays["Metadata"] = delaySeconds
+            answer = client.ask("Metadata", 9, topics=None)
+            self.assertEqual(answer.throttle_time.total_seconds(), expectedSeconds)
+            self.assertTrue(client.protocol.isThrottled)
+            self.clock.advance(expectedSeconds)
+        for name, apiVersion, fields in (
+            ("ApiVersions", 3, {}),
+            ("LeaveGroup", 4, {"group_id": "g", "members": [{"member_id": "m"}]}),
+            ("DescribeClientQuotas", 1, {"components": [], "strict": False}),
+        ):
+            self.assertEqual(client.ask(name, apiVersion, **fields).throttle_time.total_seconds(), 0.0, name)
+        self.assertEqual(len(self.recordedFor("LeaveGroup")), 1)
+
+    def test_refusedMembers(self) -> None:
+        """
+        Members of groups are delayed by a refusal for a third of their session timeout at most, and by what they have
+        taken for as long as it takes.
+        """
+        client = self.connect()
+        client.send(
+            "JoinGroup",
+            5,
+            group_id="g",
+            session_timeout=9_000,
+            rebalance_timeout=9_000,
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b""}],
+        )
+        client.receive()
+        [group] = self.broker.groups.all
+        [memberId] = group.pending or group.members
+        client.send(
+            "JoinGroup",
+            5,
+            group_id="g",
+            member_id=memberId,
+            session_timeout=9_000,
+            rebalance_timeout=9_000,
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b""}],
+        )
+        self.clock.advance(4.0)
+        joined = client.receive()
+        stranger = self.connect()
+        self.policy.decision = Decision(False, 10.0, "no")
+        heartbeat = {"group_id": "g", "generation_id": joined.generation_id, "member_id": memberId}
+        for delaySeconds, expectedSeconds in ((0.0, 3.0), (5.0, 5.0)):
+            self.policy.delays["Heartbeat"] = delaySeconds
+            answer = client.ask("Heartbeat", 4, **heartbeat)
+            self.assertEqual(answer.throttle_time.total_seconds(), expectedSeconds)
+            self.clock.advance(expectedSeconds)
+        self.assertEqual(client.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 3.0)
+        self.clock.advance(3.0)
+        self.assertEqual(stranger.ask("Metadata", 9, topics=None).throttle_time.total_seconds(), 10.0)
 
     def test_connecting(self) -> None:
         """
@@ -490,7 +546,7 @@ class OthersTests(ThrottlingTestCase):
         When limits change, whoever is held back waits no longer than they now
         ask for.
         """
-        self.broker.limits = QuotaLimits(self.log, self.broker.quotas, {})
+        self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
         self.broker.limits.onChange = self.broker._limitsChanged
         self.topic()
         slow, gone, other = self.connect(), self.connect(), self.connect()
@@ -527,7 +583,7 @@ class OthersTests(ThrottlingTestCase):
         Policies that limit nobody are not asked.
         """
         policy = ScriptedPolicy(isLimiting=False, delays={"Produce": 1.0, "Metadata": 1.0, CONNECTION: 1.0})
-        self.broker.quotas = Quotas([("scripted", policy)], self.clock, 20.0)
+        self.broker.control = AdmissionControl([("scripted", policy)], 20.0)
         self.topic()
         client = self.connect()
         client.produce("events", batchOf(b"a"))

@@ -675,7 +675,7 @@ class FactoryTests(SynchronousTestCase):
         self.assertEqual(factory.limits, ConnectionLimits())
         self.assertEqual(factory.maxUnsentBytes, factory.gate.pool.sizeBytes)
         self.assertLess(factory.gate.pool.sizeBytes, 2**50)
-        self.assertFalse(factory.quotas.isLimiting)
+        self.assertFalse(factory.control.isLimiting)
 
     def test_order(self) -> None:
         """
@@ -705,10 +705,10 @@ class FactoryTests(SynchronousTestCase):
         too, and each is told apart.
         """
         clock = Clock()
-        own = ClientBytes(Buckets(1.0), clock.seconds)
+        own = ClientBytes(Buckets(1.0))
         factory = wrapFactory(Factory(), reactor=object(), clock=clock, quota=["connections", own, "connections", own])
         self.assertEqual(
-            list(factory.quotas.policyNames), ["connections", "ClientBytes", "connections#2", "ClientBytes#2"]
+            list(factory.control.policyNames), ["connections", "ClientBytes", "connections#2", "ClientBytes#2"]
         )
 
     def test_startAndStop(self) -> None:
@@ -741,7 +741,7 @@ class FactoryTests(SynchronousTestCase):
         for which reason, and what its gate and its policies know.
         """
         server = wrapped(self, limits=ConnectionLimits(maxConnections=2), quota=BUCKET)
-        registry = SensorRegistry()
+        registry = SensorRegistry(server.clock.seconds)
         server.factory.addSensors(registry)
         _, transport = server.connect()
         protocol, _ = server.connect()
@@ -754,7 +754,7 @@ class FactoryTests(SynchronousTestCase):
             {name: registry[name] for name in ("Connections", "ConnectionsRefused", "ConnectionsCutOff")},
             {"Connections": 2, "ConnectionsRefused": 1, "ConnectionsCutOff": 1},
         )
-        self.assertEqual(dict(registry.families["ConnectionsMuted"].read()), {("quota",): 1, ("protocol",): 1})
+        self.assertEqual(dict(registry.families["ConnectionsMuted"].read(0.0)), {("quota",): 1, ("protocol",): 1})
         self.assertIn("client-bytes.Produce.byte-rate", registry.families)
         self.assertIn("MemoryPoolUsed", dict(registry))
 

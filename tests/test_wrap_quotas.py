@@ -38,7 +38,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.wrap import LARGEST_DELAY_SECONDS, wrapFactory
+from admission.wrap import MAX_DELAY_SECONDS, wrapFactory
 from admission_plugins.clientquota import buildClientBytes
 
 from .certificates import Authority
@@ -150,9 +150,13 @@ class QuotaTests(SynchronousTestCase):
         transport.peerSends(bytes(60_000))
         server.settle()
         transport.peerSends(b"x")
-        server.factory.quotas.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None})
-        server.factory.quotas.configure(QuotaEntity(clientId=DEFAULT), {"consumer_byte_rate": None})
-        server.clock.advance(LARGEST_DELAY_SECONDS)
+        server.factory.control.configure(
+            QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, server.clock.seconds()
+        )
+        server.factory.control.configure(
+            QuotaEntity(clientId=DEFAULT), {"consumer_byte_rate": None}, server.clock.seconds()
+        )
+        server.clock.advance(MAX_DELAY_SECONDS)
         server.settle()
         self.assertEqual((len(protocol.received), transport.isReading), (60_001, True))
 
@@ -256,7 +260,9 @@ class QuotaTests(SynchronousTestCase):
         Connections of one name share its limit, wherever they come from.
         """
         server = wrapped(self, quota=BUCKET, nameOf=lambda protocol: ("alice", "app"))
-        server.factory.quotas.configure(QuotaEntity(user="alice"), {"producer_byte_rate": 100.0})
+        server.factory.control.configure(
+            QuotaEntity(user="alice"), {"producer_byte_rate": 100.0}, server.clock.seconds()
+        )
         _, one = server.connect(host="192.0.2.1")
         _, other = server.connect(host="192.0.2.2")
         one.peerSends(bytes(600))
@@ -481,13 +487,13 @@ class KindTests(SynchronousTestCase):
         received, sent, produce, fetch = (
             Request(kind, "", "app", "", 0) for kind in (RECEIVED, SENT, "Produce", "Fetch")
         )
-        self.assertEqual(policy.record(received, Usage(3000, 99_000)), 2.0)
+        self.assertEqual(policy.record(received, Usage(3000, 99_000), 0.0), 2.0)
         self.assertEqual(
-            [policy.record(each, NOTHING) for each in (received, sent, produce, fetch)], [2.0, 0.0, 2.0, 0.0]
+            [policy.record(each, NOTHING, 0.0) for each in (received, sent, produce, fetch)], [2.0, 0.0, 2.0, 0.0]
         )
-        self.assertEqual(policy.record(sent, Usage(99_000, 2000)), 1.0)
+        self.assertEqual(policy.record(sent, Usage(99_000, 2000), 0.0), 1.0)
         self.assertEqual(
-            [policy.record(each, NOTHING) for each in (received, sent, produce, fetch)], [2.0, 1.0, 2.0, 1.0]
+            [policy.record(each, NOTHING, 0.0) for each in (received, sent, produce, fetch)], [2.0, 1.0, 2.0, 1.0]
         )
         self.assertEqual(policy.replayKey(received), policy.replayKey(produce))
         self.assertEqual(policy.replayKey(sent), policy.replayKey(fetch))

@@ -289,8 +289,10 @@ class QuotaTests(WrapSocketTestCase):
             await self.do(peer.end)
             await self.turns()
             self.assertEqual((len(protocol.received), protocol.lost), (5000, []))
-            quotas = protocol.transport.factory.quotas
-            quotas.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None})
+            quotas = protocol.transport.factory.control
+            quotas.configure(
+                QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, protocol.transport.factory.clock.seconds()
+            )
             protocol.transport._received.ask()
             await self.until(lambda: protocol.lost)  # noqa: B023
             self.assertEqual((len(protocol.received), protocol.lost[0].type), (5320, ConnectionDone))

@@ -127,24 +127,24 @@ class LayeredBloom:
         """
         return self._memory.heldBytes(self)
 
-    def layersAt(self, nowSeconds: float) -> Sequence[Layer]:
+    def layersAt(self, now: float) -> Sequence[Layer]:
         """
         The layers that count, oldest first; none if nobody was seen lately.  A
         live view.
         """
-        if nowSeconds >= self._expirySeconds:
-            self._expire(nowSeconds)
+        if now >= self._expirySeconds:
+            self._expire(now)
         return self._layers
 
-    def track(self, member: int, nowSeconds: float) -> bool:
+    def track(self, member: int, now: float) -> bool:
         """
         C{member} is seen.
 
         @return: whether it is new.  Never if it was seen within the window;
             if it was not, then C{falsePositives} of the time not either.
         """
-        if nowSeconds >= self._changeSeconds:
-            self._change(nowSeconds)
+        if now >= self._changeSeconds:
+            self._change(now)
         # Squares modulo 2^61 - 1, which Python documents its hash of an integer to be: no pattern of ids was found
         # that survives, where hashing (key, member) or multiplying leaves up to 1.6 times the errors.
         keyed = member + self.key
@@ -158,17 +158,17 @@ class LayeredBloom:
                 break
         layer = self._layers[-1]
         if layer.count >= layer.limit:
-            layer = self._outgrow(layer, nowSeconds)
+            layer = self._outgrow(layer, now)
         layer.count += 1
         layer.members.add(mixed)
         return isNew
 
-    def contains(self, member: int, nowSeconds: float) -> bool:
+    def contains(self, member: int, now: float) -> bool:
         """
         Whether C{member} was seen; it is not by asking.
         """
-        if nowSeconds >= self._expirySeconds:
-            self._expire(nowSeconds)
+        if now >= self._expirySeconds:
+            self._expire(now)
         # As in track.
         keyed = member + self.key
         mixed = hash(keyed * keyed)
@@ -180,13 +180,13 @@ class LayeredBloom:
                 return True
         return False
 
-    def estimateFalsePositives(self, nowSeconds: float) -> float:
+    def estimateFalsePositives(self, now: float) -> float:
         """
         How many of those that were not seen are taken for seen, as full as the
         layers are.
         """
         right = 1.0
-        for layer in self.layersAt(nowSeconds):
+        for layer in self.layersAt(now):
             right *= 1.0 - layer.estimateFalsePositives()
         return 1.0 - right
 
@@ -207,7 +207,7 @@ class LayeredBloom:
         """
         self._drop(len(self._layers))
 
-    def toBytes(self, nowSeconds: float) -> bytes:
+    def toBytes(self, now: float) -> bytes:
         """
         Everything, to be kept somewhere; see L{fromBytes}.  Whoever can read it
         knows the key.
@@ -216,7 +216,7 @@ class LayeredBloom:
         """
         if not self.isStorable:
             raise ValueError("a filter can be stored if it was made so: isStorable=True")
-        layers = [layer.toBytes(nowSeconds) for layer in self.layersAt(nowSeconds)]
+        layers = [layer.toBytes(now) for layer in self.layersAt(now)]
         header = _STORED.pack(
             _MAGIC,
             sys.hash_info.modulus,
@@ -225,7 +225,7 @@ class LayeredBloom:
             self.layers,
             self.windowSeconds,
             self.falsePositives,
-            self._turnEndsSeconds - nowSeconds,
+            self._turnEndsSeconds - now,
             self._errorsLeft,
             len(layers),
         )
@@ -233,11 +233,11 @@ class LayeredBloom:
         return body + _CHECKSUM.pack(crc32(body))
 
     @classmethod
-    def fromBytes(cls, data: bytes, nowSeconds: float, memory: FilterMemory | None = None) -> LayeredBloom:
+    def fromBytes(cls, data: bytes, now: float, memory: FilterMemory | None = None) -> LayeredBloom:
         """
         Make a filter of what L{toBytes} returned, in this process or another.
 
-        @param nowSeconds: when it was stored, by the clock that it will see:
+        @param now: when it was stored, by the clock that it will see:
             the present, less what it has been lying for.
         @raise ValueError: if C{data} is damaged, or was stored by a Python
             that hashes integers in another way.
@@ -251,27 +251,27 @@ class LayeredBloom:
         if modulus != sys.hash_info.modulus:
             raise ValueError(f"this filter was stored where integers are hashed modulo {modulus}")
         self = cls(capacity, windowSeconds, layers, falsePositives, memory=memory, key=key, isStorable=True)
-        self._turnEndsSeconds = nowSeconds + turnSeconds
+        self._turnEndsSeconds = now + turnSeconds
         self._errorsLeft = errorsLeft
         offset = _STORED.size
         for _ in range(count):
-            layer, offset = Layer.fromBytes(body, offset, nowSeconds)
+            layer, offset = Layer.fromBytes(body, offset, now)
             self._append(layer)
         return self
 
-    def _change(self, nowSeconds: float) -> None:
+    def _change(self, now: float) -> None:
         """
         Something has expired, or the turn is over, or there is no layer.
         """
-        self._expire(nowSeconds)
-        if not self._layers or nowSeconds >= self._turnEndsSeconds:
+        self._expire(now)
+        if not self._layers or now >= self._turnEndsSeconds:
             # Layers of one turn expire together.
             held = sum(layer.count for layer in self._layers if layer.expiresSeconds == self._layers[-1].expiresSeconds)
-            self._turnEndsSeconds = nowSeconds + self.windowSeconds / self.layers
+            self._turnEndsSeconds = now + self.windowSeconds / self.layers
             self._errorsLeft = -expm1(log1p(-self.falsePositives) / (self.layers + 1))
             self._open(held + held // 4 if held > self.capacity else self.capacity, _FIRST_SHARE)
 
-    def _outgrow(self, layer: Layer, nowSeconds: float) -> Layer:
+    def _outgrow(self, layer: Layer, now: float) -> Layer:
         """
         Make room for one more member.
 
@@ -289,7 +289,7 @@ class LayeredBloom:
             return layer
         # It was dropped to make room for itself.
         self._memory.give(self, growthBytes)
-        self._change(nowSeconds)
+        self._change(now)
         return self._layers[-1]
 
     def _open(self, wanted: int, share: float) -> None:
@@ -307,8 +307,8 @@ class LayeredBloom:
         self._layers.append(layer)
         self._arrange()
 
-    def _expire(self, nowSeconds: float) -> None:
-        self._drop(sum(nowSeconds >= layer.expiresSeconds for layer in self._layers))
+    def _expire(self, now: float) -> None:
+        self._drop(sum(now >= layer.expiresSeconds for layer in self._layers))
 
     def _drop(self, count: int) -> None:
         for layer in self._layers[:count]:

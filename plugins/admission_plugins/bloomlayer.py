@@ -102,20 +102,20 @@ class Layer:
         probes = max(1, int(-log2(self.falsePositives)))
         return float((1.0 - exp(-probes * self.count / members.size_in_bits)) ** probes)
 
-    def toBytes(self, nowSeconds: float) -> bytes:
+    def toBytes(self, now: float) -> bytes:
         """
-        Everything, the time as seconds from C{nowSeconds}.
+        Everything, the time as seconds from C{now}.
         """
         members = self.members
         stored = pack(f"<{self.count}Q", *sorted(members)) if isinstance(members, set) else members.save_bytes()
-        remainingSeconds = self.expiresSeconds - nowSeconds
+        remainingSeconds = self.expiresSeconds - now
         header = _STORED.pack(
             self.capacity, self.count, self.falsePositives, remainingSeconds, self.isExact, len(stored)
         )
         return header + stored
 
     @classmethod
-    def fromBytes(cls, data: bytes, offset: int, nowSeconds: float) -> tuple[Layer, int]:
+    def fromBytes(cls, data: bytes, offset: int, now: float) -> tuple[Layer, int]:
         """
         Read what L{toBytes} wrote.
 
@@ -124,7 +124,7 @@ class Layer:
         capacity, count, falsePositives, remainingSeconds, isExact, storedBytes = _STORED.unpack_from(data, offset)
         begin = offset + _STORED.size
         end = begin + storedBytes
-        layer = cls(capacity, falsePositives, nowSeconds + remainingSeconds, isStorable=True)
+        layer = cls(capacity, falsePositives, now + remainingSeconds, isStorable=True)
         layer.count = count
         if isExact:
             layer.members = set(unpack_from(f"<{count}Q", data, begin))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from admission.interfaces import FRAMES, ILease, IMemoryPool, PolicyContext, Sensors
+from admission.interfaces import FRAMES, ILease, IMemoryPool, ISensorRegistry, PolicyContext
 from admission.metrics.rate import TimeShare
 from admission.units import formatBytes, parseBytes
 
@@ -246,17 +246,15 @@ class BoundedPool(Ledger):
             self._endDrySpell()
         self._tell()
 
-    def addSensors(self, registry: Sensors, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{nameAvgDepletedPercent}, the share of the last while in which
         requests were refused, a fraction as in Kafka, and
         C{nameDepletedMicroseconds}, for how long they ever were.
         """
-        registry.addGauge(f"{name}AvgDepletedPercent", lambda: self.depleted.share(self._seconds()))
+        registry.addGauge(f"{name}AvgDepletedPercent", lambda now: self.depleted.share(now))
         # A share forgets; from this one the share of any span of time can be told afterwards.
-        registry.addCounter(
-            f"{name}DepletedMicroseconds", lambda: round(self.depleted.total(self._seconds()) * 1_000_000)
-        )
+        registry.addCounter(f"{name}DepletedMicroseconds", lambda now: round(self.depleted.total(now) * 1e6))
 
     def _evictIdle(self) -> None:
         excessBytes = self._buffers.idleBytes - max(self.availableBytes, 0)
@@ -334,7 +332,7 @@ class UnboundedPool(Ledger):
         lease.buffer = None
         self._tell()
 
-    def addSensors(self, registry: Sensors, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Nothing: it refuses nobody.
         """

@@ -5,13 +5,10 @@ How many bytes a second each client may send and receive (KIP-13).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
-from zope.interface import implementer
-
-from admission.interfaces import DEFAULT, RECEIVED, SENT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
+from admission.interfaces import DEFAULT, RECEIVED, SENT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
 from admission.metrics.meters import MOST_METERS
-from admission.metrics.registry import SensorRegistry
 from admission.quotas.limits import LimitTable
 from admission.quotas.metered import MeteredLimit
 from admission.quotas.meters import Algorithm, Buckets, Windows
@@ -30,7 +27,6 @@ PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 
 
-@implementer(IQuotaPolicy)
 class ClientBytes(MeteredPolicy):
     """
     Bytes per second, by user and client id: of Produce requests those that
@@ -42,35 +38,33 @@ class ClientBytes(MeteredPolicy):
     def __init__(
         self,
         algorithm: Algorithm,
-        seconds: Callable[[], float],
         mostMeters: int = MOST_METERS,
         isShadow: bool = False,
     ) -> None:
         """
         @param algorithm: makes the meters.
-        @param seconds: a monotonic clock.
         @param mostMeters: how many clients are told apart, for each of the two.
         """
         limits = LimitTable((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE))
-        self._produced = MeteredLimit(limits, PRODUCER_BYTE_RATE, algorithm, seconds, mostMeters)
-        self._fetched = MeteredLimit(limits, CONSUMER_BYTE_RATE, algorithm, seconds, mostMeters)
+        self._produced = MeteredLimit(limits, PRODUCER_BYTE_RATE, algorithm, mostMeters)
+        self._fetched = MeteredLimit(limits, CONSUMER_BYTE_RATE, algorithm, mostMeters)
         super().__init__(limits, (self._produced, self._fetched), algorithm.horizonSeconds, isShadow)
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Count the bytes of a Produce or a Fetch, or those that count as such.
         """
         if request.kind in _PRODUCING:
-            return self._produced.spend(request, usage.requestBytes)
+            return self._produced.spend(request, usage.requestBytes, now)
         if request.kind in _FETCHING:
-            return self._fetched.spend(request, usage.responseBytes)
+            return self._fetched.spend(request, usage.responseBytes, now)
         return 0.0
 
-    def budgetBytes(self, request: Request) -> int | None:
+    def budgetBytes(self, request: Request, now: float) -> int | None:
         """
         What a Fetch may return without going over the limit.
         """
-        return self._fetched.budget(request) if request.kind == FETCH else None
+        return self._fetched.budget(request, now) if request.kind == FETCH else None
 
     def replayKey(self, request: Request) -> Hashable:
         """
@@ -80,7 +74,7 @@ class ClientBytes(MeteredPolicy):
             return (PRODUCE, self._produced.keyOf(request))
         return (FETCH, self._fetched.keyOf(request)) if request.kind in _FETCHING else None
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.Produce.byte-rate} and so on, see L{MeteredLimit.addSensors}.
         """
@@ -105,13 +99,12 @@ def buildClientBytes(
     """
     policy = ClientBytes(
         _algorithm(context, algorithm, burst, windows, window),
-        context.clock.seconds,
         parseMeters(meters),
         parseYes("shadow", shadow),
     )
     for limitName, rate in ((PRODUCER_BYTE_RATE, produce), (CONSUMER_BYTE_RATE, fetch)):
         if rate is not None:
-            policy.configure(QuotaEntity(clientId=DEFAULT), {limitName: parseRate(rate)})
+            policy.configure(QuotaEntity(clientId=DEFAULT), {limitName: parseRate(rate)}, context.clock.seconds())
     return policy
 
 

@@ -5,13 +5,10 @@ How many connections each address may open (KIP-612).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
-from zope.interface import implementer
-
-from admission.interfaces import CONNECTION, DEFAULT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
+from admission.interfaces import CONNECTION, DEFAULT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
 from admission.metrics.meters import MOST_METERS
-from admission.metrics.registry import SensorRegistry
 from admission.quotas.limits import ADDRESS_KINDS, LimitTable
 from admission.quotas.metered import MeteredAddressLimit
 from admission.quotas.meters import Buckets
@@ -23,7 +20,6 @@ from .quotaarguments import parseDuration, parseMeters, parseYes
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
-@implementer(IQuotaPolicy)
 class ConnectionRate(MeteredPolicy):
     """
     Connections per second, by address.  Those beyond the limit are to be held
@@ -33,26 +29,24 @@ class ConnectionRate(MeteredPolicy):
     def __init__(
         self,
         burstSeconds: float,
-        seconds: Callable[[], float],
         mostMeters: int = MOST_METERS,
         isShadow: bool = False,
     ) -> None:
         """
         @param burstSeconds: how many seconds' worth of connections may come at
             once, or one connection if that is more.
-        @param seconds: a monotonic clock.
         @param mostMeters: how many addresses are told apart.
         """
         limits = LimitTable((CONNECTION_CREATION_RATE,), ADDRESS_KINDS)
         algorithm = Buckets(burstSeconds)
-        self._opened = MeteredAddressLimit(limits, CONNECTION_CREATION_RATE, algorithm, seconds, mostMeters)
+        self._opened = MeteredAddressLimit(limits, CONNECTION_CREATION_RATE, algorithm, mostMeters)
         super().__init__(limits, (self._opened,), algorithm.horizonSeconds, isShadow)
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Count a connection that was opened.
         """
-        return self._opened.spend(request, usage.connections) if request.kind == CONNECTION else 0.0
+        return self._opened.spend(request, usage.connections, now) if request.kind == CONNECTION else 0.0
 
     def replayKey(self, request: Request) -> Hashable:
         """
@@ -60,7 +54,7 @@ class ConnectionRate(MeteredPolicy):
         """
         return self._opened.keyOf(request) if request.kind == CONNECTION else None
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.Connection.connection-creation-rate} and so on, see
         L{MeteredAddressLimit.addSensors}.
@@ -78,9 +72,9 @@ def buildConnectionRate(
     """
     C{connections[:perSecond=RATE][:burst=TIME][:meters=NUMBER][:shadow=yes]}.
     """
-    policy = ConnectionRate(
-        parseDuration("burst", burst), context.clock.seconds, parseMeters(meters), parseYes("shadow", shadow)
-    )
+    policy = ConnectionRate(parseDuration("burst", burst), parseMeters(meters), parseYes("shadow", shadow))
     if perSecond is not None:
-        policy.configure(QuotaEntity(ip=DEFAULT), {CONNECTION_CREATION_RATE: parseRate(perSecond)})
+        policy.configure(
+            QuotaEntity(ip=DEFAULT), {CONNECTION_CREATION_RATE: parseRate(perSecond)}, context.clock.seconds()
+        )
     return policy

@@ -52,7 +52,7 @@ class ProducerIdMeter:
     arrivals: SampledTotal
     delays: SampledMean = field(factory=SampledMean, init=False)
 
-    def countNew(self, identities: Sequence[int], nowSeconds: float) -> int:
+    def countNew(self, identities: Sequence[int], now: float) -> int:
         """
         How many of C{identities} are not known, each counted once.  What is
         negative stands for no producer.
@@ -61,23 +61,23 @@ class ProducerIdMeter:
         # Most requests have one id, which is known: that needs no set.
         new: set[int] | None = None
         for identity in identities:
-            if identity >= 0 and not contains(identity, nowSeconds):
+            if identity >= 0 and not contains(identity, now):
                 if new is None:
                     new = set()
                 new.add(identity)
         return len(new) if new else 0
 
-    def waitSeconds(self, new: int, nowSeconds: float) -> float:
+    def waitSeconds(self, new: int, now: float) -> float:
         """
         For how long until there are tokens for so many new ids, or would be if
         the bucket were larger.
         """
         if not new:
             return 0.0
-        waitSeconds = (new - self.bucket.tokens(nowSeconds)) / self.bucket.rate
+        waitSeconds = (new - self.bucket.tokens(now)) / self.bucket.rate
         return waitSeconds if waitSeconds >= NEGLIGIBLE_SECONDS else 0.0
 
-    def remember(self, identities: Sequence[int], nowSeconds: float) -> int:
+    def remember(self, identities: Sequence[int], now: float) -> int:
         """
         Have C{identities} known from now on.
 
@@ -85,23 +85,23 @@ class ProducerIdMeter:
         """
         track, new = self.known.track, 0
         for identity in identities:
-            if identity >= 0 and track(identity, nowSeconds):
+            if identity >= 0 and track(identity, now):
                 new += 1
         return new
 
-    def setLimit(self, limit: Limit, nowSeconds: float) -> None:
+    def setLimit(self, limit: Limit, now: float) -> None:
         """
         Go by C{limit} from now on; what is known and spent stays so.
         """
         self.limit = limit
-        self.bucket.setRate(limit.value / self.known.windowSeconds, nowSeconds)
+        self.bucket.setRate(limit.value / self.known.windowSeconds, now)
         self.known.capacity = capacityFor(limit)
 
-    def isIdle(self, nowSeconds: float) -> bool:
+    def isIdle(self, now: float) -> bool:
         """
         Whether nothing is known, and nothing spent.
         """
-        return not self.known.layersAt(nowSeconds) and self.bucket.isFull(nowSeconds)
+        return not self.known.layersAt(now) and self.bucket.isFull(now)
 
 
 class ProducerIdMeters:
@@ -114,22 +114,19 @@ class ProducerIdMeters:
     def __init__(
         self,
         limits: LimitTable,
-        build: Callable[[Limit], ProducerIdMeter],
-        seconds: Callable[[], float],
+        build: Callable[[Limit, float], ProducerIdMeter],
         mostMeters: int,
     ) -> None:
         """
         @param limits: the limits in force; call L{refresh} when they have changed.
         @param build: makes a meter that nothing is in yet.
-        @param seconds: a monotonic clock.
         @param mostMeters: how many users have a meter of their own, besides
             those whose limit is.
         @raise ValueError: if C{mostMeters} is not positive.
         """
         self._limits = limits
         self._build = build
-        self._seconds = seconds
-        self._table: MeterTable[str, ProducerIdMeter] = MeterTable(seconds, mostMeters)
+        self._table: MeterTable[str, ProducerIdMeter] = MeterTable(mostMeters)
 
     @property
     def overflows(self) -> int:
@@ -144,7 +141,7 @@ class ProducerIdMeters:
         """
         return len(self._table) + len(self._table.shared)
 
-    def find(self, principal: str) -> ProducerIdMeter | None:
+    def find(self, principal: str, now: float) -> ProducerIdMeter | None:
         """
         What L{obtain} would return, without keeping it.
         """
@@ -152,10 +149,10 @@ class ProducerIdMeters:
         if meter is None:
             limit = self._limitOf(principal)
             if limit is not None:
-                meter = self._table.find(principal, _sharedBy(limit)) or self._build(limit)
+                meter = self._table.find(principal, _sharedBy(limit)) or self._build(limit, now)
         return meter
 
-    def obtain(self, principal: str) -> ProducerIdMeter | None:
+    def obtain(self, principal: str, now: float) -> ProducerIdMeter | None:
         """
         The meter of a user; L{None} if the user has no limit.
         """
@@ -163,27 +160,27 @@ class ProducerIdMeters:
         if meter is None:
             limit = self._limitOf(principal)
             if limit is not None:
-                meter = self._table.obtain(principal, partial(self._build, limit), _sharedBy(limit))
+                meter = self._table.obtain(principal, partial(self._build, limit), now, _sharedBy(limit))
         return meter
 
-    def refresh(self) -> None:
+    def refresh(self, now: float) -> None:
         """
         The limits have changed: have every meter go by the one that now holds
         for it, and drop those for whom there is none.
         """
         table = self._table
         for principal, meter in list(table.items()):
-            if not self._adjust(principal, meter):
+            if not self._adjust(principal, meter, now):
                 table.discard(principal)
         for name, meter in list(table.shared.items()):
-            if not self._adjust(name, meter):
+            if not self._adjust(name, meter, now):
                 table.discardShared(name)
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """
         Drop the meters that hold no information any more.
         """
-        self._table.sweep()
+        self._table.sweep(now)
 
     def labelled(self) -> Iterator[tuple[str, ProducerIdMeter]]:
         """
@@ -197,12 +194,12 @@ class ProducerIdMeters:
         limit = self._limits.resolve(principal, "", PRODUCER_IDS_RATE)
         return None if limit is None or limit.value >= UNLIMITED else limit
 
-    def _adjust(self, principal: str, meter: ProducerIdMeter) -> bool:
+    def _adjust(self, principal: str, meter: ProducerIdMeter, now: float) -> bool:
         limit = self._limitOf(principal)
         if limit is None:
             meter.known.clear()
             return False
-        meter.setLimit(limit, self._seconds())
+        meter.setLimit(limit, now)
         return True
 
 

@@ -21,8 +21,9 @@ from admission.interfaces import (
     DEFAULT,
     Decision,
     IIdentityAudit,
-    IQuotaPolicy,
+    IReplayable,
     IRestorable,
+    ISensorRegistry,
     PolicyContext,
     QuotaEntity,
     QuotaStatus,
@@ -32,8 +33,8 @@ from admission.interfaces import (
 from admission.metrics.bucket import TokenBucket
 from admission.metrics.meters import MOST_METERS
 from admission.metrics.rate import SampledTotal
-from admission.metrics.registry import SensorRegistry
 from admission.quotas.limits import EntityKind, Limit, LimitTable
+from admission.quotas.policy import QuotaPolicy
 from admission.units import formatBytes, formatSeconds, parseBytes
 
 from .bloom import KEY_BITS, LayeredBloom
@@ -51,8 +52,8 @@ LEAST_MAX_BYTES = 64 << 10
 """With less, filters could not do what they are for."""
 
 
-@implementer(IQuotaPolicy, IRestorable, IIdentityAudit)
-class ProducerIds:
+@implementer(IReplayable, IRestorable, IIdentityAudit)
+class ProducerIds(QuotaPolicy):
     """
     Tokens and known ids for each user who has a limit.
 
@@ -61,24 +62,22 @@ class ProducerIds:
     ids that is not known; then nothing of it is remembered, and it is as new
     when it is sent again.  Known ids pass, whatever the bucket holds.
 
-    If it is not C{isRefusing}, it lets every id in and holds back who brings new
-    ones and owes tokens.  The same becomes of requests whose protocol has no
+    If it is not C{isRefusing}, it lets every id in and throttles who brings new ones
+    and owes tokens.  The same becomes of requests whose protocol has no
     way to say no.
 
-    On trial it remembers and counts what it would have let in.
+    As a shadow it remembers and counts what it would have let in.
 
-    @ivar limitNames: see L{IQuotaPolicy}, like all that has no word here.
     @ivar horizonSeconds: none: an id that keeps coming stays known.
-    @ivar isRefusing: whether it refuses, or holds back only.
+    @ivar isRefusing: whether it refuses, or throttles only.
     @ivar memory: what the filters of all users share.
     """
 
-    limitNames: Sequence[str] = (PRODUCER_IDS_RATE,)
+    limitNames = (PRODUCER_IDS_RATE,)
     horizonSeconds: float | None = None
 
     def __init__(
         self,
-        seconds: Callable[[], float],
         windowSeconds: float = 3600.0,
         *,
         windows: int = 11,
@@ -92,7 +91,6 @@ class ProducerIds:
         key: int | None = None,
     ) -> None:
         """
-        @param seconds: a monotonic clock.
         @param windowSeconds: what the limit is for, and how long an id stays known.
         @param windows: in how many steps the sensor of the rate forgets; no
             decision depends on it.
@@ -115,49 +113,41 @@ class ProducerIds:
         self.isShadow = isShadow
         self.isLimiting = False
         self.memory = FilterMemory(maxBytes)
-        self._seconds = seconds
         self._windows = windows
         self._layers = layers
         self._falsePositives = falsePositives
         self._cleanupSeconds = cleanupSeconds
         self._nextCleanupSeconds = -inf
         self._limits = LimitTable(self.limitNames, [EntityKind.USER])
-        self.limits: Mapping[QuotaEntity, Mapping[str, float]] = self._limits.limits
-        self._meters = ProducerIdMeters(self._limits, self._build, seconds, mostMeters)
+        self.limits = self._limits.limits
+        self._meters = ProducerIdMeters(self._limits, self._build, mostMeters)
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: Request, now: float) -> Decision:
         """
         Refuse a request with more new ids than there are tokens.
         """
         identities = request.identities
         if not identities or not self.isRefusing or request.kind != PRODUCE:
             return ADMITTED
-        meter = self._meters.find(request.principal)
+        meter = self._meters.find(request.principal, now)
         if meter is None:
             return ADMITTED
-        nowSeconds = self._seconds()
-        new = meter.countNew(identities, nowSeconds)
-        delaySeconds = meter.waitSeconds(new, nowSeconds) if new else 0.0
+        new = meter.countNew(identities, now)
+        delaySeconds = meter.waitSeconds(new, now) if new else 0.0
         if not delaySeconds:
             return ADMITTED
         # A sensor; nothing is decided by it.
-        meter.delays.record(delaySeconds, nowSeconds)
+        meter.delays.record(delaySeconds, now)
         bucket = meter.bucket
         ids = "1 new producer id" if new == 1 else f"{new} new producer ids"
         allowed = f"{meter.limit.value:g} in {self._window}"
         if new > bucket.burst:
             reason = f"{ids} in one request can never be let in, the limit being {allowed}"
         else:
-            reason = f"{ids}, with {max(int(bucket.tokens(nowSeconds)), 0)} left of {allowed}"
+            reason = f"{ids}, with {max(int(bucket.tokens(now)), 0)} left of {allowed}"
         return Decision(False, delaySeconds, reason)
 
-    def budgetBytes(self, request: Request) -> int | None:
-        """
-        A read may return anything.
-        """
-        return None
-
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Know the ids from now on, and take a token for each that is new.
 
@@ -167,44 +157,40 @@ class ProducerIds:
         identities = request.identities
         if not identities or request.kind != PRODUCE:
             return 0.0
-        nowSeconds = self._seconds()
         if not (usage.requestBytes or usage.responseBytes or usage.serviceSeconds or usage.connections):
-            asked = self._meters.find(request.principal)
-            return 0.0 if asked is None else asked.bucket.delaySeconds(nowSeconds)
-        meter = self._meters.obtain(request.principal)
+            asked = self._meters.find(request.principal, now)
+            return 0.0 if asked is None else asked.bucket.delaySeconds(now)
+        meter = self._meters.obtain(request.principal, now)
         if meter is None:
             return 0.0
-        if self.isShadow and self.isRefusing and meter.waitSeconds(meter.countNew(identities, nowSeconds), nowSeconds):
+        if self.isShadow and self.isRefusing and meter.waitSeconds(meter.countNew(identities, now), now):
             return 0.0
-        new = meter.remember(identities, nowSeconds)
+        new = meter.remember(identities, now)
         if not new:
             return 0.0
-        meter.arrivals.record(new, nowSeconds)
-        delaySeconds = meter.bucket.spend(new, nowSeconds)
+        meter.arrivals.record(new, now)
+        delaySeconds = meter.bucket.spend(new, now)
         if delaySeconds:
-            meter.delays.record(delaySeconds, nowSeconds)
+            meter.delays.record(delaySeconds, now)
         return delaySeconds
 
-    def isKnown(self, request: Request) -> bool | None:
-        """
-        See L{IIdentityAudit}.
-        """
+    def isKnown(self, request: Request, now: float) -> bool | None:
         identities = request.identities
         if not identities or identities[0] < 0 or request.kind != PRODUCE:
             return None
-        meter = self._meters.find(request.principal)
-        return None if meter is None else meter.known.contains(identities[0], self._seconds())
+        meter = self._meters.find(request.principal, now)
+        return None if meter is None else meter.known.contains(identities[0], now)
 
-    def restore(self, principal: str, identities: Sequence[int]) -> None:
+    def restore(self, principal: str, identities: Sequence[int], now: float) -> None:
         """
         C{identities} are known and have cost nothing.  Configure limits first:
         for who has none nothing is remembered.
         """
-        meter = self._meters.obtain(principal)
+        meter = self._meters.obtain(principal, now)
         if meter is not None:
-            meter.remember(identities, self._seconds())
+            meter.remember(identities, now)
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
         Set or (with L{None}) remove the limit of a user, or of all who have none
         of their own.  L{UNLIMITED} or more is none.  What is known and spent
@@ -213,30 +199,29 @@ class ProducerIds:
         @raise ValueError: see L{LimitTable.configure}.
         """
         self._limits.configure(entity, limits)
-        self._meters.refresh()
+        self._meters.refresh(now)
         self.isLimiting = any(limit.value < UNLIMITED for limit in self._limits.of(PRODUCER_IDS_RATE))
 
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """
         How the user stands: how much of the bucket is used, and for how long
-        another new id would be refused or held back.
+        another new id would be refused or throttled.
         """
-        meter = self._meters.find(request.principal)
+        meter = self._meters.find(request.principal, now)
         if meter is None:
             return []
-        limit, bucket, nowSeconds = meter.limit, meter.bucket, self._seconds()
-        used = (1.0 - bucket.tokens(nowSeconds) / bucket.burst) * limit.value
-        delaySeconds = meter.waitSeconds(1, nowSeconds) if self.isRefusing else bucket.delaySeconds(nowSeconds)
+        limit, bucket = meter.limit, meter.bucket
+        used = (1.0 - bucket.tokens(now) / bucket.burst) * limit.value
+        delaySeconds = meter.waitSeconds(1, now) if self.isRefusing else bucket.delaySeconds(now)
         return [QuotaStatus(PRODUCER_IDS_RATE, limit.value, limit.entity, used, delaySeconds)]
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """
         Forget users of whom no id is known any more and whose bucket is full.
         """
-        nowSeconds = self._seconds()
-        if nowSeconds >= self._nextCleanupSeconds:
-            self._nextCleanupSeconds = nowSeconds + self._cleanupSeconds
-            self._meters.sweep()
+        if now >= self._nextCleanupSeconds:
+            self._nextCleanupSeconds = now + self._cleanupSeconds
+            self._meters.sweep(now)
 
     def replayKey(self, request: Request) -> Hashable:
         """
@@ -244,7 +229,7 @@ class ProducerIds:
         """
         return request.principal
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish for each user C{NAME.rate} (new ids in a window), C{NAME.tokens},
         C{NAME.throttle-time} (the mean of the last minute's delays, in
@@ -266,21 +251,22 @@ class ProducerIds:
         for metric, read in reads.items():
             registry.addFamily(f"{name}.{metric}", ("user",), partial(self._samples, read))
         meters, memory = self._meters, self.memory
-        registry.addGauge(f"{name}.meters", lambda: len(meters))
-        registry.addGauge(f"{name}.memory-bytes", lambda: memory.usedBytes)
-        registry.addCounter(f"{name}.overflows", lambda: meters.overflows)
-        registry.addCounter(f"{name}.dropped-layers", lambda: memory.droppedLayers)
+        registry.addGauge(f"{name}.meters", lambda now: len(meters))
+        registry.addGauge(f"{name}.memory-bytes", lambda now: memory.usedBytes)
+        registry.addCounter(f"{name}.overflows", lambda now: meters.overflows)
+        registry.addCounter(f"{name}.dropped-layers", lambda now: memory.droppedLayers)
 
-    def _samples(self, read: Callable[[ProducerIdMeter, float], float]) -> Iterator[tuple[Sequence[str], float]]:
-        nowSeconds = self._seconds()
+    def _samples(
+        self, read: Callable[[ProducerIdMeter, float], float], now: float
+    ) -> Iterator[tuple[Sequence[str], float]]:
         for label, meter in self._meters.labelled():
-            yield (label,), read(meter, nowSeconds)
+            yield (label,), read(meter, now)
 
-    def _build(self, limit: Limit) -> ProducerIdMeter:
+    def _build(self, limit: Limit, now: float) -> ProducerIdMeter:
         windowSeconds, windows = self.windowSeconds, self._windows
         return ProducerIdMeter(
             limit,
-            TokenBucket(limit.value / windowSeconds, windowSeconds, self._seconds()),
+            TokenBucket(limit.value / windowSeconds, windowSeconds, now),
             LayeredBloom(
                 capacityFor(limit),
                 windowSeconds,
@@ -320,7 +306,6 @@ def buildProducerIds(
     if mode not in ("refuse", "throttle"):
         raise ValueError(f"mode={mode}: say refuse or throttle")
     policy = ProducerIds(
-        context.clock.seconds,
         parseDuration("window", window),
         windows=context.quotaWindows if windows is None else parseCount("windows", windows),
         layers=parseCount("layers", layers),
@@ -332,5 +317,7 @@ def buildProducerIds(
         mostMeters=parseMeters(meters),
     )
     if rate is not None:
-        policy.configure(QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: _parseNumber("rate", rate)})
+        policy.configure(
+            QuotaEntity(user=DEFAULT), {PRODUCER_IDS_RATE: _parseNumber("rate", rate)}, context.clock.seconds()
+        )
     return policy

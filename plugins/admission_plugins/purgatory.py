@@ -14,9 +14,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from admission.interfaces import IDelayedOperation, IPurgatory, PolicyContext
+from admission.interfaces import IDelayedOperation, IPurgatory, ISensorRegistry, PolicyContext
 from admission.metrics.histogram import Histogram
-from admission.metrics.registry import SensorRegistry
 from admission.units import parseSeconds
 
 from .watches import Watches
@@ -171,13 +170,13 @@ class _Purgatory:
         self._isShutDown = True
         self._cancel(list(dict.fromkeys(self._operations)))
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         See L{IPurgatory.addSensors}.
         """
-        registry.addGauge(f"{name}PurgatorySize", lambda: self.watched)
-        registry.addGauge(f"{name}NumDelayedOperations", lambda: self.delayed)
-        registry.addCounter(f"{name}Expirations", lambda: self.expirations)
+        registry.addGauge(f"{name}PurgatorySize", lambda now: self.watched)
+        registry.addGauge(f"{name}NumDelayedOperations", lambda now: self.delayed)
+        registry.addCounter(f"{name}Expirations", lambda now: self.expirations)
         registry.addHistogram(f"{name}WaitSeconds", self.waits)
 
     def _check(self, key: Hashable) -> int:

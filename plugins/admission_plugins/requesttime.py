@@ -5,13 +5,10 @@ How much of the server's time each client may take (KIP-124).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
-from zope.interface import implementer
-
-from admission.interfaces import CONNECTION, DEFAULT, IQuotaPolicy, PolicyContext, QuotaEntity, Request, Usage
+from admission.interfaces import CONNECTION, DEFAULT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
 from admission.metrics.meters import MOST_METERS
-from admission.metrics.registry import SensorRegistry
 from admission.quotas.limits import LimitTable
 from admission.quotas.metered import MeteredLimit
 from admission.quotas.meters import Windows
@@ -22,11 +19,10 @@ from .quotaarguments import parseMeters, parseYes
 REQUEST_PERCENTAGE = "request_percentage"
 
 
-@implementer(IQuotaPolicy)
 class RequestTime(MeteredPolicy):
     """
     Percent of one thread's time, by user and client id, for requests of every
-    kind.  A client is held back for no longer than one window at a time, as
+    kind.  A client is throttled for no longer than one window at a time, as
     Kafka does it: who is over its share is slowed down, not shut out.
     """
 
@@ -34,34 +30,32 @@ class RequestTime(MeteredPolicy):
         self,
         samples: int,
         windowSeconds: float,
-        seconds: Callable[[], float],
         mostMeters: int = MOST_METERS,
         isShadow: bool = False,
     ) -> None:
         """
         @param samples: how many windows the share is taken over.
         @param windowSeconds: the length of one.
-        @param seconds: a monotonic clock.
         @param mostMeters: how many clients are told apart.
         """
         limits = LimitTable((REQUEST_PERCENTAGE,))
         algorithm = Windows(samples, windowSeconds, mostDelaySeconds=windowSeconds)
-        self._used = MeteredLimit(limits, REQUEST_PERCENTAGE, algorithm, seconds, mostMeters)
+        self._used = MeteredLimit(limits, REQUEST_PERCENTAGE, algorithm, mostMeters)
         super().__init__(limits, (self._used,), algorithm.horizonSeconds, isShadow)
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Count the time that was spent on a request.
         """
         if request.kind == CONNECTION:
             return 0.0
-        return self._used.spend(request, usage.serviceSeconds * 100)
+        return self._used.spend(request, usage.serviceSeconds * 100, now)
 
-    def budgetBytes(self, request: Request) -> int | None:
+    def budgetBytes(self, request: Request, now: float) -> int | None:
         """
         Nothing for who has had more than its share, else anything.
         """
-        return 0 if request.kind != CONNECTION and self._used.delaySeconds(request) else None
+        return 0 if request.kind != CONNECTION and self._used.delaySeconds(request, now) else None
 
     def replayKey(self, request: Request) -> Hashable:
         """
@@ -69,7 +63,7 @@ class RequestTime(MeteredPolicy):
         """
         return None if request.kind == CONNECTION else self._used.keyOf(request)
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.Request.request-time} and so on, see
         L{MeteredLimit.addSensors}.
@@ -86,7 +80,6 @@ def buildRequestTime(
     policy = RequestTime(
         context.quotaWindows,
         context.quotaWindowSeconds,
-        context.clock.seconds,
         parseMeters(meters),
         parseYes("shadow", shadow),
     )
@@ -95,5 +88,5 @@ def buildRequestTime(
             percentage = float(percent)
         except ValueError:
             raise ValueError(f"percent={percent}: write a number; 100 is all of one thread") from None
-        policy.configure(QuotaEntity(clientId=DEFAULT), {REQUEST_PERCENTAGE: percentage})
+        policy.configure(QuotaEntity(clientId=DEFAULT), {REQUEST_PERCENTAGE: percentage}, context.clock.seconds())
     return policy

@@ -183,12 +183,12 @@ class SparkExporter:
         @raise ValueError: if there are sensors of these names.
         """
         sealer, supply = self._sealer, self._supply
-        registry.addGauge(f"{name}.sealed-bytes", lambda: sealer.sealedBytes)
-        registry.addCounter(f"{name}.recorded-events", lambda: self.recordedEvents)
-        registry.addCounter(f"{name}.text-overflows", lambda: self.textOverflows)
-        registry.addCounter(f"{name}.sealed-rows", lambda: sealer.sealedRows)
-        registry.addCounter(f"{name}.evicted-files", lambda: sealer.evictedFiles)
-        registry.addCounter(f"{name}.failures", lambda: sealer.failures + supply.failures)
+        registry.addGauge(f"{name}.sealed-bytes", lambda now: sealer.sealedBytes)
+        registry.addCounter(f"{name}.recorded-events", lambda now: self.recordedEvents)
+        registry.addCounter(f"{name}.text-overflows", lambda now: self.textOverflows)
+        registry.addCounter(f"{name}.sealed-rows", lambda now: sealer.sealedRows)
+        registry.addCounter(f"{name}.evicted-files", lambda now: sealer.evictedFiles)
+        registry.addCounter(f"{name}.failures", lambda now: sealer.failures + supply.failures)
 
     def stop(self) -> Deferred[Any]:
         """

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from math import floor
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
@@ -23,6 +22,16 @@ def wallSeconds() -> float:
     measure how long something took.
     """
     return time.time()
+
+
+def wholeMicroseconds(seconds: float) -> float:
+    """
+    C{seconds} as a recording has them.  Policies are told of requests at such
+    moments, so that a replay gives them exactly what was recorded: a difference
+    of a microsecond can put a request into another window, and everything that
+    follows is different then.
+    """
+    return round(seconds * 1e6) / 1e6
 
 
 @implementer(IReactorTime)
@@ -47,9 +56,6 @@ class MonotonicClock:
         self.seconds: Callable[[], float] = time.monotonic
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
-        """
-        See L{IReactorTime.callLater}.
-        """
         return self._reactor.callLater(delay, callable, *args, **kwargs)
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
@@ -57,58 +63,3 @@ class MonotonicClock:
         See L{IReactorTime.getDelayedCalls}; all of the reactor's.
         """
         return self._reactor.getDelayedCalls()
-
-
-@implementer(IReactorTime)
-class HeldClock:
-    """
-    Another clock in whole microseconds, that can be held: it says the same
-    until it is let go.
-
-    For quota policies of which is recorded when they were told what: what they
-    went by is then exactly what is recorded, and a replay gives them the very
-    same numbers.  A difference of a microsecond can put a request into another
-    window, and everything that follows is different then.
-    """
-
-    def __init__(self, clock: IReactorTime) -> None:
-        """
-        @param clock: monotonic.
-        """
-        self._clock = clock
-        self._heldSeconds: float | None = None
-
-    def seconds(self) -> float:
-        """
-        See L{IReactorTime.seconds}.
-        """
-        held = self._heldSeconds
-        return floor(self._clock.seconds() * 1e6) / 1e6 if held is None else held
-
-    def hold(self) -> float:
-        """
-        Stand still, until L{letGo}.
-
-        @return: what L{seconds} says meanwhile.
-        """
-        self._heldSeconds = None
-        self._heldSeconds = held = self.seconds()
-        return held
-
-    def letGo(self) -> None:
-        """
-        Go on.
-        """
-        self._heldSeconds = None
-
-    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
-        """
-        See L{IReactorTime.callLater}; the other clock's.
-        """
-        return self._clock.callLater(delay, callable, *args, **kwargs)
-
-    def getDelayedCalls(self) -> Sequence[IDelayedCall]:
-        """
-        See L{IReactorTime.getDelayedCalls}; all of the other clock's.
-        """
-        return self._clock.getDelayedCalls()

@@ -134,12 +134,12 @@ class Gate:
 
         @raise ValueError: if there are sensors of these names.
         """
-        registry.addGauge("MemoryPoolAvailable", lambda: self.pool.availableBytes)
-        registry.addGauge("MemoryPoolUsed", lambda: self.pool.sizeBytes - self.pool.availableBytes)
-        registry.addGauge("ConnectionsWaitingForMemory", lambda: self.waitingForMemory)
-        registry.addGauge("RunningRequests", lambda: self.runningRequests)
+        registry.addGauge("MemoryPoolAvailable", lambda now: self.pool.availableBytes)
+        registry.addGauge("MemoryPoolUsed", lambda now: self.pool.sizeBytes - self.pool.availableBytes)
+        registry.addGauge("ConnectionsWaitingForMemory", lambda now: self.waitingForMemory)
+        registry.addGauge("RunningRequests", lambda now: self.runningRequests)
         registry.addFamily(
-            "LedgerBytes", ("purpose",), lambda: (((purpose,), held) for purpose, held in self.ledger.items())
+            "LedgerBytes", ("purpose",), lambda now: (((purpose,), held) for purpose, held in self.ledger.items())
         )
         self.pool.addSensors(registry, "MemoryPool")
 

@@ -12,14 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from attrs import field, frozen
 from zope.interface import Attribute, Interface
-
-if TYPE_CHECKING:
-    from .metrics.histogram import Histogram
-    from .metrics.registry import SensorRegistry
 
 FRAMES = "frames"
 """Purpose of a lease that holds a request's bytes as they arrived."""
@@ -34,29 +30,66 @@ CONNECTIONS = "connections"
 """Purpose of a charge for what a connection costs by being open."""
 
 
-class Sensors(Protocol):
+class IHistogram(Interface):
     """
-    Where a policy publishes what can be measured: the part of
-    L{admission.metrics.registry.SensorRegistry} that needs no other class.
-    Each method raises L{ValueError} if there is a sensor of that name.
+    A distribution of values; L{admission.metrics.histogram.Histogram} is one.
     """
 
-    def addGauge(self, name: str, read: Callable[[], float]) -> None:
+    bounds: Sequence[float] = Attribute("The upper bounds of its ranges, ascending; the last range has none.")
+    counts: list[int] = Attribute("How many values fell into each range.")
+    total: float = Attribute("The sum of all values.")
+    count: int = Attribute("How many values there were.")
+
+    def record(value: float) -> None:
+        """
+        Count C{value}.
+        """
+
+    def quantile(share: float) -> float:
+        """
+        No less than the value at C{share} (0.99 for the 99th percentile), and at
+        most one range more.
+        """
+
+
+class ISensorRegistry(Interface):
+    """
+    Where sensors are published, by names that occur once.  What reads a sensor
+    is told what time it is, in seconds of the server's monotonic clock.
+
+    L{admission.metrics.registry.SensorRegistry} is the one that servers have.
+    """
+
+    def addGauge(name: str, read: Callable[[float], float]) -> None:
         """
         Publish what C{read} returns.
+
+        @raise ValueError: if there is a sensor of that name, as for all others.
         """
 
-    def addCounter(self, name: str, read: Callable[[], int]) -> None:
+    def addCounter(name: str, read: Callable[[float], int]) -> None:
         """
-        Publish what C{read} returns, which only grows.
+        Publish a count that only grows.
+        """
+
+    def addHistogram(name: str, histogram: IHistogram) -> None:
+        """
+        Publish a distribution.
         """
 
     def addFamily(
-        self, name: str, labelNames: Sequence[str], read: Callable[[], Iterable[tuple[Sequence[str], float]]]
+        name: str,
+        labelNames: Sequence[str],
+        read: Callable[[float], Iterable[tuple[Sequence[str], float]]],
+        isCounter: bool = False,
     ) -> None:
         """
-        Publish one gauge for each set of labels: what C{read} yields, the
-        values of the labels and that of the gauge.
+        Publish sensors that differ by their labels only, as one for each client.
+
+        @param read: yields the values of the labels and the value of the sensor,
+            for each there is now.  It bounds how many.  Where there are hundreds
+            they may be read over several turns of the reactor, so it copies what
+            may change meanwhile.
         """
 
 
@@ -172,7 +205,7 @@ class IMemoryPool(Interface):
         What it raises is logged and keeps nobody else from being called.
         """
 
-    def addSensors(registry: Sensors, name: str) -> None:
+    def addSensors(registry: ISensorRegistry, name: str) -> None:
         """
         Publish what only the pool knows, such as for how long it has refused
         requests.  What is available and what is used the gate publishes
@@ -370,7 +403,7 @@ class IPurgatory(Interface):
     expirations: int = Attribute(
         "How many operations ran out of time: those that L{IDelayedOperation.expire} has completed."
     )
-    waits: Histogram = Attribute("For how many seconds operations have waited, however it ended.")
+    waits: IHistogram = Attribute("For how many seconds operations have waited, however it ended.")
 
     def tryCompleteElseWatch(operation: IDelayedOperation, keys: Collection[Hashable]) -> bool:
         """
@@ -436,7 +469,7 @@ class IPurgatory(Interface):
         completes nor expires.  No timer is left behind.
         """
 
-    def addSensors(registry: SensorRegistry, name: str) -> None:
+    def addSensors(registry: ISensorRegistry, name: str) -> None:
         """
         Publish the sensors C{namePurgatorySize} (L{watched}),
         C{nameNumDelayedOperations} (L{delayed}), C{nameExpirations} and
@@ -614,18 +647,19 @@ class QuotaStatus:
 
 class IQuotaPolicy(Interface):
     """
-    How fast each client may go.  Handed a clock when built, and no reactor, so
-    that the same object replays a recorded trace offline.
+    How fast each client may go.
 
-    Several policies may be in force; L{admission.quotas.Quotas} asks them all
-    and lets the largest delay win.  All methods are for the reactor's thread.
+    A policy has no clock and sets no timers: whoever calls it says what time it
+    is, in seconds of a monotonic clock that does not go back, so that the same
+    object replays a recorded trace.
+
+    Several policies may be in force; L{admission.control.AdmissionControl} asks
+    them all and lets the largest delay win.  All methods are for the reactor's
+    thread.  L{admission.quotas.policy.QuotaPolicy} is a base class that leaves
+    L{decide} and L{record} to be written.
     """
 
     limitNames: Sequence[str] = Attribute("The limits that L{configure} understands.")
-    horizonSeconds: float | None = Attribute(
-        "How long the policy remembers: to a key of L{replayKey} that has been idle for so long it is as if new.  "
-        "L{None}: for ever."
-    )
     limits: Mapping[QuotaEntity, Mapping[str, float]] = Attribute(
         "The limits in force, those that it was built with included.  A live view; do not change it."
     )
@@ -633,33 +667,31 @@ class IQuotaPolicy(Interface):
         "Whether it limits anybody.  While it does not, nobody asks it, so that it costs nothing.  Only L{configure} "
         "may change it."
     )
-    isShadow: bool = Attribute(
-        "Whether it is on trial: it decides and counts, but whoever asks it refuses and delays nobody."
-    )
+    isShadow: bool = Attribute("Whether it only shows what it would do: it decides and counts, and delays nobody.")
 
-    def decide(request: Request) -> Decision:
+    def decide(request: Request, now: float) -> Decision:
         """
         May C{request} go ahead?  Changes nothing: another policy may refuse.
-        Only asked where the protocol has a way to say no.
+        Where the protocol has no way to say no, a refusal becomes a delay.
         """
 
-    def budgetBytes(request: Request) -> int | None:
+    def budgetBytes(request: Request, now: float) -> int | None:
         """
         How much a read may return now.
 
         @return: bytes.  Zero if the client is over its quota already: then it
             is answered without anything, and L{record} says for how long it
-            is held back.  L{None} for no limit.
+            has to wait.  L{None} for no limit.
         """
 
-    def record(request: Request, usage: Usage) -> float:
+    def record(request: Request, usage: Usage, now: float) -> float:
         """
         Count what an admitted request took.  With an empty usage it only asks.
 
-        @return: for how many seconds the client should be held back; zero or more.
+        @return: for how many seconds the client should wait; zero or more.
         """
 
-    def configure(entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
         Set or (with L{None}) remove limits of one entity.
 
@@ -667,16 +699,35 @@ class IQuotaPolicy(Interface):
             entity that the policy cannot limit; nothing is changed then.
         """
 
-    def explain(request: Request) -> Sequence[QuotaStatus]:
+    def explain(request: Request, now: float) -> Sequence[QuotaStatus]:
         """
         Which limits hold for whoever would send C{request}, whatever its kind,
         where they come from and how much of each is used.  Changes nothing.
         """
 
-    def sweep() -> None:
+    def sweep(now: float) -> None:
         """
         Forget who has been idle; called now and then.
         """
+
+    def addSensors(registry: ISensorRegistry, name: str) -> None:
+        """
+        Publish what can be measured.
+
+        @param name: what the policy is called where it is used.
+        """
+
+
+class IReplayable(Interface):
+    """
+    A policy whose requests a replay may spread over several machines.  All
+    requests of other policies are replayed in one place, in order.
+    """
+
+    horizonSeconds: float | None = Attribute(
+        "How long the policy remembers: to a key of L{replayKey} that has been idle for so long it is as if new.  "
+        "L{None}: for ever."
+    )
 
     def replayKey(request: Request) -> Hashable:
         """
@@ -686,12 +737,34 @@ class IQuotaPolicy(Interface):
         @return: a key, or L{None} if the policy takes no notice of the request.
         """
 
-    def addSensors(registry: Any, name: str) -> None:
-        """
-        Publish what can be measured.
 
-        @param registry: an L{admission.metrics.registry.SensorRegistry}.
-        @param name: what the policy is called where it is used.
+class IRequestLifecycle(Interface):
+    """
+    A policy that wants to know which requests are under way: for limits of how
+    many may be at a time, or limits that adapt to how long requests take.
+
+    It is told of every request that has an answer, whether that can be refused
+    or not, while it is limiting; not of connections, nor of bytes of connections
+    without requests.  A shadow policy is told like any other.
+    """
+
+    countsParked: bool = Attribute(
+        "Whether a request that is parked is still under way.  If not, L{ended} is called when it is parked: like "
+        "its memory and its turn, its place is then somebody else's, and it is not asked for again."
+    )
+
+    def begun(request: Request, now: float) -> None:
+        """
+        All policies have admitted C{request}, and the work on it begins.
+        """
+
+    def ended(request: Request, outcome: Outcome, now: float) -> None:
+        """
+        It is over.  Called exactly once after L{begun}, whatever has happened:
+        also after exceptions, when the client has hung up, and when the policy
+        limits nobody any more.
+
+        @param outcome: how it ended, as far as that is known.
         """
 
 
@@ -700,7 +773,7 @@ class IRestorable(Interface):
     A policy that can be told what was known before a restart.
     """
 
-    def restore(principal: str, identities: Sequence[int]) -> None:
+    def restore(principal: str, identities: Sequence[int], now: float) -> None:
         """
         C{identities} are established ones of C{principal}; take them as known.
         """
@@ -712,7 +785,7 @@ class IIdentityAudit(Interface):
     records requests know, so that its guesses can be checked later.
     """
 
-    def isKnown(request: Request) -> bool | None:
+    def isKnown(request: Request, now: float) -> bool | None:
         """
         Whether the first identity of C{request} is known.  Changes nothing; to
         be asked before L{IQuotaPolicy.record}, after which it is.

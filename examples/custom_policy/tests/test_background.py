@@ -8,8 +8,8 @@ from admission.testing.quotas import QuotaPolicyContract
 class BackgroundTests(QuotaPolicyContract, SynchronousTestCase):
     limitName, limit, isShared = PERCENTAGE, 50.0, True
 
-    def buildPolicy(self, clock, isShadow=False):
-        return Background(11, 1.0, clock.seconds, isShadow)
+    def buildPolicy(self, isShadow=False):
+        return Background(11, 1.0, isShadow)
 
     def entity(self, client):
         return QuotaEntity(user=f"user-{client}")
@@ -28,5 +28,5 @@ class BackgroundTests(QuotaPolicyContract, SynchronousTestCase):
         Whoever keeps the server busy, those in the background wait, and nobody else.
         """
         policy = self.build(clients=1)
-        self.assertEqual(policy.record(self.request(1), Usage(serviceSeconds=6.0)), 0.0)
-        self.assertEqual(policy.record(self.request(0), NOTHING), 1.0)
+        self.assertEqual(policy.record(self.request(1), Usage(serviceSeconds=6.0), self.now), 0.0)
+        self.assertEqual(policy.record(self.request(0), NOTHING, self.now), 1.0)

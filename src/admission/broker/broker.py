@@ -13,10 +13,10 @@ from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from ..clock import HeldClock
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import NOTHING, IPurgatory
-from ..quotas import Quotas
 from .groups.coordinator import Groups
 from .groups.limits import GroupLimits
 from .kafkarequest import KafkaRequest
@@ -79,9 +79,9 @@ class Broker:
     The one broker of a cluster of one.
 
     @ivar purgatory: where requests wait.
-    @ivar quotas: how fast each client may go.
+    @ivar control: how fast each client may go.
     @ivar clock: for the timers of groups and logins; monotonic.
-    @ivar limits: the limits of these, and how they are changed.
+    @ivar limits: the limits of its policies, and how they are changed.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar clusterId: as clients see it.
     @ivar portal: who knows its clients; L{None} if nobody needs to log in.
@@ -96,7 +96,7 @@ class Broker:
     log: ILog
     gate: Gate
     purgatory: IPurgatory
-    quotas: Quotas
+    control: AdmissionControl
     clock: IReactorTime
     wallSeconds: Callable[[], float]
     clusterId: str
@@ -106,14 +106,12 @@ class Broker:
     logins: Logins = field(init=False)
     groups: Groups = field(init=False)
     isDraining: bool = field(init=False, default=False)
-    policyClock: HeldClock = field(init=False)
     _heldBack: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
-        self.policyClock = HeldClock(self.clock)
-        self.limits = QuotaLimits(self.log, self.quotas, self.quotas.limits)
+        self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
         self.limits.onChange = self._limitsChanged
         self.logins = Logins(
             self.portal,
@@ -167,10 +165,11 @@ class Broker:
         """
         Whoever is held back waits no longer than the limits now ask for.
         """
+        now = wholeMicroseconds(self.clock.seconds())
         for connection in list(self._heldBack):
             # Who was refused owes nothing, and is to stay away all the same.
             if connection.lastAdmitted is not None:
-                connection.throttleLess(self.quotas.record(connection.lastAdmitted, NOTHING).delaySeconds)
+                connection.throttleLess(self.control.charge(connection.lastAdmitted, NOTHING, now).delaySeconds)
 
 
 def _groupLimits(settings: Settings) -> GroupLimits:

@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from ..control import AdmissionControl
 from ..interfaces import DEFAULT, QuotaEntity
-from ..quotas import Quotas
 from ..quotas.limits import kindOf
 from .log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
 
@@ -75,15 +75,21 @@ class QuotaLimits:
     _log = Logger()
 
     def __init__(
-        self, log: ILog, quotas: Quotas, static: Mapping[QuotaEntity, Limits], maxEntities: int = MOST_ENTITIES
+        self,
+        log: ILog,
+        control: AdmissionControl,
+        static: Mapping[QuotaEntity, Limits],
+        seconds: Callable[[], float],
+        maxEntities: int = MOST_ENTITIES,
     ) -> None:
         """
         Put the stored limits in force.  Those that no policy understands any
         more are kept for the day when one does, and logged.
 
         @param log: keeps them.
-        @param quotas: the policies.
-        @param static: the limits that C{quotas} was built with.
+        @param control: has the policies.
+        @param static: the limits that these were built with.
+        @param seconds: the monotonic clock that policies are told the time by.
         @param maxEntities: how many entities may have limits of the upper layer.
         @raise LogRefusal: if the stored limits cannot be read.
         """
@@ -92,7 +98,8 @@ class QuotaLimits:
         self._whenCommitted = log.whenCommitted
         self._producers = log.producers
         self._table = log.table("quotas")
-        self._quotas = quotas
+        self._control = control
+        self._seconds = seconds
         self._maxEntities = maxEntities
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
@@ -100,7 +107,7 @@ class QuotaLimits:
         self._joining: set[QuotaEntity] = set()
         for key, value in self._table.items():
             self._restore(key, value)
-        quotas.restore(quotas.limitNames, self._producers())
+        control.restore(control.limitNames, self._producers(), seconds())
 
     def describe(self, wanted: Mapping[str, str | None], strict: bool) -> Iterator[tuple[QuotaEntity, Limits]]:
         """
@@ -159,9 +166,9 @@ class QuotaLimits:
         self._dynamic[entity] = limits
         for name, limit in limits.items():
             try:
-                if name not in self._quotas.limitNames:
+                if name not in self._control.limitNames:
                     raise LimitRefused("no policy knows it")
-                self._quotas.configure(entity, {name: limit})
+                self._control.configure(entity, {name: limit}, self._seconds())
             except (LimitRefused, ValueError) as refusal:
                 self._log.warn(
                     "{name} of {entity} is stored and not in force: {refusal}",
@@ -192,11 +199,11 @@ class QuotaLimits:
         new = [
             name
             for name, limit in changes.items()
-            if name not in present or (limit is not None and name not in self._quotas.limitNames)
+            if name not in present or (limit is not None and name not in self._control.limitNames)
         ]
         try:
             # To remove what is not there changes nothing, but is refused where it could not be set either.
-            self._quotas.configure(entity, dict.fromkeys(new))
+            self._control.configure(entity, dict.fromkeys(new), self._seconds())
         except ValueError as refusal:
             raise LimitRefused(str(refusal)) from refusal
 
@@ -250,7 +257,7 @@ class QuotaLimits:
                 verdicts[index] = LimitRefused(str(refusal))
                 self._takeBack(entity)
         # Once for all of them: there may be many producers.
-        self._quotas.restore(enforced, self._producers())
+        self._control.restore(enforced, self._producers(), self._seconds())
         if enforced:
             self.onChange()
         done.callback(verdicts)
@@ -264,9 +271,9 @@ class QuotaLimits:
         before = {**static, **self._dynamic.get(entity, {})}
         after = {**static, **limits}
         changed = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
-        known = {name: after.get(name) for name in changed if name in self._quotas.limitNames}
+        known = {name: after.get(name) for name in changed if name in self._control.limitNames}
         if known:
-            self._quotas.configure(entity, known)
+            self._control.configure(entity, known, self._seconds())
             self.onEnforced(entity, known, by)
         if limits:
             self._dynamic[entity] = limits

@@ -20,6 +20,7 @@ from twisted.python.usage import UsageError
 
 from ..connection.hangup import HangUpWatch
 from ..connection.protocol import AdmittedProtocol
+from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import (
     CONNECTIONS,
@@ -38,7 +39,6 @@ from ..metrics.registry import SensorRegistry
 from ..operations import DelayedOperation
 from ..profiling.groups import Group, Grouping, implementing, subclassOf
 from ..profiling.profiler import Profiler
-from ..quotas import Quotas
 from ..units import formatSeconds, parseSeconds
 from .broker import Broker
 from .groups.coordinator import Groups
@@ -62,6 +62,7 @@ _GROUPS = (
 )
 
 _SHARED_CLASSES = subclassOf(
+    AdmissionControl,
     Broker,
     EventRecorder,
     Factory,
@@ -69,7 +70,6 @@ _SHARED_CLASSES = subclassOf(
     HangUpWatch,
     Logger,
     Port,
-    Quotas,
     Settings,
 )
 _SHARED_INTERFACES = implementing(IMemoryPool, IPurgatory, IReactorCore, IReactorTime)

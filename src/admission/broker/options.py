@@ -17,6 +17,7 @@ from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
 from ..clock import wallSeconds
+from ..control import AdmissionControl
 from ..gate import DEFAULT_ORDER
 from ..interfaces import (
     DEFAULT,
@@ -34,7 +35,6 @@ from ..interfaces import (
     QuotaEntity,
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
-from ..quotas import Quotas
 from ..units import formatBytes, formatSeconds
 from .broker import Address
 from .memory import parseProfile
@@ -154,7 +154,7 @@ class Options(AuthOptions, PolicyOptionsMixin):
         buildPool(self["settings"], self["pool"], clock)
         buildOrder(self["order"], clock)
         buildPurgatory(self["purgatory"], clock)
-        buildQuotas(self["settings"], self["quota"], clock)
+        buildControl(self["settings"], self["quota"], clock)
         buildExporters(self["export"], clock)
 
 
@@ -241,13 +241,16 @@ def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
     return purgatory
 
 
-def buildQuotas(settings: Settings, descriptions: Sequence[str], clock: Any) -> Quotas:
+def buildControl(
+    settings: Settings, descriptions: Sequence[str], clock: Any, isObserved: bool = False
+) -> AdmissionControl:
     """
-    The quota policies that the options ask for, with the limits that the
-    properties set.
+    The control with the quota policies that the options ask for, with the limits
+    that the properties set.
 
     @param descriptions: what C{--quota} says; if that is nothing, the policies
         that come with us are there and limit nobody, until they are told to.
+    @param isObserved: see L{AdmissionControl}.
     @raise UsageError: if one cannot be built, or it and the properties
         contradict each other.
     """
@@ -259,19 +262,19 @@ def buildQuotas(settings: Settings, descriptions: Sequence[str], clock: Any) -> 
         except PolicyError as error:
             raise UsageError(f"--quota: {error}") from error
         policies.append((_nameFor(description, policies), policy))
-    quotas = Quotas(policies, clock, settings.quotaThrottleMaxSeconds)
+    control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved)
     for name, entity, limitName, value in _propertyLimits(settings):
-        described = quotas.limits.get(entity, {}).get(limitName)
+        described = control.limits.get(entity, {}).get(limitName)
         if described not in (None, value):
             raise UsageError(
                 f"--quota sets {limitName} to {described:g} and {name} to {value:g} ({settings.places[name]}); "
                 "keep one of them"
             )
         try:
-            quotas.configure(entity, {limitName: value})
+            control.configure(entity, {limitName: value}, clock.seconds())
         except ValueError as error:
             raise UsageError(f"{name} ({settings.places[name]}): {error}") from error
-    return quotas
+    return control
 
 
 def quotaDescriptions(settings: Settings, descriptions: Sequence[str]) -> list[str]:

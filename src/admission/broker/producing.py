@@ -84,7 +84,7 @@ class ProduceResponses:
         """
         connection = self._connection
         now = connection.factory.clock.seconds()
-        request.park(now)
+        connection.requestParked(request, now)
         if connection.isLost:
             # While it was worked on.
             connection.requestOver(request, now)

@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..clock import HeldClock, MonotonicClock, wallSeconds
+from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
 from ..connection.protocol import peerName
@@ -45,11 +45,11 @@ from .memory import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
     Options,
+    buildControl,
     buildExporters,
     buildOrder,
     buildPool,
     buildPurgatory,
-    buildQuotas,
     poolDescription,
     quotaDescriptions,
 )
@@ -227,8 +227,7 @@ class BrokerService(Service):
         if self._memoryProfile is not None or self._statusPort is not None:
             self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
         purgatory = buildPurgatory(self._purgatoryDescription, clock)
-        policyClock = HeldClock(clock)
-        quotas = buildQuotas(settings, self._quotaDescriptions, policyClock)
+        control = buildControl(settings, self._quotaDescriptions, clock, bool(self._exportDescriptions))
         log = self._openLog(clock)
         pool = buildPool(settings, self._poolDescription, clock)
         gateSeed = SystemRandom().getrandbits(63)
@@ -236,15 +235,14 @@ class BrokerService(Service):
         random = Random(gateSeed)
         memoryOrder, turnOrder = (buildOrder(self._orderDescription, clock, random) for _ in range(2))
         gate = Gate(pool, clock, memoryOrder, turnOrder, settings.queuedMaxRequests)
-        self.sensors = SensorRegistry()
+        self.sensors = SensorRegistry(clock.seconds)
         gate.addSensors(self.sensors)
         gate.onPressure(self._pressed)
         self._clock = clock
         self._hangUpWatch = HangUpWatch(reactor)
         self.broker = Broker(
-            settings, log, gate, purgatory, quotas, clock, wallSeconds, clusterId(self._dataPath), self._portal
+            settings, log, gate, purgatory, control, clock, wallSeconds, clusterId(self._dataPath), self._portal
         )
-        self.broker.policyClock = policyClock
         self._startRecording(clock, gateSeed)
         self.factory = AdmittedFactory(
             lambda: KafkaConnection(self.broker),
@@ -261,6 +259,7 @@ class BrokerService(Service):
                 sendSeconds=settings.responseSendTimeoutSeconds,
                 closeGraceSeconds=settings.closeGraceTimeoutSeconds,
             ),
+            control,
         )
         if self._recorder.isRecording:
             self.factory.observers = (BrokerRecording(self._recorder),)
@@ -275,15 +274,14 @@ class BrokerService(Service):
         )
         snapshot.addSensors(self.sensors)
         purgatory.addSensors(self.sensors, "Request")
-        quotas.addSensors(self.sensors)
-        quotas.start()
+        control.addSensors(self.sensors)
         self._startGroups()
         for port in self._ports:
             self.factory.addPort(port)
         self.factory.start()
         if self._statusPort is not None:
             self._statusPort.serve(
-                statusPages(reactor, quotas, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
+                statusPages(reactor, control, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
             )
         self._startProfiling(clock)
         super().startService()  # type: ignore[no-untyped-call]
@@ -316,7 +314,6 @@ class BrokerService(Service):
             self._memoryReports.stop()
         yield self._stopAccepting()
         self.factory.stop()
-        self.broker.quotas.stop()
         self.log.info(
             "stopping: {count} connections end after their last response, within {grace} (close.grace.timeout)",
             count=len(self.factory.connections),
@@ -344,17 +341,17 @@ class BrokerService(Service):
         self.factory.abortAll()
 
     def _startRecording(self, clock: MonotonicClock, gateSeed: int) -> None:
-        settings, quotas = self._settings, self.broker.quotas
+        settings, control = self._settings, self.broker.control
         recorder = self._recorder = EventRecorder(buildExporters(self._exportDescriptions, clock), clock, self.sensors)
         origin = Origin(
             str(settings.brokerId),
             uuid.uuid4().hex,
             gateSeed,
-            quotas.policyNames,
+            control.policyNames,
             quotaDescriptions(settings, self._quotaDescriptions),
             settings.quotaWindowNum,
             settings.quotaWindowSizeSeconds,
-            quotas.largestDelaySeconds,
+            control.maxDelaySeconds,
             poolDescription(settings, self._poolDescription),
         )
         try:
@@ -367,7 +364,7 @@ class BrokerService(Service):
         if not recorder.isRecording:
             return
         recorder.addSensors(self.sensors)
-        for entity, limits in quotas.limits.items():
+        for entity, limits in control.limits.items():
             recorder.limitsChanged(entity, limits)
         # The name without the address behind it, of which there may be any number.
         self.broker.limits.onEnforced = lambda entity, limits, by: recorder.limitsChanged(

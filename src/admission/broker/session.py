@@ -13,6 +13,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from ..clock import wholeMicroseconds
 from ..connection.protocol import AdmittedProtocol
 from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, Decision, ILease, Refusal, Request, Usage
 from ..metrics.events import UNKNOWN
@@ -203,19 +204,19 @@ class KafkaConnection(AdmittedProtocol):
         """
         if self.broker.logins.portal is not None:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
-        if not self.broker.quotas.isLimiting:
+        if not self.broker.control.wants.decision:
             return
         opening = KafkaRequest(self, 0, self.factory.clock.seconds(), 1, self.factory.gate.pool.availableBytes)
         opening.begin(opening.arrived)
         opening.kind, opening.principal, opening.clientId = CONNECTION, ANONYMOUS, ""
+        opening.serviceSeconds = 0.0
         if self._admit(opening, Refusal.ERROR).admitted:
-            delaySeconds = self._charge(opening, Usage(connections=1))
+            delaySeconds = self._charge(opening, Usage(connections=1), opening.arrived)
             if delaySeconds > 0:
                 self.throttle(delaySeconds)
             opening.answer(opening.arrived)
         else:
             self.close(opening.decision.message)
-        opening.serviceSeconds = 0.0
         self._openRequests += 1
         self.requestOver(opening, opening.arrived)
 
@@ -279,13 +280,16 @@ class KafkaConnection(AdmittedProtocol):
         self.releaseRequest()
         request.kind = api.name
         servedApi = SERVED[api.name]
-        if self._isWanted:
+        wants = self.broker.control.wants
+        if wants.details:
             request.groupId = groupOf(request.entity)
+        if wants.usage:
             decision = self._admit(request, servedApi.refusal)
             if not decision.admitted:
                 assert servedApi.refuse is not None
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
+            self.requestBegun(request, self.factory.clock.seconds())
         answer = servedApi.serve(self.broker, request)
         if not isinstance(answer, Deferred):
             self._answer(request, answer)
@@ -336,71 +340,65 @@ class KafkaConnection(AdmittedProtocol):
             self._loginCall.cancel()
             self._loginCall = None
 
-    @property
-    def _isWanted(self) -> bool:
-        return self.broker.quotas.isLimiting or bool(self.factory.observers)
-
     def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
         """
-        Put a request to the quota policies, if any of them limits anybody.
+        Say who asks for what, and put that to the quota policies, if any of
+        them limits anybody.
         """
-        quotas, clock = self.broker.quotas, self.broker.policyClock
         assert request.kind is not None
-        if quotas.isLimiting:
-            request.refusal = refusal
+        control = self.broker.control
         view = request.view = Request(
             request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities
         )
-        if refusal is not Refusal.ERROR or not quotas.isLimiting:
+        wants = control.wants
+        if not wants.decision:
             self.lastAdmitted = view
             return ADMITTED
-        request.decided = clock.hold()
-        try:
-            if identities:
-                request.isKnown = quotas.isKnown(view)
-            decision = request.decision = quotas.decide(view)
-        finally:
-            clock.letGo()
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        if wants.isKnown and identities:
+            request.isKnown = control.isKnown(view, now)
+        request.refusal = refusal
+        decision = request.decision = control.admit(view, now, refusal)
         if decision.admitted:
             self.lastAdmitted = view
         else:
             self.lastAdmitted = None
-            request.policy, _, reason = decision.reason.partition(": ")
-            request.reject(reason)
-            request.charge = tuple(
-                decision.delaySeconds if name == request.policy else 0.0 for name in quotas.policyNames
-            )
+            request.decided = now
+            request.policy = decision.policy
+            request.charge = control.refusalShares(decision)
+            request.reject(decision.reason)
         return decision
 
-    def _charge(self, request: KafkaRequest, usage: Usage) -> float:
+    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
         """
         Tell the quota policies what a request took.
 
         @return: the delay that its client is given, in seconds.
         """
         view = request.view
-        quotas, clock = self.broker.quotas, self.broker.policyClock
-        if view is None or not quotas.isLimiting:
+        control = self.broker.control
+        if view is None or not control.wants.decision:
             return 0.0
-        request.decided = clock.hold()
-        try:
-            charge = quotas.record(view, usage)
-        finally:
-            clock.letGo()
+        decision = request.decision
+        request.decided = decided = wholeMicroseconds(now)
+        # Only a refusal that could not be said has a delay and is admitted; members must be heard of in time.
+        maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if decision.delaySeconds else 0.0
+        charge = control.charge(view, usage, decided, decision, maxRefusalSeconds)
         request.isCounted = usage is not NOTHING
         request.charge = charge.shares
-        request.policy = quotas.strictest(charge)
+        request.policy = control.strictest(charge)
         return charge.delaySeconds
 
     def _answer(self, request: KafkaRequest, answer: Answer) -> None:
         body = _encoded(request, answer, 0)
         delaySeconds = 0.0
         if request.view is not None:
+            now = self.factory.clock.seconds()
             responseBytes = request.responseBytes = sum(map(len, body))
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(self.factory.clock.seconds())
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
             isCounted = not isinstance(answer, Body) or answer.isCounted
             usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
-            delaySeconds = self._charge(request, usage)
+            delaySeconds = self._charge(request, usage, now)
             if delaySeconds > 0:
                 body = _encoded(request, answer, throttleTimeMs(delaySeconds))
         self.respond(frame(request.header, body), delaySeconds)
@@ -441,14 +439,15 @@ class KafkaConnection(AdmittedProtocol):
         request.kind = "Produce"
         acks = produced.acks
         request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
-        decision = self._admitProduce(request, produced) if self._isWanted else ADMITTED
+        decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
         if decision.admitted:
             delaySeconds = 0.0
             request.results = produce.append(self.broker, produced, self.principal)
             if request.view is not None:
-                serviceSeconds = request.serviceSeconds = request.workedSeconds(self.factory.clock.seconds())
+                now = self.factory.clock.seconds()
+                serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
                 # There is no response yet.
-                delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds))
+                delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
         else:
             delaySeconds = decision.delaySeconds
             request.results = produce.refused(produced, decision)
@@ -473,8 +472,9 @@ class KafkaConnection(AdmittedProtocol):
             self._gap.begin(produced)
         elif self._gap is not None and self._gap.isBefore(produced):
             request.reject(BEHIND.reason)
-            request.decided = None
             return BEHIND
+        else:
+            self.requestBegun(request, self.factory.clock.seconds())
         return decision
 
     def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:

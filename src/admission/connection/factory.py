@@ -16,6 +16,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from ..request import ServerRequest
 from .hangup import HangUpWatch
@@ -104,6 +105,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
+    @ivar control: the quota policies of the server.
     @ivar connections: the open connections, oldest first.
     @ivar observers: who is told of connections and of requests that are over.
     @ivar refusedConnections: how many were too many, and closed at once.
@@ -121,14 +123,17 @@ class AdmittedFactory(protocol.ServerFactory):
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
         limits: ConnectionLimits | None = None,
+        control: AdmissionControl | None = None,
     ) -> None:
         """
         @param makeConnection: makes the protocol of a new connection.
+        @param control: one without policies, unless given.
         """
         self.gate = gate
         self.clock = clock
         self.hangUpWatch = hangUpWatch
         self.limits = ConnectionLimits() if limits is None else limits
+        self.control = AdmissionControl() if control is None else control
         self.connections: dict[AdmittedProtocol, None] = {}
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
@@ -144,21 +149,26 @@ class AdmittedFactory(protocol.ServerFactory):
         self._emptied: list[Deferred[None]] = []
         self._sweeping = LoopingCall(self._sweep)
         self._sweeping.clock = clock
+        self._forgetting = LoopingCall(lambda: self.control.sweep(clock.seconds()))
+        self._forgetting.clock = clock
         gate.onPressure(self._pressed)
 
     def start(self) -> None:
         """
-        Begin to look for idle connections.
+        Begin to look for idle connections, and to have policies forget who has
+        been idle.
         """
         interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
         self._sweeping.start(min(interval, 10.0), now=False)
+        self._forgetting.start(SWEEP_SECONDS, now=False)
 
     def stop(self) -> None:
         """
         Stop looking.
         """
-        if self._sweeping.running:
-            self._sweeping.stop()
+        for looping in (self._sweeping, self._forgetting):
+            if looping.running:
+                looping.stop()
 
     def addPort(self, port: IListeningPort) -> None:
         """

@@ -260,8 +260,25 @@ class AdmittedProtocol(Protocol):
         """
         request = self.request
         assert request is not None
-        request.park(self.factory.clock.seconds())
+        self.requestParked(request, self.factory.clock.seconds())
         self._endTurn()
+
+    def requestBegun(self, request: ServerRequest, now: float) -> None:
+        """
+        All policies have admitted C{request}, and the work on it begins.
+        """
+        assert request.view is not None
+        request.begunPolicies = self.factory.control.begin(request.view, now)
+
+    def requestParked(self, request: ServerRequest, now: float) -> None:
+        """
+        C{request} waits, and nobody works on it.
+        """
+        request.park(now)
+        if request.begunPolicies:
+            assert request.view is not None
+            outcome = request.outcome(now)
+            request.begunPolicies = self.factory.control.park(request.begunPolicies, request.view, outcome, now)
 
     def requestOver(self, request: ServerRequest, now: float) -> None:
         """
@@ -272,6 +289,10 @@ class AdmittedProtocol(Protocol):
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
         request.end(now)
+        if request.begunPolicies:
+            assert request.view is not None
+            begun, request.begunPolicies = request.begunPolicies, ()
+            self.factory.control.end(begun, request.view, request.outcome(now), now)
         for observer in self.factory.observers:
             observer.requestOver(request)
 

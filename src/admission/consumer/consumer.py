@@ -359,8 +359,8 @@ class Consumer:
         """
         Publish what the consumer knows.
         """
-        seconds, throttle = self._clock.seconds, self._cluster.throttle
-        registry.addGauge("ConsumerThrottleAvgSeconds", lambda: throttle.averageSeconds(seconds()))
-        registry.addGauge("ConsumerThrottleMaxSeconds", lambda: throttle.largestSeconds(seconds()))
-        registry.addGauge("ConsumerHeldBytes", lambda: self._reading.fetcher.heldBytes)
-        registry.addGauge("ConsumerAssignedPartitions", lambda: len(self._reading.fetcher.assigned))
+        throttle = self._cluster.throttle
+        registry.addGauge("ConsumerThrottleAvgSeconds", lambda now: throttle.averageSeconds(now))
+        registry.addGauge("ConsumerThrottleMaxSeconds", lambda now: throttle.largestSeconds(now))
+        registry.addGauge("ConsumerHeldBytes", lambda now: self._reading.fetcher.heldBytes)
+        registry.addGauge("ConsumerAssignedPartitions", lambda now: len(self._reading.fetcher.assigned))

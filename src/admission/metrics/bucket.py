@@ -28,11 +28,11 @@ class TokenBucket:
 
     __slots__ = ("_atSeconds", "_tokens", "burst", "burstSeconds", "rate", "spentTotal")
 
-    def __init__(self, rate: float, burstSeconds: float, nowSeconds: float) -> None:
+    def __init__(self, rate: float, burstSeconds: float, now: float) -> None:
         """
         @param rate: tokens for each second; positive.
         @param burstSeconds: for how many seconds of the rate there is room; positive.
-        @param nowSeconds: the time, on a clock that does not go back.
+        @param now: the time, on a clock that does not go back.
         @raise ValueError: if C{rate} or C{burstSeconds} is not positive.
         """
         if not (rate > 0 and burstSeconds > 0):
@@ -42,46 +42,46 @@ class TokenBucket:
         self.burst = max(rate * burstSeconds, 1.0)
         self.spentTotal = 0.0
         self._tokens = self.burst
-        self._atSeconds = nowSeconds
+        self._atSeconds = now
 
-    def tokens(self, nowSeconds: float) -> float:
+    def tokens(self, now: float) -> float:
         """
         What it holds; negative for what is owed.
         """
-        return min(self._tokens + (nowSeconds - self._atSeconds) * self.rate, self.burst)
+        return min(self._tokens + (now - self._atSeconds) * self.rate, self.burst)
 
-    def spend(self, amount: float, nowSeconds: float) -> float:
+    def spend(self, amount: float, now: float) -> float:
         """
         Take C{amount} tokens, owing those that are not there.
 
         @return: for how many seconds to wait until nothing is owed.
         """
         # As tokens and delaySeconds, without their calls: this runs for every request.
-        tokens = self._tokens + (nowSeconds - self._atSeconds) * self.rate
+        tokens = self._tokens + (now - self._atSeconds) * self.rate
         if tokens > self.burst:
             tokens = self.burst
         self._tokens = tokens = tokens - amount
         self.spentTotal += amount
-        self._atSeconds = nowSeconds
+        self._atSeconds = now
         if tokens >= 0.0:
             return 0.0
         delaySeconds = -tokens / self.rate
         return delaySeconds if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
 
-    def delaySeconds(self, nowSeconds: float) -> float:
+    def delaySeconds(self, now: float) -> float:
         """
         For how many seconds to wait until nothing is owed.
         """
-        delaySeconds = -self.tokens(nowSeconds) / self.rate
+        delaySeconds = -self.tokens(now) / self.rate
         return delaySeconds if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
 
-    def isFull(self, nowSeconds: float) -> bool:
+    def isFull(self, now: float) -> bool:
         """
         Whether a fresh bucket would be the same.
         """
-        return self.tokens(nowSeconds) >= self.burst
+        return self.tokens(now) >= self.burst
 
-    def setRate(self, rate: float, nowSeconds: float) -> None:
+    def setRate(self, rate: float, now: float) -> None:
         """
         Fill at another rate from now on.  What is held or owed stays, as far as
         the new burst has room for it.
@@ -90,8 +90,8 @@ class TokenBucket:
         """
         if not rate > 0:
             raise ValueError(f"rate must be positive, not {rate}")
-        tokens = self.tokens(nowSeconds)
+        tokens = self.tokens(now)
         self.rate = rate
         self.burst = max(rate * self.burstSeconds, 1.0)
         self._tokens = min(tokens, self.burst)
-        self._atSeconds = nowSeconds
+        self._atSeconds = now

@@ -9,10 +9,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
+from zope.interface import implementer
+
+from ..interfaces import IHistogram
+
 SECONDS_BOUNDS: Sequence[float] = tuple(base * 10.0**exponent for exponent in range(-4, 3) for base in (1.0, 2.0, 5.0))
 """From 0.1 ms to 500 s, three to a decade."""
 
 
+@implementer(IHistogram)
 class Histogram:
     """
     Counts of values by range.

@@ -17,7 +17,7 @@ class Forgettable(Protocol):
     What a table holds.
     """
 
-    def isIdle(self, nowSeconds: float) -> bool:
+    def isIdle(self, now: float) -> bool:
         """
         Whether it holds no information any more, so that a fresh one would be
         the same.
@@ -46,9 +46,8 @@ class MeterTable(Generic[Key, Meter]):
     @ivar shared: the meters that newcomers share; a live view.
     """
 
-    def __init__(self, seconds: Callable[[], float], mostMeters: int = MOST_METERS) -> None:
+    def __init__(self, mostMeters: int = MOST_METERS) -> None:
         """
-        @param seconds: a monotonic clock.
         @raise ValueError: if C{mostMeters} is not positive.
         """
         if mostMeters < 1:
@@ -56,7 +55,6 @@ class MeterTable(Generic[Key, Meter]):
         self.mostMeters = mostMeters
         self.overflows = 0
         self.sweeps = 0
-        self._seconds = seconds
         self._meters: dict[Key, Meter] = {}
         self._unbounded: set[Key] = set()
         self._shared: dict[Key, Meter] = {}
@@ -84,23 +82,23 @@ class MeterTable(Generic[Key, Meter]):
             return self._shared.get(sharedKey)
         return meter
 
-    def obtain(self, key: Key, build: Callable[[], Meter], sharedKey: Key | None = None) -> Meter:
+    def obtain(self, key: Key, build: Callable[[float], Meter], now: float, sharedKey: Key | None = None) -> Meter:
         """
         The meter of C{key}, which is made if need be.
 
-        @param build: makes a meter.
+        @param build: makes a meter, told what time it is.
         @param sharedKey: which meter to share if there is no room for another;
             L{None} to make one all the same.  There must be few of these keys.
         """
         meter = self._meters.get(key)
         if meter is None:
-            if sharedKey is not None and not self._hasRoom():
+            if sharedKey is not None and not self._hasRoom(now):
                 self.overflows += 1
                 shared = self._shared.get(sharedKey)
                 if shared is None:
-                    shared = self._shared[sharedKey] = build()
+                    shared = self._shared[sharedKey] = build(now)
                 return shared
-            meter = self._meters[key] = build()
+            meter = self._meters[key] = build(now)
             if sharedKey is None:
                 self._unbounded.add(key)
         return meter
@@ -118,26 +116,25 @@ class MeterTable(Generic[Key, Meter]):
         """
         self._shared.pop(sharedKey, None)
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """
         Drop all meters that are idle.
         """
         self.sweeps += 1
-        nowSeconds = self._seconds()
         for meters in (self._meters, self._shared):
-            for key in [key for key, meter in meters.items() if meter.isIdle(nowSeconds)]:
+            for key in [key for key, meter in meters.items() if meter.isIdle(now)]:
                 del meters[key]
         self._unbounded.intersection_update(self._meters)
 
     def _isFull(self) -> bool:
         return len(self._meters) - len(self._unbounded) >= self.mostMeters
 
-    def _hasRoom(self) -> bool:
+    def _hasRoom(self, now: float) -> bool:
         if not self._isFull():
             return True
         # Sweeping looks at every meter; so that a flood of new keys does not pay that for each, it pays once for many.
         self._overflowsToSweep -= 1
         if self._overflowsToSweep <= 0:
-            self.sweep()
+            self.sweep(now)
             self._overflowsToSweep = len(self._meters)
         return not self._isFull()

@@ -71,11 +71,11 @@ class ProcessUsage:
 
         @raise ValueError: if there are sensors of these names.
         """
-        registry.addGauge("ProcessResidentBytes", lambda: self.residentBytes)
-        registry.addGauge("ProcessPrivateBytes", lambda: self.privateBytes)
-        registry.addGauge("ProcessCpuSeconds", lambda: self.cpuSeconds)
-        registry.addGauge("ProcessOpenDescriptors", lambda: self.openDescriptors)
-        registry.addGauge("ProcessMostDescriptors", lambda: self.mostDescriptors)
+        registry.addGauge("ProcessResidentBytes", lambda now: self.residentBytes)
+        registry.addGauge("ProcessPrivateBytes", lambda now: self.privateBytes)
+        registry.addGauge("ProcessCpuSeconds", lambda now: self.cpuSeconds)
+        registry.addGauge("ProcessOpenDescriptors", lambda now: self.openDescriptors)
+        registry.addGauge("ProcessMostDescriptors", lambda now: self.mostDescriptors)
 
     def _pages(self) -> list[int]:
         return [int(each) for each in self._directory.joinpath("statm").read_text("ascii").split()]

@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from .histogram import Histogram
+from ..interfaces import IHistogram
 from .prometheusnames import KAFKA_NAMINGS, Naming, namingOf
 from .registry import Family, SensorRegistry
 
@@ -53,7 +53,7 @@ class _Source:
 
     naming: Naming
     labels: Mapping[str, str]
-    sensor: float | Histogram | Family
+    sensor: float | IHistogram | Family
 
 
 @define
@@ -99,10 +99,10 @@ def exposition(registry: SensorRegistry) -> Iterator[str]:
         count = 0
         choose = nsmallest if metric.isLeastFirst else nlargest
         for source in metric.sources:
-            if isinstance(source.sensor, Histogram):
+            if IHistogram.providedBy(source.sensor):
                 _addHistogram(made, source.labels, source.sensor)
                 continue
-            unread = _rowsOf(source)
+            unread = _rowsOf(source, registry.seconds())
             while some := list(islice(unread, ROWS_PER_TURN)):
                 count += len(some)
                 rows = list(chain(rows, some))
@@ -126,7 +126,7 @@ def _metricsOf(registry: SensorRegistry) -> dict[str, _Metric]:
     """
     metrics: dict[str, _Metric] = {}
 
-    def add(sensor: str, kind: str, source: float | Histogram | Family) -> None:
+    def add(sensor: str, kind: str, source: float | IHistogram | Family) -> None:
         for naming in (namingOf(sensor), *KAFKA_NAMINGS):
             labels = naming.labelsOf(sensor)
             if labels is None:
@@ -148,15 +148,15 @@ def _metricsOf(registry: SensorRegistry) -> dict[str, _Metric]:
     return metrics
 
 
-def _rowsOf(source: _Source) -> Iterator[_Row]:
+def _rowsOf(source: _Source, now: float) -> Iterator[_Row]:
     sensor, naming = source.sensor, source.naming
     if isinstance(sensor, Family):
         names = [_labelName(naming.labels.get(name, name)) for name in sensor.labelNames]
-        for texts, value in sensor.read():
+        for texts, value in sensor.read(now):
             if not math.isnan(value):
                 labels = (text[:MOST_LABEL_CHARACTERS] for text in texts)
                 yield value * naming.scale, {**source.labels, **dict(zip(names, labels, strict=True))}
-    elif not isinstance(sensor, Histogram):
+    elif isinstance(sensor, int | float):
         yield sensor * naming.scale, source.labels
 
 
@@ -171,7 +171,7 @@ def _addRows(metric: Metric, rows: Sequence[_Row]) -> None:
             metric.add_sample(metric.name + suffix, dict(labels), value)
 
 
-def _addHistogram(metric: Metric, labels: Mapping[str, str], histogram: Histogram) -> None:
+def _addHistogram(metric: Metric, labels: Mapping[str, str], histogram: IHistogram) -> None:
     total = 0
     for bound, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
         total += count

@@ -45,69 +45,69 @@ class SampledTotal:
         self._older: Sequence[_Window] = ()
         self._olderTotal: float = 0
 
-    def record(self, value: float, nowSeconds: float) -> None:
+    def record(self, value: float, now: float) -> None:
         """
-        Count C{value} at C{nowSeconds}, on a clock that does not go back.
+        Count C{value} at C{now}, on a clock that does not go back.
         """
-        if nowSeconds - self._start >= self.windowSeconds:
-            self._advance(nowSeconds)
+        if now - self._start >= self.windowSeconds:
+            self._advance(now)
         self._value += value
-        self._last = nowSeconds
+        self._last = now
 
-    def measure(self, nowSeconds: float) -> tuple[float, float]:
+    def measure(self, now: float) -> tuple[float, float]:
         """
         L{total} and L{spanSeconds} at once.
         """
         keptSeconds = self.samples * self.windowSeconds
-        if nowSeconds - self._last >= keptSeconds:
+        if now - self._last >= keptSeconds:
             return 0, self._span(0.0)
         older = self._older
         if not older:
-            return self._value, self._span(nowSeconds - self._start)
-        if nowSeconds - older[0][1] < keptSeconds:
-            return self._olderTotal + self._value, self._span(nowSeconds - older[0][0])
-        live = [window for window in older if nowSeconds - window[1] < keptSeconds]
+            return self._value, self._span(now - self._start)
+        if now - older[0][1] < keptSeconds:
+            return self._olderTotal + self._value, self._span(now - older[0][0])
+        live = [window for window in older if now - window[1] < keptSeconds]
         start = live[0][0] if live else self._start
-        return sum(value for _, _, value in live) + self._value, self._span(nowSeconds - start)
+        return sum(value for _, _, value in live) + self._value, self._span(now - start)
 
-    def total(self, nowSeconds: float) -> float:
+    def total(self, now: float) -> float:
         """
         The sum of what was recorded in the windows that still count.
         """
-        return self.measure(nowSeconds)[0]
+        return self.measure(now)[0]
 
-    def spanSeconds(self, nowSeconds: float) -> float:
+    def spanSeconds(self, now: float) -> float:
         """
         The time that L{total} covers: whole windows before the current one
         count even where nothing was recorded in them, so that the first
         records do not look like a burst.
         """
-        return self.measure(nowSeconds)[1]
+        return self.measure(now)[1]
 
-    def rate(self, nowSeconds: float) -> float:
+    def rate(self, now: float) -> float:
         """
         L{total} per second.
         """
-        total, spanSeconds = self.measure(nowSeconds)
+        total, spanSeconds = self.measure(now)
         return total / spanSeconds
 
-    def isEmpty(self, nowSeconds: float) -> bool:
+    def isEmpty(self, now: float) -> bool:
         """
         Whether nothing counts any more, so that a fresh one would be the same.
         """
-        return nowSeconds - self._last >= self.samples * self.windowSeconds
+        return now - self._last >= self.samples * self.windowSeconds
 
-    def _advance(self, nowSeconds: float) -> None:
+    def _advance(self, now: float) -> None:
         """
         Begin another window, and forget those that no longer count.
         """
         keptSeconds = self.samples * self.windowSeconds
-        if nowSeconds - self._last >= keptSeconds:
+        if now - self._last >= keptSeconds:
             self._older, self._olderTotal = (), 0
         else:
             older = (*self._older, (self._start, self._last, self._value))
             forgotten = max(len(older) - self.samples, 0)
-            while nowSeconds - older[forgotten][1] >= keptSeconds:
+            while now - older[forgotten][1] >= keptSeconds:
                 forgotten += 1
             if forgotten:
                 older = older[forgotten:]
@@ -116,10 +116,13 @@ class SampledTotal:
             else:
                 self._olderTotal += self._value
             self._older = older
-        self._start = nowSeconds
+        self._start = now
         self._value = 0
 
     def _span(self, elapsedSeconds: float) -> float:
+        if elapsedSeconds < 0.0:
+            # Those who round the time may be a little behind those who do not.
+            elapsedSeconds = 0.0
         missing = self.samples - 1 - int(elapsedSeconds // self.windowSeconds)
         if missing > 0:
             elapsedSeconds += missing * self.windowSeconds
@@ -140,19 +143,19 @@ class SampledMean:
         self._sum = SampledTotal(samples, windowSeconds)
         self._count = SampledTotal(samples, windowSeconds)
 
-    def record(self, value: float, nowSeconds: float) -> None:
+    def record(self, value: float, now: float) -> None:
         """
-        Count C{value} at C{nowSeconds}, on a clock that does not go back.
+        Count C{value} at C{now}, on a clock that does not go back.
         """
-        self._sum.record(value, nowSeconds)
-        self._count.record(1, nowSeconds)
+        self._sum.record(value, now)
+        self._count.record(1, now)
 
-    def mean(self, nowSeconds: float) -> float:
+    def mean(self, now: float) -> float:
         """
         The mean of what was recorded in the windows that still count.
         """
-        count = self._count.total(nowSeconds)
-        return self._sum.total(nowSeconds) / count if count else float("nan")
+        count = self._count.total(now)
+        return self._sum.total(now) / count if count else float("nan")
 
 
 class TimeShare:
@@ -173,54 +176,54 @@ class TimeShare:
         self._sinceSeconds: float | None = None
         self.totalSeconds = 0.0
 
-    def begin(self, nowSeconds: float) -> None:
+    def begin(self, now: float) -> None:
         """
         It is the case from now on; no effect if it already is.
         """
         if self._sinceSeconds is None:
-            self._sinceSeconds = nowSeconds
+            self._sinceSeconds = now
 
-    def end(self, nowSeconds: float) -> None:
+    def end(self, now: float) -> None:
         """
         It is no longer the case; no effect if it is not.
         """
         if self._sinceSeconds is not None:
-            self._settle(nowSeconds)
+            self._settle(now)
             self._sinceSeconds = None
 
-    def share(self, nowSeconds: float) -> float:
+    def share(self, now: float) -> float:
         """
         @return: from 0.0 (never) to 1.0 (all the time).
         """
         if self._sinceSeconds is not None:
-            self._settle(nowSeconds)
-        total = self._sampled.total(nowSeconds)
-        return min(1.0, total / self._sampled.spanSeconds(nowSeconds))
+            self._settle(now)
+        total = self._sampled.total(now)
+        return min(1.0, total / self._sampled.spanSeconds(now))
 
-    def total(self, nowSeconds: float) -> float:
+    def total(self, now: float) -> float:
         """
         @return: for how many seconds it has been the case, ever.
         """
         if self._sinceSeconds is not None:
-            self._settle(nowSeconds)
+            self._settle(now)
         return self.totalSeconds
 
-    def _settle(self, nowSeconds: float) -> None:
+    def _settle(self, now: float) -> None:
         """
         Record the running spell up to now, in steps no longer than a window,
         so that each part of a long spell ages in its own time.
         """
         since = self._sinceSeconds
         assert since is not None
-        self.totalSeconds += nowSeconds - since
+        self.totalSeconds += now - since
         step = self._sampled.windowSeconds
         remembered = step * (self._sampled.samples + 1)
-        since = max(since, nowSeconds - remembered)
-        while since < nowSeconds:
-            until = min(since + step, nowSeconds)
+        since = max(since, now - remembered)
+        while since < now:
+            until = min(since + step, now)
             self._sampled.record(until - since, until)
             since = until
-        self._sinceSeconds = nowSeconds
+        self._sinceSeconds = now
 
 
 class RecentRate:
@@ -232,20 +235,20 @@ class RecentRate:
 
     __slots__ = ("_before", "_last", "leastSeconds")
 
-    def __init__(self, nowSeconds: float, leastSeconds: float = 10.0) -> None:
+    def __init__(self, now: float, leastSeconds: float = 10.0) -> None:
         """
-        @param nowSeconds: when the total was zero.
+        @param now: when the total was zero.
         """
         self.leastSeconds = leastSeconds
-        self._before = self._last = (nowSeconds, 0.0)
+        self._before = self._last = (now, 0.0)
 
-    def rate(self, total: float, nowSeconds: float) -> float:
+    def rate(self, total: float, now: float) -> float:
         """
         How much the total has grown for each second.
 
         @param total: what it is now.
         """
-        if nowSeconds - self._last[0] >= self.leastSeconds:
-            self._before, self._last = self._last, (nowSeconds, total)
+        if now - self._last[0] >= self.leastSeconds:
+            self._before, self._last = self._last, (now, total)
         sinceSeconds, before = self._before
-        return (total - before) / max(nowSeconds - sinceSeconds, 0.001)
+        return (total - before) / max(now - sinceSeconds, 0.001)

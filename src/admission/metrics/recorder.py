@@ -132,16 +132,16 @@ class EventRecorder:
         registry.addFamily(
             "ExportDroppedEvents",
             ("exporter",),
-            lambda: [((member.name,), member.exporter.droppedEvents) for member in self._members],
+            lambda now: [((member.name,), member.exporter.droppedEvents) for member in self._members],
             isCounter=True,
         )
         registry.addFamily(
             "ExportFailures",
             ("exporter",),
-            lambda: [((member.name,), member.failures) for member in self._members],
+            lambda now: [((member.name,), member.failures) for member in self._members],
             isCounter=True,
         )
-        registry.addCounter("ExportShortenedSamples", lambda: self.shortenedSamples)
+        registry.addCounter("ExportShortenedSamples", lambda now: self.shortenedSamples)
         for member in self._members:
             member.exporter.addSensors(registry, member.name)
 
@@ -275,7 +275,7 @@ class EventRecorder:
             yield name, COUNTER, histogram.total, "total"
         for name, family in registry.families.items():
             kind = COUNTER if family.isCounter else GAUGE
-            members = iter(family.read())
+            members = iter(family.read(registry.seconds()))
             for labels, value in islice(members, MOST_OF_FAMILY):
                 pairs = zip(family.labelNames, labels, strict=True)
                 yield name, kind, value, ",".join(f"{label}={text}" for label, text in pairs)

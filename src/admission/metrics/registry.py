@@ -6,11 +6,11 @@ The sensors of one server, by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 from attrs import frozen
+from zope.interface import implementer
 
-from .histogram import Histogram
+from ..interfaces import IHistogram, ISensorRegistry
 
 
 @frozen
@@ -19,40 +19,41 @@ class Family:
     Sensors that differ by their labels only, such as one for each client.
 
     @ivar labelNames: what the labels are called.
-    @ivar read: yields the values of the labels and the value of the sensor, for
-        each there is now.  Bounded by whoever publishes it.  Where there are
-        hundreds they may be read over several turns of the reactor, so it is
-        to copy what may change meanwhile.
+    @ivar read: given the time, yields the values of the labels and the value of
+        the sensor, for each there is now; see L{ISensorRegistry.addFamily}.
     @ivar isCounter: whether the values only grow.
     """
 
     labelNames: Sequence[str]
-    read: Callable[[], Iterable[tuple[Sequence[str], float]]]
+    read: Callable[[float], Iterable[tuple[Sequence[str], float]]]
     isCounter: bool = False
 
 
+@implementer(ISensorRegistry)
 class SensorRegistry:
     """
     Gauges, read when somebody looks, counters, which only grow, histograms,
     and families.
 
+    @ivar seconds: the monotonic clock that sensors are read by; whoever reads
+        families passes what it says.
     @ivar histograms: the histograms by name, in the order they were added; a
         live view.
     @ivar families: likewise the families.
     @ivar counters: what reads the counters, likewise by name.
     """
 
-    def __init__(self) -> None:
-        self._gauges: dict[str, Callable[[], float]] = {}
-        self._counters: dict[str, Callable[[], int]] = {}
-        self.counters: Mapping[str, Callable[[], int]] = self._counters
-        self._counts: dict[str, int] = {}
-        self._histograms: dict[str, Histogram] = {}
-        self.histograms: Mapping[str, Histogram] = self._histograms
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self._gauges: dict[str, Callable[[float], float]] = {}
+        self._counters: dict[str, Callable[[float], int]] = {}
+        self.counters: Mapping[str, Callable[[float], int]] = self._counters
+        self._histograms: dict[str, IHistogram] = {}
+        self.histograms: Mapping[str, IHistogram] = self._histograms
         self._families: dict[str, Family] = {}
         self.families: Mapping[str, Family] = self._families
 
-    def addGauge(self, name: str, read: Callable[[], float]) -> None:
+    def addGauge(self, name: str, read: Callable[[float], float]) -> None:
         """
         Publish what C{read} returns as C{name}.
 
@@ -61,21 +62,16 @@ class SensorRegistry:
         self._refuseDuplicate(name)
         self._gauges[name] = read
 
-    def addCounter(self, name: str, read: Callable[[], int] | None = None) -> None:
+    def addCounter(self, name: str, read: Callable[[float], int]) -> None:
         """
-        Publish a counter, so that it shows before it first counts.
+        Publish a count that only grows as C{name}.
 
-        @param read: returns the count, if that is kept elsewhere; L{count} is
-            not for such a counter.
         @raise ValueError: if there is a sensor of that name.
         """
         self._refuseDuplicate(name)
-        if read is None:
-            self._counts[name] = 0
-            read = partial(self._counts.__getitem__, name)
         self._counters[name] = read
 
-    def addHistogram(self, name: str, histogram: Histogram) -> None:
+    def addHistogram(self, name: str, histogram: IHistogram) -> None:
         """
         Publish C{histogram} as C{name}.
 
@@ -88,7 +84,7 @@ class SensorRegistry:
         self,
         name: str,
         labelNames: Sequence[str],
-        read: Callable[[], Iterable[tuple[Sequence[str], float]]],
+        read: Callable[[float], Iterable[tuple[Sequence[str], float]]],
         isCounter: bool = False,
     ) -> None:
         """
@@ -99,22 +95,15 @@ class SensorRegistry:
         self._refuseDuplicate(name)
         self._families[name] = Family(tuple(labelNames), read, isCounter)
 
-    def count(self, name: str, increment: int = 1) -> None:
-        """
-        Add to a counter.
-
-        @raise KeyError: if it was never added, or is kept elsewhere.
-        """
-        self._counts[name] += increment
-
     def __iter__(self) -> Iterator[tuple[str, float]]:
         """
         The name of every gauge and its value now, and then of every counter,
         in the order they were added; no histograms and no families.
         """
+        now = self.seconds()
         for sensors in (self._gauges, self._counters):
             for name, read in sensors.items():
-                yield name, read()
+                yield name, read(now)
 
     def __getitem__(self, name: str) -> float:
         """
@@ -123,7 +112,7 @@ class SensorRegistry:
         @raise KeyError: if there is no such sensor.
         """
         read = self._counters.get(name) or self._gauges[name]
-        return read()
+        return read(self.seconds())
 
     def _refuseDuplicate(self, name: str) -> None:
         if any(name in sensors for sensors in (self._gauges, self._counters, self._histograms, self._families)):

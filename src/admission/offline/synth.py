@@ -13,6 +13,7 @@ from random import Random
 from attrs import evolve
 from twisted.internet.defer import execute
 
+from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import buildGate
 from ..interfaces import (
     IMemoryPool,
@@ -28,7 +29,6 @@ from ..metrics.kafkacolumns import KafkaRequestEvent
 from ..metrics.recorder import MOST_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
-from ..quotas import Quotas
 from ..units import formatBytes
 from .agenda import MICROSECONDS, Agenda
 from .synthconnection import CONNECTION_BYTES, SyntheticConnection
@@ -40,7 +40,7 @@ BROKER_ID = "synthetic"
 BEGIN_SECONDS = 1_704_067_200.0
 """When recordings begin unless told otherwise: with the year 2024."""
 
-LARGEST_DELAY_SECONDS = 20.0
+MAX_DELAY_SECONDS = 20.0
 """As C{quota.throttle.max} has it."""
 
 SMALLEST_POOL_BYTES = 64 << 20
@@ -116,16 +116,16 @@ class SyntheticServer:
             )
         gateSeed = Random(f"{population.seed} gate").getrandbits(63)
         self.gate = buildGate(self.pool, evolve(self.context, random=Random(gateSeed)))
-        self.quotas = Quotas(self._buildPolicies(quotas), agenda, LARGEST_DELAY_SECONDS)
+        self.control = AdmissionControl(self._buildPolicies(quotas), MAX_DELAY_SECONDS)
         self.origin = Origin(
             BROKER_ID,
             f"{BROKER_ID}-{population.seed}",
             gateSeed,
-            self.quotas.policyNames,
+            self.control.policyNames,
             list(quotas),
             self.context.quotaWindows,
             self.context.quotaWindowSeconds,
-            LARGEST_DELAY_SECONDS,
+            MAX_DELAY_SECONDS,
             poolDescription,
         )
         self._progress: Callable[[int, float], None] | None = None
@@ -149,24 +149,23 @@ class SyntheticServer:
         @raise OSError: if the exporter cannot start.
         @raise RecordingFailed: if it dropped anything.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.agenda.seconds)
         self._progress = progress
         self.recorder = EventRecorder([("spark", exporter)], self.agenda, registry)
         # What would wait in a thread is done at once: virtual time can stand still.
         self.recorder.start(self.origin, execute)
         self.gate.addSensors(registry)
-        self.quotas.addSensors(registry)
+        self.control.addSensors(registry)
         self.recorder.addSensors(registry)
-        for entity, limits in self.quotas.limits.items():
+        for entity, limits in self.control.limits.items():
             self.recorder.limitsChanged(entity, limits)
-        self.quotas.start()
+        self._sweepNext()
         connections = [SyntheticConnection(self, stream) for stream in self.population.streams()]
         for connection in connections:
             self.agenda.at(connection.stream.openedUs, connection.open)
         self.agenda.runUntil(round(self.population.seconds * MICROSECONDS))
         for connection in connections:
             connection.leave(_STOPPED)
-        self.quotas.stop()
         self.gate.close()
         self.recorder.stop()
         if exporter.droppedEvents:
@@ -181,6 +180,13 @@ class SyntheticServer:
         if self._progress is not None and event.seq >= self._nextProgress:
             self._nextProgress += PROGRESS_ROWS
             self._progress(event.seq, self.agenda.seconds())
+
+    def _sweepNext(self) -> None:
+        self.agenda.at(self.agenda.nowUs + round(SWEEP_SECONDS * MICROSECONDS), self._sweep)
+
+    def _sweep(self) -> None:
+        self.control.sweep(self.agenda.seconds())
+        self._sweepNext()
 
     def _buildPolicies(self, descriptions: Sequence[str]) -> list[tuple[str, IQuotaPolicy]]:
         policies: list[tuple[str, IQuotaPolicy]] = []

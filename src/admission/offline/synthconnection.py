@@ -83,7 +83,7 @@ class SyntheticConnection:
         self._freeUs = self._openedUs = self._agenda.nowUs
         self._id = server.recorder.connectionOpened(_LISTENER, peer)
         self._charge = server.pool.charge(CONNECTION_BYTES, CONNECTIONS)
-        if server.quotas.isLimiting:
+        if server.control.isLimiting:
             self._request = Request(CONNECTION, _STRANGER, "", peer, 0)
             event = KafkaRequestEvent(
                 self._id,
@@ -200,7 +200,7 @@ class SyntheticConnection:
         if not self._draft.isProduce:
             # Once it is decoded, a Fetch needs its memory no more.
             self._release(event)
-        elif self._server.quotas.isLimiting and self._refuse(event):
+        elif self._server.control.isLimiting and self._refuse(event):
             self._release(event)
             self._send()
             return
@@ -210,7 +210,7 @@ class SyntheticConnection:
         event, draft = self._event, self._draft
         assert event is not None
         event.serviceSeconds = draft.serviceUs / MICROSECONDS
-        if self._server.quotas.isLimiting:
+        if self._server.control.isLimiting:
             self._count(event, Usage(draft.requestBytes, draft.responseBytes, event.serviceSeconds))
         if event.decision == ADMIT and event.poolWaitSeconds:
             event.decision, event.reason = MUTE, _MUTED
@@ -231,27 +231,27 @@ class SyntheticConnection:
         self._think()
 
     def _refuse(self, event: KafkaRequestEvent) -> bool:
-        quotas, request = self._server.quotas, self._request
-        isKnown = quotas.isKnown(request) if request.identities else None
+        control, request, now = self._server.control, self._request, self._agenda.seconds()
+        isKnown = control.isKnown(request, now) if request.identities else None
         if isKnown is not None:
             event.bloomSeen = isKnown
-        decision = quotas.decide(request)
+        decision = control.admit(request, now)
         if decision.admitted:
             return False
-        name, _, reason = decision.reason.partition(": ")
+        name = decision.policy
         # There is room for a few thousand texts only.
-        event.decision, event.policy, event.reason = REJECT, name, _NUMBER.sub("N", reason)
-        event.policyDelaysSeconds = [decision.delaySeconds if each == name else 0.0 for each in quotas.policyNames]
+        event.decision, event.policy, event.reason = REJECT, name, _NUMBER.sub("N", decision.reason)
+        event.policyDelaysSeconds = [decision.delaySeconds if each == name else 0.0 for each in control.policyNames]
         self._holdBack(event, decision.delaySeconds)
         return True
 
     def _count(self, event: KafkaRequestEvent, usage: Usage) -> None:
-        quotas = self._server.quotas
-        charge = quotas.record(self._request, usage)
+        control = self._server.control
+        charge = control.charge(self._request, usage, self._agenda.seconds())
         event.isCounted = True
         event.policyDelaysSeconds = charge.shares
         if charge.delaySeconds:
-            event.decision, event.policy, event.reason = THROTTLE, quotas.strictest(charge), _THROTTLED
+            event.decision, event.policy, event.reason = THROTTLE, control.strictest(charge), _THROTTLED
         self._holdBack(event, charge.delaySeconds)
 
     def _holdBack(self, event: KafkaRequestEvent, delaySeconds: float) -> None:

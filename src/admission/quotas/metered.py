@@ -10,10 +10,9 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from ..interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
+from ..interfaces import DEFAULT, ISensorRegistry, QuotaEntity, QuotaStatus, Request
 from ..metrics.meters import MOST_METERS, MeterTable
 from ..metrics.rate import SampledMean
-from ..metrics.registry import SensorRegistry
 from .limits import Limit, LimitTable
 from .meters import Algorithm, LimitMeter
 
@@ -48,56 +47,52 @@ class MeteredLimit:
         limits: LimitTable,
         limitName: str,
         algorithm: Algorithm,
-        seconds: Callable[[], float],
         mostMeters: int = MOST_METERS,
     ) -> None:
         """
         @param limits: the limits in force; call L{refresh} when they have changed.
         @param algorithm: makes the meters.
-        @param seconds: a monotonic clock.
         @raise ValueError: if C{mostMeters} is not positive.
         """
         self.limitName = limitName
         self._limits = limits
         self._algorithm = algorithm
-        self._seconds = seconds
-        self._table: MeterTable[_Key, LimitMeter] = MeterTable(seconds, mostMeters)
+        self._table: MeterTable[_Key, LimitMeter] = MeterTable(mostMeters)
         # What was found for clients lately, by principal and client id, L{None} for no limit; forgotten whole when any
         # of it may be wrong.
         self._found: dict[str, dict[str, LimitMeter | None]] = {}
         self._foundCount = 0
 
-    def spend(self, request: Request, amount: float) -> float:
+    def spend(self, request: Request, amount: float, now: float) -> float:
         """
         Count what a request took.
 
         @param amount: in the unit of the limit; finite.  With nothing this is
             L{delaySeconds}.
-        @return: for how many seconds the client should be held back.
+        @return: for how many seconds the client has to wait.
         """
         if amount <= 0:
-            return self.delaySeconds(request)
+            return self.delaySeconds(request, now)
         try:
             meter = self._found[request.principal][request.clientId]
         except KeyError:
-            meter = self._remember(request)
+            meter = self._remember(request, now)
         if meter is None:
             return 0.0
-        nowSeconds = self._seconds()
-        delaySeconds = meter.spend(amount, nowSeconds)
+        delaySeconds = meter.spend(amount, now)
         if delaySeconds:
-            _note(meter, delaySeconds, nowSeconds)
+            _note(meter, delaySeconds, now)
         return delaySeconds
 
-    def delaySeconds(self, request: Request) -> float:
+    def delaySeconds(self, request: Request, now: float) -> float:
         """
-        For how many seconds whoever sends C{request} should be held back as
-        things are.  Changes nothing, like the methods below.
+        For how many seconds whoever sends C{request} has to wait as things are.
+        Changes nothing, like the methods below.
         """
         meter = self._find(request)
-        return 0.0 if meter is None else meter.delaySeconds(self._seconds())
+        return 0.0 if meter is None else meter.delaySeconds(now)
 
-    def budget(self, request: Request) -> int | None:
+    def budget(self, request: Request, now: float) -> int | None:
         """
         How much may be taken without going over the limit: zero for who is over
         it, at least one for all others, L{None} for no limit.
@@ -107,13 +102,12 @@ class MeteredLimit:
             limit = self.limitOf(request)
             if limit is None:
                 return None
-            meter = self._build(limit)
-        nowSeconds = self._seconds()
-        room = meter.room(nowSeconds)
-        # Less than nothing may be a rounding error, for which nobody is held back.
-        return 0 if room < 0 and meter.delaySeconds(nowSeconds) else max(int(room), 1)
+            meter = self._algorithm.build(limit, now)
+        room = meter.room(now)
+        # Less than nothing may be a rounding error, for which nobody has to wait.
+        return 0 if room < 0 and meter.delaySeconds(now) else max(int(room), 1)
 
-    def status(self, request: Request) -> QuotaStatus | None:
+    def status(self, request: Request, now: float) -> QuotaStatus | None:
         """
         How whoever sends C{request} stands; L{None} without a limit.
         """
@@ -123,8 +117,7 @@ class MeteredLimit:
         meter = self._find(request)
         if meter is None:
             return QuotaStatus(self.limitName, limit.value, limit.entity, 0.0, 0.0)
-        nowSeconds = self._seconds()
-        usedNow, delaySeconds = meter.used(nowSeconds), meter.delaySeconds(nowSeconds)
+        usedNow, delaySeconds = meter.used(now), meter.delaySeconds(now)
         return QuotaStatus(self.limitName, limit.value, limit.entity, usedNow, delaySeconds)
 
     def limitOf(self, request: Request) -> Limit | None:
@@ -139,12 +132,12 @@ class MeteredLimit:
         """
         return self._key(request, self.limitOf(request))
 
-    def refresh(self, entity: QuotaEntity) -> None:
+    def refresh(self, entity: QuotaEntity, now: float) -> None:
         """
         The limits of C{entity} have changed: have every meter go by the one
         that now holds for it, and drop those for whom there is none.
         """
-        table, nowSeconds, name = self._table, self._seconds(), _name(entity)
+        table, name = self._table, _name(entity)
         self._forget()
         # A name can be somebody's only meter; a default is looked for in all of them.
         keys = [name] if DEFAULT not in name else [key for key, _ in table.items() if _isOf(key, name)]
@@ -152,20 +145,20 @@ class MeteredLimit:
             meter = table.find(key)
             limit = next(filter(None, map(self._limitNamed, _namesFor(key))), None)
             if meter is not None and limit is not None:
-                meter.setLimit(limit, nowSeconds)
+                meter.setLimit(limit, now)
             else:
                 table.discard(key)
         shared, limit = table.shared.get(name), self._limitNamed(name)
         if shared is not None and limit is not None:
-            shared.setLimit(limit, nowSeconds)
+            shared.setLimit(limit, now)
         else:
             table.discardShared(name)
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """
         Drop the meters that hold no information any more.
         """
-        self._table.sweep()
+        self._table.sweep(now)
         self._forget()
 
     def __len__(self) -> int:
@@ -174,7 +167,7 @@ class MeteredLimit:
         """
         return len(self._table) + len(self._table.shared)
 
-    def addSensors(self, registry: SensorRegistry, name: str, rateName: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str, rateName: str) -> None:
         """
         Publish families labelled with whom each meter is for: C{NAME.RATENAME}
         (what is taken each second) and what else the algorithm knows,
@@ -188,11 +181,10 @@ class MeteredLimit:
         reads = {**self._algorithm.reads(rateName), "throttle-time": _meanDelayMs, "utilization": _utilization}
         for metric, read in reads.items():
             registry.addFamily(f"{name}.{metric}", self.labelNames, partial(self._samples, read))
-        registry.addGauge(f"{name}.meters", lambda: len(self))
-        registry.addCounter(f"{name}.overflows", lambda: self._table.overflows)
+        registry.addGauge(f"{name}.meters", lambda now: len(self))
+        registry.addCounter(f"{name}.overflows", lambda now: self._table.overflows)
 
-    def _samples(self, read: Callable[[Any, float], float]) -> Iterator[tuple[Sequence[str], float]]:
-        nowSeconds = self._seconds()
+    def _samples(self, read: Callable[[Any, float], float], now: float) -> Iterator[tuple[Sequence[str], float]]:
         meters = {
             tuple(OVERFLOW if label == DEFAULT else label or "" for label in name): meter
             for name, meter in self._table.shared.items()
@@ -201,10 +193,7 @@ class MeteredLimit:
         for key, meter in self._table.items():
             meters.setdefault(tuple(label or "" for label in key), meter)
         for labels, meter in meters.items():
-            yield labels, read(meter, nowSeconds)
-
-    def _build(self, limit: Limit) -> LimitMeter:
-        return self._algorithm.build(limit, self._seconds())
+            yield labels, read(meter, now)
 
     def _limitNamed(self, name: _Key) -> Limit | None:
         return self._limits.find(QuotaEntity(*name), self.limitName)
@@ -225,7 +214,7 @@ class MeteredLimit:
             limit = self.limitOf(request)
             return None if limit is None else self._table.find(self._key(request, limit), _sharedBy(limit))
 
-    def _obtain(self, request: Request) -> tuple[LimitMeter | None, bool]:
+    def _obtain(self, request: Request, now: float) -> tuple[LimitMeter | None, bool]:
         """
         Find or make the meter of whoever sends C{request}.
 
@@ -235,13 +224,13 @@ class MeteredLimit:
         if limit is None:
             return None, True
         sweeps, overflows = table.sweeps, table.overflows
-        meter = table.obtain(self._key(request, limit), partial(self._build, limit), _sharedBy(limit))
+        meter = table.obtain(self._key(request, limit), partial(self._algorithm.build, limit), now, _sharedBy(limit))
         if table.sweeps != sweeps:
             self._forget()
         return meter, table.overflows == overflows
 
-    def _remember(self, request: Request) -> LimitMeter | None:
-        meter, isSettled = self._obtain(request)
+    def _remember(self, request: Request, now: float) -> LimitMeter | None:
+        meter, isSettled = self._obtain(request, now)
         if isSettled:
             if self._foundCount >= 2 * self._table.mostMeters:
                 self._forget()
@@ -261,19 +250,15 @@ class MeteredAddressLimit(MeteredLimit):
 
     labelNames = ("ip",)
 
-    def spend(self, request: Request, amount: float) -> float:
-        """
-        See L{MeteredLimit.spend}.
-        """
+    def spend(self, request: Request, amount: float, now: float) -> float:
         if amount <= 0:
-            return self.delaySeconds(request)
-        meter, _ = self._obtain(request)
+            return self.delaySeconds(request, now)
+        meter, _ = self._obtain(request, now)
         if meter is None:
             return 0.0
-        nowSeconds = self._seconds()
-        delaySeconds = meter.spend(amount, nowSeconds)
+        delaySeconds = meter.spend(amount, now)
         if delaySeconds:
-            _note(meter, delaySeconds, nowSeconds)
+            _note(meter, delaySeconds, now)
         return delaySeconds
 
     def limitOf(self, request: Request) -> Limit | None:
@@ -314,15 +299,15 @@ def _sharedBy(limit: Limit) -> _Key | None:
     return None if limit.isNamed else _name(limit.entity)
 
 
-def _note(meter: LimitMeter, delaySeconds: float, nowSeconds: float) -> None:
+def _note(meter: LimitMeter, delaySeconds: float, now: float) -> None:
     if meter.delays is None:
         meter.delays = SampledMean()
-    meter.delays.record(delaySeconds, nowSeconds)
+    meter.delays.record(delaySeconds, now)
 
 
-def _meanDelayMs(meter: LimitMeter, nowSeconds: float) -> float:
-    return float("nan") if meter.delays is None else meter.delays.mean(nowSeconds) * 1000
+def _meanDelayMs(meter: LimitMeter, now: float) -> float:
+    return float("nan") if meter.delays is None else meter.delays.mean(now) * 1000
 
 
-def _utilization(meter: LimitMeter, nowSeconds: float) -> float:
-    return meter.used(nowSeconds) / meter.limit.value
+def _utilization(meter: LimitMeter, now: float) -> float:
+    return meter.used(now) / meter.limit.value

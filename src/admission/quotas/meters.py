@@ -28,40 +28,40 @@ class LimitMeter(Protocol):
     limit: Limit
     delays: SampledMean | None
 
-    def spend(self, amount: float, nowSeconds: float) -> float:
+    def spend(self, amount: float, now: float) -> float:
         """
         Count C{amount}, whether or not there is room for it.
 
-        @return: for how many seconds the client should be held back.
+        @return: for how many seconds the client has to wait.
         """
         ...
 
-    def delaySeconds(self, nowSeconds: float) -> float:
+    def delaySeconds(self, now: float) -> float:
         """
-        For how many seconds the client should be held back as things are.
+        For how many seconds the client has to wait as things are.
         """
         ...
 
-    def room(self, nowSeconds: float) -> float:
+    def room(self, now: float) -> float:
         """
         How much may be taken before the client is over its limit; negative if
         it is.
         """
         ...
 
-    def used(self, nowSeconds: float) -> float:
+    def used(self, now: float) -> float:
         """
         How much of the limit is used, in its unit.
         """
         ...
 
-    def setLimit(self, limit: Limit, nowSeconds: float) -> None:
+    def setLimit(self, limit: Limit, now: float) -> None:
         """
         Go by C{limit} from now on; what was counted stays.
         """
         ...
 
-    def isIdle(self, nowSeconds: float) -> bool:
+    def isIdle(self, now: float) -> bool:
         """
         Whether a fresh meter would be the same.
         """
@@ -80,7 +80,7 @@ class Algorithm(Protocol):
         """
         ...
 
-    def build(self, limit: Limit, nowSeconds: float) -> LimitMeter:
+    def build(self, limit: Limit, now: float) -> LimitMeter:
         """
         Make a meter that goes by C{limit}.
         """
@@ -99,7 +99,7 @@ class Algorithm(Protocol):
 class WindowMeter(SampledTotal):
     """
     Kafka's own quota (KIP-13): who has taken more than the limit over the
-    sampled windows is held back until the mean since the oldest window is the
+    sampled windows is throttled until the mean since the oldest window is the
     limit again.
 
     With I{total} taken over I{span} seconds the delay is
@@ -120,56 +120,41 @@ class WindowMeter(SampledTotal):
         self.delays: SampledMean | None = None
         self.setLimit(limit, 0.0)
 
-    def spend(self, amount: float, nowSeconds: float) -> float:
-        """
-        See L{LimitMeter.spend}.
-        """
+    def spend(self, amount: float, now: float) -> float:
         # As record, without its call: this runs for every request.
-        if nowSeconds - self._start >= self.windowSeconds:
-            self._advance(nowSeconds)
+        if now - self._start >= self.windowSeconds:
+            self._advance(now)
         value = self._value = self._value + amount
-        self._last = nowSeconds
+        self._last = now
         if value + self._olderTotal <= self._freeTotal:
             return 0.0
-        return self.delaySeconds(nowSeconds)
+        return self.delaySeconds(now)
 
-    def delaySeconds(self, nowSeconds: float) -> float:
-        """
-        See L{LimitMeter.delaySeconds}.
-        """
+    def delaySeconds(self, now: float) -> float:
         # Some of the older ones may no longer count; then there is only more room.
         if self._value + self._olderTotal <= self._freeTotal:
             return 0.0
-        total, spanSeconds = self.measure(nowSeconds)
+        total, spanSeconds = self.measure(now)
         delaySeconds = total / self.limit.value - spanSeconds
         return min(delaySeconds, self._mostDelaySeconds) if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
 
-    def room(self, nowSeconds: float) -> float:
-        """
-        See L{LimitMeter.room}.
-        """
-        total, spanSeconds = self.measure(nowSeconds)
+    def room(self, now: float) -> float:
+        total, spanSeconds = self.measure(now)
         return self.limit.value * spanSeconds - total
 
-    def used(self, nowSeconds: float) -> float:
+    def used(self, now: float) -> float:
         """
         The rate over the windows.
         """
-        return self.rate(nowSeconds)
+        return self.rate(now)
 
-    def setLimit(self, limit: Limit, nowSeconds: float) -> None:
-        """
-        See L{LimitMeter.setLimit}.
-        """
+    def setLimit(self, limit: Limit, now: float) -> None:
         self.limit = limit
         # The span is never shorter, so up to here there is nothing to compute.
         self._freeTotal = limit.value * (self.samples - 1) * self.windowSeconds
 
-    def isIdle(self, nowSeconds: float) -> bool:
-        """
-        See L{LimitMeter.isIdle}.
-        """
-        return self.isEmpty(nowSeconds)
+    def isIdle(self, now: float) -> bool:
+        return self.isEmpty(now)
 
 
 @frozen
@@ -196,7 +181,7 @@ class Windows:
         """
         return (self.samples + 1) * self.windowSeconds
 
-    def build(self, limit: Limit, nowSeconds: float) -> WindowMeter:
+    def build(self, limit: Limit, now: float) -> WindowMeter:
         """
         Make a meter that goes by C{limit}.
         """
@@ -217,46 +202,40 @@ class BucketMeter(TokenBucket):
 
     __slots__ = ("_recent", "delays", "limit")
 
-    def __init__(self, limit: Limit, burstSeconds: float, nowSeconds: float) -> None:
+    def __init__(self, limit: Limit, burstSeconds: float, now: float) -> None:
         """
         @raise ValueError: see L{TokenBucket}.
         """
-        super().__init__(limit.value, burstSeconds, nowSeconds)
+        super().__init__(limit.value, burstSeconds, now)
         self.limit = limit
         self.delays: SampledMean | None = None
-        self._recent = RecentRate(nowSeconds)
+        self._recent = RecentRate(now)
 
-    def recentRate(self, nowSeconds: float) -> float:
+    def recentRate(self, now: float) -> float:
         """
         What was taken each second lately, see L{RecentRate}.
         """
-        return self._recent.rate(self.spentTotal, nowSeconds)
+        return self._recent.rate(self.spentTotal, now)
 
-    def room(self, nowSeconds: float) -> float:
+    def room(self, now: float) -> float:
         """
         The tokens in the bucket.
         """
-        return self.tokens(nowSeconds)
+        return self.tokens(now)
 
-    def used(self, nowSeconds: float) -> float:
+    def used(self, now: float) -> float:
         """
         The part of the burst that is used, times the limit: an empty bucket
         uses all of it, and one that owes uses more.
         """
-        return (1.0 - self.tokens(nowSeconds) / self.burst) * self.rate
+        return (1.0 - self.tokens(now) / self.burst) * self.rate
 
-    def setLimit(self, limit: Limit, nowSeconds: float) -> None:
-        """
-        See L{LimitMeter.setLimit}.
-        """
+    def setLimit(self, limit: Limit, now: float) -> None:
         self.limit = limit
-        self.setRate(limit.value, nowSeconds)
+        self.setRate(limit.value, now)
 
-    def isIdle(self, nowSeconds: float) -> bool:
-        """
-        See L{LimitMeter.isIdle}.
-        """
-        return self.isFull(nowSeconds)
+    def isIdle(self, now: float) -> bool:
+        return self.isFull(now)
 
 
 @frozen
@@ -279,11 +258,11 @@ class Buckets:
         """
         return None
 
-    def build(self, limit: Limit, nowSeconds: float) -> BucketMeter:
+    def build(self, limit: Limit, now: float) -> BucketMeter:
         """
         Make a meter that goes by C{limit}.
         """
-        return BucketMeter(limit, self.burstSeconds, nowSeconds)
+        return BucketMeter(limit, self.burstSeconds, now)
 
     def reads(self, rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
         """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from ..interfaces import FRAMES, ILease, IMemoryPool, Sensors
+from ..interfaces import FRAMES, ILease, IMemoryPool, ISensorRegistry
 
 
 @implementer(ILease)
@@ -126,7 +126,7 @@ class CuedPool:
         """
         self._listeners.append(listener)
 
-    def addSensors(self, registry: Sensors, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Nothing: the test knows it all.
         """

@@ -10,11 +10,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from attrs import define, field
 from zope.interface import implementer
 
-from ..interfaces import ADMITTED, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
-from ..metrics.registry import SensorRegistry
+from ..interfaces import (
+    ADMITTED,
+    Decision,
+    IQuotaPolicy,
+    IReplayable,
+    ISensorRegistry,
+    QuotaEntity,
+    QuotaStatus,
+    Request,
+    Usage,
+)
 
 
-@implementer(IQuotaPolicy)
+@implementer(IQuotaPolicy, IReplayable)
 @define(eq=False)
 class CuedQuota:
     """
@@ -22,10 +31,11 @@ class CuedQuota:
 
     @ivar decision: what it says to everybody.
     @ivar budget: how much anybody may read.
-    @ivar delaySeconds: for how long it holds everybody back.
+    @ivar delaySeconds: for how long everybody has to wait.
     @ivar failing: the methods that raise L{ZeroDivisionError}.
     @ivar recorded: the requests that were recorded, and what each took.
     @ivar sweeps: how often it was swept.
+    @ivar moments: when it was told of requests, swept and configured.
     """
 
     limitNames: Sequence[str] = ("cued_rate",)
@@ -36,6 +46,7 @@ class CuedQuota:
     failing: frozenset[str] = frozenset()
     recorded: list[tuple[Request, Usage]] = field(factory=list)
     sweeps: int = 0
+    moments: list[float] = field(factory=list)
     limits: dict[QuotaEntity, dict[str, float]] = field(factory=dict)
     horizonSeconds: float | None = 0.0
 
@@ -46,29 +57,30 @@ class CuedQuota:
         """
         return bool(self.limits)
 
-    def decide(self, request: Request) -> Decision:
+    def decide(self, request: Request, now: float) -> Decision:
         """
         Say what it was told to.
         """
         self._fail("decide")
         return self.decision
 
-    def budgetBytes(self, request: Request) -> int | None:
+    def budgetBytes(self, request: Request, now: float) -> int | None:
         """
         Say what it was told to.
         """
         self._fail("budgetBytes")
         return self.budget
 
-    def record(self, request: Request, usage: Usage) -> float:
+    def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Remember, and say what it was told to.
         """
         self._fail("record")
+        self.moments.append(now)
         self.recorded.append((request, usage))
         return self.delaySeconds
 
-    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
         Remember limits of more than zero.
 
@@ -78,12 +90,13 @@ class CuedQuota:
         for name, value in limits.items():
             if name not in self.limitNames or (value is not None and not value > 0):
                 raise ValueError(f"{name} cannot be {value}")
+        self.moments.append(now)
         merged = {**self.limits.pop(entity, {}), **limits}
         left = {name: value for name, value in merged.items() if value is not None}
         if left:
             self.limits[entity] = left
 
-    def explain(self, request: Request) -> Sequence[QuotaStatus]:
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """
         Every limit there is, half used.
         """
@@ -94,11 +107,12 @@ class CuedQuota:
             for name, value in values.items()
         ]
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """
         Count it.
         """
         self._fail("sweep")
+        self.moments.append(now)
         self.sweeps += 1
 
     def replayKey(self, request: Request) -> Hashable:
@@ -107,11 +121,11 @@ class CuedQuota:
         """
         return (request.principal, request.clientId, request.peer)
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish how often it was swept.
         """
-        registry.addGauge(f"{name}.sweeps", lambda: self.sweeps)
+        registry.addGauge(f"{name}.sweeps", lambda now: self.sweeps)
 
     def _fail(self, method: str) -> None:
         if method in self.failing:

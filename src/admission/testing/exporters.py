@@ -193,7 +193,7 @@ class MetricsExporterContract(Contract):
         Two exporters can publish their sensors under different names, and
         these can be read at any time.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         other = self.build()
         self.exporter.addSensors(registry, "first")
         other.addSensors(registry, "second")

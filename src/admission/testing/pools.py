@@ -205,16 +205,16 @@ class UnboundedPoolContract(Contract):
         that the gate takes, and all can be read whether or not memory is out.
         """
         pool = self.buildPool(1024)
-        registry = SensorRegistry()
+        registry = SensorRegistry(lambda: 0.0)
         # As the gate does it.
-        registry.addGauge("SomePoolAvailable", lambda: pool.availableBytes)
-        registry.addGauge("SomePoolUsed", lambda: pool.sizeBytes - pool.availableBytes)
+        registry.addGauge("SomePoolAvailable", lambda now: pool.availableBytes)
+        registry.addGauge("SomePoolUsed", lambda now: pool.sizeBytes - pool.availableBytes)
         pool.addSensors(registry, "SomePool")
         for lease in (None, self.allocate(pool, 1024), pool.tryAllocate(1)):
             names = [name for name, value in registry if value == value]
             names += registry.histograms
             for name, family in registry.families.items():
-                names += [name for _ in family.read()]
+                names += [name for _ in family.read(0.0)]
             self.assertEqual([name for name in names if not name.startswith("SomePool")], [])
             if lease is not None:
                 self.addCleanup(lease.release)

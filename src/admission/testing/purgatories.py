@@ -314,7 +314,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         The sensors show what waits, what has expired and for how long
         operations waited, under the name of the purgatory.
         """
-        registry = SensorRegistry()
+        registry = SensorRegistry(self.clock.seconds)
         self.purgatory.addSensors(registry, "Fetch")
         self.buildPurgatory(self.clock).addSensors(registry, "Produce")
         names = ["FetchPurgatorySize", "FetchNumDelayedOperations", "FetchExpirations"]

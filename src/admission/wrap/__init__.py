@@ -17,6 +17,7 @@ from zope.interface import alsoProvides
 from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
 from ..connection.hangup import HangUpWatch
+from ..control import AdmissionControl
 from ..gate import DEFAULT_ORDER, Gate
 from ..interfaces import (
     IMemoryPool,
@@ -30,10 +31,9 @@ from ..interfaces import (
 from ..memorylimit import memoryLimitBytes
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
-from ..quotas import Quotas
 from .connection import WrappedConnection
 
-LARGEST_DELAY_SECONDS = 20.0
+MAX_DELAY_SECONDS = 20.0
 """After which a client that is held back is looked at again, however much it owes."""
 
 POOL_SHARE = 4
@@ -56,7 +56,8 @@ class WrappedFactory(AdmittedFactory):
 
     @ivar wrappedFactory: the other factory.
     @ivar gate: who waits for memory, and how much is held.
-    @ivar quotas: the policies; limits are changed by its C{configure}.
+    @ivar control: the quota policies; limits are changed by its C{configure}, told
+        what C{clock.seconds()} says.
     @ivar nameOf: who is at the other end, see L{NameOf}.
     @ivar maxUnsentBytes: who has so much unsent may not write more.
     @ivar cutOffs: how many connections were cut off for what they did.
@@ -66,7 +67,7 @@ class WrappedFactory(AdmittedFactory):
         self,
         wrappedFactory: Any,
         gate: Gate,
-        quotas: Quotas,
+        control: AdmissionControl,
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
         limits: ConnectionLimits | None = None,
@@ -74,9 +75,8 @@ class WrappedFactory(AdmittedFactory):
         maxUnsentBytes: int | None = None,
     ) -> None:
         make: Any = lambda: WrappedConnection(self)  # noqa: E731
-        super().__init__(make, gate, clock, hangUpWatch, limits)
+        super().__init__(make, gate, clock, hangUpWatch, limits, control)
         self.wrappedFactory = wrappedFactory
-        self.quotas = quotas
         self.nameOf = nameOf
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
         self.cutOffs = 0
@@ -109,7 +109,6 @@ class WrappedFactory(AdmittedFactory):
         """
         The first port listens: look for idle connections and clients.
         """
-        self.quotas.start()
         if not self._sweeping.running:
             self.start()
 
@@ -162,13 +161,13 @@ class WrappedFactory(AdmittedFactory):
         @raise ValueError: if there are sensors of these names.
         """
         self.gate.addSensors(registry)
-        self.quotas.addSensors(registry)
-        registry.addGauge("Connections", lambda: len(self.connections))
-        registry.addCounter("ConnectionsRefused", lambda: self.refusedConnections)
-        registry.addCounter("ConnectionsCutOff", lambda: self.cutOffs)
+        self.control.addSensors(registry)
+        registry.addGauge("Connections", lambda now: len(self.connections))
+        registry.addCounter("ConnectionsRefused", lambda now: self.refusedConnections)
+        registry.addCounter("ConnectionsCutOff", lambda now: self.cutOffs)
         registry.addFamily("ConnectionsMuted", ("reason",), self._muted)
 
-    def _muted(self) -> Iterator[tuple[Sequence[str], float]]:
+    def _muted(self, now: float) -> Iterator[tuple[Sequence[str], float]]:
         connections: list[Any] = list(self.connections)
         counts = Counter(reason for connection in connections for reason in connection.mute.reasons)
         for reason, count in counts.items():
@@ -177,7 +176,6 @@ class WrappedFactory(AdmittedFactory):
     def _restIfOver(self) -> None:
         if not (self.numPorts or self.connections):
             self.stop()
-            self.quotas.stop()
             self.gate.close()
             self.hangUpWatch.close()
 
@@ -227,8 +225,8 @@ def wrapFactory(
     context = PolicyContext(clock, wallSeconds)
     # Nobody here waits for a turn.
     gate = Gate(_pool(pool, context), clock, _order(order, context), _order(DEFAULT_ORDER, context))
-    quotas = Quotas(_policies(quota, context), clock, LARGEST_DELAY_SECONDS)
-    return WrappedFactory(factory, gate, quotas, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
+    control = AdmissionControl(_policies(quota, context), MAX_DELAY_SECONDS)
+    return WrappedFactory(factory, gate, control, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
 
 
 def _pool(pool: str | IMemoryPool | None, context: PolicyContext) -> IMemoryPool:

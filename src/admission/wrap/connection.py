@@ -15,6 +15,7 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from zope.interface import directlyProvides, implementer, providedBy
 
+from ..clock import wholeMicroseconds
 from ..connection.deadline import Deadline
 from ..connection.mute import QUOTA, RESPONSES, Mute
 from ..connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES, hostOf, peerName
@@ -88,8 +89,8 @@ class WrappedConnection(ProtocolWrapper):
         self.connected = 1
         self._provide()
         self._activeSeconds = clock.seconds()
-        self._received = Throttle(factory.quotas, clock, partial(self._asked, RECEIVED), self._holdReceived)
-        self._sent = Throttle(factory.quotas, clock, partial(self._asked, SENT), self._holdSent)
+        self._received = Throttle(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
+        self._sent = Throttle(factory.control, clock, partial(self._asked, SENT), self._holdSent)
         self._chargeOpen()
         self._incoming = Incoming(factory, transport, self._deliver, self._holder)
         self._opening = Deadline(clock, partial(self._incoming.unmuteFor, OPENING))
@@ -321,15 +322,16 @@ class WrappedConnection(ProtocolWrapper):
     # Deciding
 
     def _mayOpen(self) -> bool:
-        quotas = self.factory.quotas
-        if not quotas.isLimiting:
+        control = self.factory.control
+        if not control.isLimiting:
             return True
         request = self._asked(CONNECTION, 0)
-        decision = quotas.decide(request)
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        decision = control.admit(request, now)
         if not decision.admitted:
-            self.cutOff(decision.reason)
+            self.cutOff(decision.message)
             return False
-        delaySeconds = quotas.record(request, Usage(connections=1)).delaySeconds
+        delaySeconds = control.charge(request, Usage(connections=1), now).delaySeconds
         if delaySeconds > 0:
             self._opening.start(delaySeconds)
             self._incoming.muteFor(OPENING)

@@ -9,33 +9,35 @@ from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 
+from ..clock import wholeMicroseconds
 from ..connection.deadline import Deadline
+from ..control import AdmissionControl
 from ..interfaces import NOTHING, Request, Usage
-from ..quotas import Quotas
 
 
 class Throttle:
     """
-    Holds back who is over a quota for as long as the policies say, and asks
+    Throttles who is over a quota for as long as the policies say, and asks
     them again before it lets go: what is owed may be more than the longest
     delay, or less since a limit was changed.
     """
 
-    __slots__ = ("_asked", "_deadline", "_holds", "_isClosed", "_isHolding", "_quotas")
+    __slots__ = ("_asked", "_control", "_deadline", "_holds", "_isClosed", "_isHolding", "_seconds")
 
     def __init__(
         self,
-        quotas: Quotas,
+        control: AdmissionControl,
         clock: IReactorTime,
         asked: Callable[[int], Request],
         holds: Callable[[bool], None],
     ) -> None:
         """
         @param asked: what to ask the policies about, given a number of bytes.
-        @param holds: called with L{True} when the client is to be held back,
+        @param holds: called with L{True} when the client is to be throttled,
             and with L{False} when it no longer is.
         """
-        self._quotas = quotas
+        self._control = control
+        self._seconds = clock.seconds
         self._asked = asked
         self._holds = holds
         self._isHolding = False
@@ -46,8 +48,9 @@ class Throttle:
         """
         So much was taken.  It is counted after L{close}, too.
         """
-        if self._quotas.isLimiting:
-            self._follow(self._quotas.record(self._asked(sizeBytes), usage).delaySeconds)
+        if self._control.isLimiting:
+            now = wholeMicroseconds(self._seconds())
+            self._follow(self._control.charge(self._asked(sizeBytes), usage, now).delaySeconds)
         elif self._isHolding:
             self._follow(0.0)
 
@@ -59,7 +62,7 @@ class Throttle:
 
     def close(self) -> None:
         """
-        Hold nobody back any more.
+        Throttle nobody any more.
         """
         self._isClosed = True
         self._deadline.close()

@@ -9,6 +9,6 @@ background = PolicyFactory(
     IQuotaPolicyFactory,
     name="background",
     format="background[:PERCENT][:clientId=background]",
-    help="Clients that can wait are held back while requests of all clients take more than PERCENT of one thread.",
+    help="Clients that can wait are throttled while requests of all clients take more than PERCENT of one thread.",
     implementation="acme_background.policy.buildBackground",
 )

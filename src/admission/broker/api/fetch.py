@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.python.failure import Failure
 
+from ...clock import wholeMicroseconds
 from ...interfaces import NOTHING
 from ...operations import waitFor
 from ...wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
@@ -166,7 +167,8 @@ def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | W
     if request.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
         return nothing(request)
     assert request.view is not None
-    delaySeconds = broker.quotas.record(request.view, NOTHING).delaySeconds
+    now = wholeMicroseconds(broker.clock.seconds())
+    delaySeconds = broker.control.charge(request.view, NOTHING, now).delaySeconds
     waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
     waiting.addErrback(_timeIsUp)
     # What there is by then is what the client gets: it has waited long enough.
@@ -177,7 +179,9 @@ def budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
     """
     How much the client may read now, in bytes; L{None} for any amount.
     """
-    return None if request.view is None else broker.quotas.budgetBytes(request.view)
+    if request.view is None:
+        return None
+    return broker.control.budgetBytes(request.view, wholeMicroseconds(broker.clock.seconds()))
 
 
 def nothing(request: KafkaRequest) -> Body:

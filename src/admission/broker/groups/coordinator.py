@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -138,6 +139,13 @@ class Groups:
         The group of that name, if there is one.
         """
         return self._groups.get(groupId)
+
+    def sessionSeconds(self, connection: Any) -> float:
+        """
+        The shortest session timeout of the members that were last heard of by
+        C{connection}; infinite if there are none.
+        """
+        return min((each.sessionSeconds for each in self._connections.on(connection)), default=inf)
 
     def heldBack(self, connection: Any, delaySeconds: float) -> None:
         """

@@ -5,7 +5,7 @@ Who has to be heard of by when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any
 
 from ...interfaces import IPurgatory
@@ -142,6 +142,12 @@ class Connections:
         others.discard(participant)
         if not others:
             del self._participants[connection]
+
+    def on(self, connection: Any) -> Collection[Participant]:
+        """
+        Who was heard of last by C{connection}.
+        """
+        return self._participants.get(connection, ())
 
     def lost(self, connection: Any) -> None:
         """

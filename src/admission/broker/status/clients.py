@@ -15,8 +15,8 @@ from typing import Any
 from attrs import asdict
 
 from ...connection.mute import MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES
+from ...control import AdmissionControl, Explanation
 from ...interfaces import Request
-from ...quotas import Explanation, Quotas
 from ..session import KafkaConnection
 from .numbers import finite, shortened
 
@@ -65,7 +65,9 @@ def largestFields(connections: Collection[KafkaConnection], nowSeconds: float) -
     ]
 
 
-def heldBackFields(connections: Iterable[KafkaConnection], nowSeconds: float, quotas: Quotas) -> dict[str, Any]:
+def heldBackFields(
+    connections: Iterable[KafkaConnection], nowSeconds: float, control: AdmissionControl
+) -> dict[str, Any]:
     """
     The clients over a quota, now or shortly before, those first whose delay
     ends last; each with the limit that it is furthest beyond.
@@ -88,7 +90,7 @@ def heldBackFields(connections: Iterable[KafkaConnection], nowSeconds: float, qu
                 "ip": client[2],
                 "connections": count[client],
                 "delaySeconds": max(until - nowSeconds, 0.0),
-                **_worstLimit(quotas.explain(Request("", client[0], client[1], client[2], 0))),
+                **_worstLimit(control.explain(Request("", client[0], client[1], client[2], 0), nowSeconds)),
             }
             for client, until in shown
         ],

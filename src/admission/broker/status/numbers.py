@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...metrics.histogram import Histogram
+from ...interfaces import IHistogram
 
 LONGEST_NAME = 120
 """How much of a client's or group's name is shown, in characters; they may have thousands."""
@@ -38,7 +38,7 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def histogramFields(histogram: Histogram) -> dict[str, Any]:
+def histogramFields(histogram: IHistogram) -> dict[str, Any]:
     """
     A histogram as JSON.  A bound of L{None} is for what exceeds all others.
     """

@@ -19,11 +19,11 @@ from attrs import asdict
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.http import SERVICE_UNAVAILABLE
 
+from ...control import AdmissionControl
 from ...interfaces import QuotaStatus, Request
 from ...metrics.prometheus import CONTENT_TYPE, exposition
 from ...metrics.registry import SensorRegistry
 from ...profiling.profiler import Profiler
-from ...quotas import Quotas
 from ..broker import ANONYMOUS
 from .health import Health
 from .memory import MemoryPage
@@ -40,7 +40,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 def statusPages(
     clock: IReactorTime,
-    quotas: Quotas,
+    control: AdmissionControl,
     sensors: SensorRegistry,
     wallSeconds: Callable[[], float],
     snapshot: Snapshot,
@@ -60,8 +60,8 @@ def statusPages(
     pages: dict[str, Page] = {
         "": front,
         "status.json": SnapshotPage(clock, snapshot),
-        "explain": ExplainPage(clock, quotas, wallSeconds),
-        "quotas": QuotasPage(clock, quotas),
+        "explain": ExplainPage(clock, control, sensors.seconds, wallSeconds),
+        "quotas": QuotasPage(clock, control),
         "sensors": SensorsPage(clock, sensors),
         "metrics": MetricsPage(clock, sensors),
         "healthz": HealthPage(clock, health),
@@ -194,9 +194,20 @@ class ExplainPage(Page):
     title = "Which limits hold for a client, whom they were set for, and how much of each is used."
     parameters = ("clientId", "user", "ip")
 
-    def __init__(self, clock: IReactorTime, quotas: Quotas, wallSeconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        control: AdmissionControl,
+        seconds: Callable[[], float],
+        wallSeconds: Callable[[], float],
+    ) -> None:
+        """
+        @param seconds: the monotonic clock that policies are told the time by.
+        @param wallSeconds: seconds since the epoch.
+        """
         super().__init__(clock)
-        self._quotas = quotas
+        self._control = control
+        self._seconds = seconds
         self._wallSeconds = wallSeconds
 
     def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
@@ -212,7 +223,7 @@ class ExplainPage(Page):
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
         user, clientId = question.get("user", ANONYMOUS), question.get("clientId", "")
-        nowSeconds = self._wallSeconds()
+        request, nowSeconds = Request("", user, clientId, ip, 0), self._wallSeconds()
         yield _encoded(
             {
                 "user": user,
@@ -220,7 +231,7 @@ class ExplainPage(Page):
                 "ip": ip or None,
                 "limits": [
                     {"policy": policy, "isShadow": isShadow, **statusFields(status, nowSeconds)}
-                    for policy, isShadow, status in self._quotas.explain(Request("", user, clientId, ip, 0))
+                    for policy, isShadow, status in self._control.explain(request, self._seconds())
                     if ip or status.entity.ip is None
                 ],
             }
@@ -234,15 +245,15 @@ class QuotasPage(Page):
 
     title = "The limits that are set, by whom they are for."
 
-    def __init__(self, clock: IReactorTime, quotas: Quotas) -> None:
+    def __init__(self, clock: IReactorTime, control: AdmissionControl) -> None:
         super().__init__(clock)
-        self._quotas = quotas
+        self._control = control
 
     def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
         """
         One object, whose C{quotas} is a list.
         """
-        limited = list(self._quotas.limits.items())
+        limited = list(self._control.limits.items())
         yield '{"quotas": ['
         yield from _rows({**asdict(entity), "limits": dict(limits)} for entity, limits in limited)
         yield "]}\n"
@@ -273,7 +284,9 @@ class SensorsPage(Page):
             labels = json.dumps(family.labelNames)
             yield f'{separator}{json.dumps(name)}: {{"isCounter": {json.dumps(family.isCounter)}, "labels": {labels}, '
             yield '"values": ['
-            yield from _rows([*labelValues, finite(value)] for labelValues, value in family.read())
+            yield from _rows(
+                [*labelValues, finite(value)] for labelValues, value in family.read(self._sensors.seconds())
+            )
             yield "]}"
             separator = ",\n"
         yield "}}\n"

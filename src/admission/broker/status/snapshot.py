@@ -88,23 +88,23 @@ class Snapshot:
         """
         self._sensors = registry
         factory, pool = self._factory, self._broker.gate.pool
-        registry.addGauge("MemoryPoolSize", lambda: pool.sizeBytes)
-        registry.addGauge("Connections", lambda: len(factory.connections))
-        registry.addGauge("ConnectionsAllowed", lambda: factory.limits.maxConnections)
-        registry.addGauge("ClientsHeldBack", lambda: int(self.fields["heldBack"]["count"]))
-        registry.addGauge("GroupMembers", lambda: int(self.fields["groups"]["memberCount"]))
-        registry.addGauge("Healthy", lambda: not self._health.reasons)
-        registry.addGauge("UptimeSeconds", lambda: self._seconds() - self._startedSeconds)
-        registry.addCounter("ConnectionsRefused", lambda: factory.refusedConnections)
-        registry.addCounter("RequestsRead", lambda: factory.requestCount)
-        registry.addCounter("RequestBytesRead", lambda: factory.requestBytes)
-        registry.addFamily("ConnectionsMuted", ("reason",), lambda: _rows(self.fields["muted"]))
-        registry.addFamily("Groups", ("state",), lambda: _rows(self.fields["groups"]["states"]))
+        registry.addGauge("MemoryPoolSize", lambda now: pool.sizeBytes)
+        registry.addGauge("Connections", lambda now: len(factory.connections))
+        registry.addGauge("ConnectionsAllowed", lambda now: factory.limits.maxConnections)
+        registry.addGauge("ClientsHeldBack", lambda now: int(self.fields["heldBack"]["count"]))
+        registry.addGauge("GroupMembers", lambda now: int(self.fields["groups"]["memberCount"]))
+        registry.addGauge("Healthy", lambda now: not self._health.reasons)
+        registry.addGauge("UptimeSeconds", lambda now: now - self._startedSeconds)
+        registry.addCounter("ConnectionsRefused", lambda now: factory.refusedConnections)
+        registry.addCounter("RequestsRead", lambda now: factory.requestCount)
+        registry.addCounter("RequestBytesRead", lambda now: factory.requestBytes)
+        registry.addFamily("ConnectionsMuted", ("reason",), lambda now: _rows(self.fields["muted"]))
+        registry.addFamily("Groups", ("state",), lambda now: _rows(self.fields["groups"]["states"]))
         registry.addFamily("GroupLag", ("group",), self._lags)
-        registry.addFamily("BuildInfo", ("version",), lambda: [((__version__,), 1)])
+        registry.addFamily("BuildInfo", ("version",), lambda now: [((__version__,), 1)])
         self._process.addSensors(registry)
 
-    def _lags(self) -> Iterator[tuple[tuple[str], float]]:
+    def _lags(self, now: float) -> Iterator[tuple[tuple[str], float]]:
         for group in self.fields["groups"]["groups"]:
             if group["lagRecords"] is not None:
                 yield (group["groupId"],), group["lagRecords"]
@@ -141,8 +141,8 @@ class Snapshot:
                 "largest": largestFields(connections, nowSeconds),
             },
             "muted": mutedFields(connections),
-            "heldBack": heldBackFields(connections, nowSeconds, broker.quotas),
-            "policies": self._policyFields(),
+            "heldBack": heldBackFields(connections, nowSeconds, broker.control),
+            "policies": self._policyFields(nowSeconds),
             "purgatory": self._purgatoryFields(),
             "groups": groupsFields(broker.groups.all),
         }
@@ -167,12 +167,12 @@ class Snapshot:
             "waitPercentile99Seconds": finite(purgatory.waits.quantile(0.99)),
         }
 
-    def _policyFields(self) -> dict[str, Any]:
+    def _policyFields(self, nowSeconds: float) -> dict[str, Any]:
         policies: dict[str, Any] = {}
         if self._sensors is not None:
             for sensor, key in (("QuotaThrottles", "throttles"), ("QuotaRefusals", "refusals")):
                 family = self._sensors.families.get(sensor)
-                for (policy,), count in () if family is None else family.read():
+                for (policy,), count in () if family is None else family.read(nowSeconds):
                     policies.setdefault(policy, {"throttles": 0, "refusals": 0})[key] = count
         return policies
 

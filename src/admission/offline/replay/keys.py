@@ -18,8 +18,6 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
 
-from ...interfaces import Request
-from .clock import VirtualClock
 from .live import Requester
 from .ordered import Batches, batchOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
@@ -105,13 +103,11 @@ class KeyFinder:
         wanted = list(wanted)
         missing = sorted({each for each in wanted if each not in self._found})
         if missing:
-            clock = VirtualClock()
-            clock.rightNow = min(self.moments, default=0) / 1e6 - 1.0
-            live = self._trial.begin(round(clock.rightNow * 1e6))
+            live = self._trial.begin(min(self.moments, default=0) - 1_000_000)
             for era, requester in missing:
                 if era:
                     live.advance(self.moments[era - 1])
-                key = live.policy.replayKey(Request(*requester, 0))
+                key = live.keyOf(requester)
                 self._found[era, requester] = None if key is None else repr(key)
         return [self._found[each] for each in wanted]
 

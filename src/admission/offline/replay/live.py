@@ -5,14 +5,15 @@ A policy at work on a trace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from math import inf
 from typing import Any
 
-from ...interfaces import CONNECTION, NOTHING, Request, Usage
-from ...quotas import SWEEP_SECONDS
+from twisted.python.components import proxyForInterface
+
+from ...control import SWEEP_SECONDS, AdmissionControl
+from ...interfaces import CONNECTION, NOTHING, IQuotaPolicy, IReplayable, Refusal, Request, Usage
 from .boots import LimitChange
-from .clock import VirtualClock
 
 REFUSABLE = frozenset({"Produce", "Fetch", "InitProducerId"})
 """The kinds of requests that the server's protocol has a way to refuse."""
@@ -20,10 +21,26 @@ REFUSABLE = frozenset({"Produce", "Fetch", "InitProducerId"})
 ADMITTED_AT_ONCE = (0, False)
 """What L{LivePolicy.answer} returns for most requests."""
 
+EVERYTHING = "everything"
+"""The key of all requests, of a policy that does not say who influences whom."""
+
 Requester = tuple[str, str, str, str]
 """The kind, principal, client id and peer of a request."""
 
+# Looked up once, like the methods below: this runs for every request of a recording.  So are named tuples made
+# without the call that gives their fields names.
+_ERROR, _NEVER = Refusal.ERROR, Refusal.NEVER
+_newTuple: Any = tuple.__new__
+
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
+
+
+class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
+    """
+    A shadow policy that is to be judged, and so as if it were none.
+    """
+
+    isShadow = False
 
 
 class LivePolicy:
@@ -36,35 +53,42 @@ class LivePolicy:
 
     def __init__(
         self,
-        policy: Any,
-        clock: VirtualClock,
+        policy: IQuotaPolicy,
+        beginUs: int,
         changes: Sequence[LimitChange],
         mostDelayUs: int,
         refusable: Collection[str] = REFUSABLE,
+        hasSay: bool = True,
     ) -> None:
         """
-        @param policy: an L{admission.interfaces.IQuotaPolicy} that nobody has
-            asked anything.
-        @param clock: the one that it was built with, where the trace begins.
+        @param policy: one that nobody has asked anything.
+        @param beginUs: when the trace begins.
         @param changes: in their order.
         @param mostDelayUs: the longest delay to give at a time.
         @param refusable: the kinds of requests that can be refused.
+        @param hasSay: whether it can refuse; what delays it asks for is told in any case.
         """
         self.policy = policy
-        self._clock = clock
+        self._control = AdmissionControl([("", _WithSay(policy) if policy.isShadow else policy)], mostDelayUs / 1e6)
         # Looked up here, for what runs for every request.
-        self._decide = policy.decide
-        self._record = policy.record
-        self._mostDelaySeconds = mostDelayUs / 1e6
-        self._refusable = refusable
+        self._admit = self._control.admit
+        self._charge = self._control.charge
+        self._refusable = refusable if hasSay else ()
         self._changes = [change for change in changes if not change.isStart]
         self._changed = 0
+        self._isLimiting = self._control.isLimiting
         for change in changes:
             if change.isStart:
-                policy.configure(change.entity, {change.name: change.value})
-        self._isLimiting = bool(policy.isLimiting)
-        self._sweepUs: float = clock.rightNow * 1e6 + _SWEEP_US
+                self._change(change, beginUs)
+        self._sweepUs: float = beginUs + _SWEEP_US
         self._findNext()
+
+    def keyOf(self, requester: Requester) -> Hashable:
+        """
+        With whose other requests theirs have to be replayed, see L{IReplayable}.
+        """
+        policy = self.policy
+        return policy.replayKey(Request(*requester, 0)) if IReplayable.providedBy(policy) else EVERYTHING
 
     def advance(self, atUs: int) -> None:
         """
@@ -74,13 +98,10 @@ class LivePolicy:
         while self._changed < len(changes) and changes[self._changed].atUs <= atUs:
             change = changes[self._changed]
             self._changed += 1
-            self._clock.moveTo(change.atUs / 1e6)
-            self.policy.configure(change.entity, {change.name: change.value})
-            self._isLimiting = bool(self.policy.isLimiting)
-        self._clock.moveTo(atUs / 1e6)
+            self._change(change, change.atUs)
         if atUs >= self._sweepUs:
             self._sweepUs = atUs + _SWEEP_US
-            self.policy.sweep()
+            self._control.sweep(atUs / 1e6)
         self._findNext()
 
     def answer(
@@ -100,27 +121,25 @@ class LivePolicy:
         @param isCounted: whether the policy is told what it took.
         @return: the delay in microseconds, and whether it was refused.
         """
-        clock = self._clock
-        if atUs >= self._nextUs or clock.calls:
+        if atUs >= self._nextUs:
             self.advance(atUs)
-        clock.rightNow = atUs / 1e6
         if not self._isLimiting:
             return ADMITTED_AT_ONCE
-        kind, principal, clientId, peer = requester
-        request = Request(kind, principal, clientId, peer, requestBytes, identities)
-        if kind in self._refusable:
-            decision = self._decide(request)
-            if not decision.admitted:
-                return round(self._clamped(decision.delaySeconds) * 1e6), True
+        now = atUs / 1e6
+        kind = requester[0]
+        request = _newTuple(Request, (*requester, requestBytes, identities))
+        decision = self._admit(request, now, _ERROR if kind in self._refusable else _NEVER)
+        if not decision.admitted:
+            return round(decision.delaySeconds * 1e6), True
         usage = NOTHING
         if isCounted:
-            usage = Usage(requestBytes, responseBytes, serviceUs / 1e6, 1 if kind == CONNECTION else 0)
-        delaySeconds = self._record(request, usage)
-        return (round(self._clamped(delaySeconds) * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
+            usage = _newTuple(Usage, (requestBytes, responseBytes, serviceUs / 1e6, 1 if kind == CONNECTION else 0))
+        delaySeconds = self._charge(request, usage, now, decision).delaySeconds
+        return (round(delaySeconds * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
 
-    def _clamped(self, delaySeconds: float) -> float:
-        # As the server does: what is not a number fails the first comparison.
-        return min(delaySeconds, self._mostDelaySeconds) if delaySeconds > 0.0 else 0.0
+    def _change(self, change: LimitChange, atUs: int) -> None:
+        self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
+        self._isLimiting = self._control.isLimiting
 
     def _findNext(self) -> None:
         changes = self._changes

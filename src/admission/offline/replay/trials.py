@@ -6,18 +6,17 @@ What each candidate is to be tried on, and under which limits.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import inf
 from typing import Any
 
 from attrs import evolve, frozen
+from twisted.internet.task import Clock
 
-from ...interfaces import IQuotaPolicy, QuotaEntity
+from ...control import AdmissionControl
+from ...interfaces import IQuotaPolicy, IReplayable, QuotaEntity
 from ...plugins import PolicyError
-from ...quotas import Quotas
 from .boots import Boot, LimitChange
 from .candidates import Candidate, resolveCandidate
-from .clock import VirtualClock
-from .live import REFUSABLE, LivePolicy
+from .live import LivePolicy
 
 TrialKey = tuple[str, str, str]
 """The label of a candidate, a broker and a boot."""
@@ -57,7 +56,7 @@ class Trial:
     @ivar retained: which others have a say.
     @ivar hasSay: whether what it says is done.
     @ivar isRecorded: whether it is the policy in force.
-    @ivar horizonSeconds: see L{IQuotaPolicy}.
+    @ivar horizonSeconds: see L{IReplayable}; L{None} for all other policies, too.
     """
 
     candidate: Candidate
@@ -105,13 +104,8 @@ class Trial:
         @param atUs: the moment of that request, or one before it.
         @raise PolicyError: see L{Candidate.build}.
         """
-        clock = VirtualClock()
-        clock.rightNow = atUs / 1e6
-        boot = self.boot
-        policy = self.candidate.build(clock, boot.quotaWindows, boot.quotaWindowSeconds)
-        # Who has no say refuses nobody, and is told of everything.
-        refusable = REFUSABLE if self.hasSay else ()
-        return LivePolicy(policy, clock, self.changes, boot.mostDelayUs, refusable)
+        policy = _build(self.candidate, self.boot, atUs / 1e6)
+        return LivePolicy(policy, atUs, self.changes, self.boot.mostDelayUs, hasSay=self.hasSay)
 
     def unlimited(self) -> Sequence[int]:
         """
@@ -158,7 +152,7 @@ def planRecorded(boots: Collection[Boot]) -> dict[TrialKey, Trial]:
 
 
 def _tried(candidate: Candidate, boot: Boot, recorded: _Policies) -> Trial:
-    described = _limitsOf(Quotas(recorded, VirtualClock(), inf))
+    described = _limitsOf(AdmissionControl(recorded))
     own = _limitsOf(_build(candidate, boot))
     changes = []
     for change in boot.changes:
@@ -179,7 +173,7 @@ def _tried(candidate: Candidate, boot: Boot, recorded: _Policies) -> Trial:
 
 
 def _recorded(boot: Boot, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
-    described = _limitsOf(Quotas(recorded, VirtualClock(), inf))
+    described = _limitsOf(AdmissionControl(recorded))
     # A server tells of the limits that descriptions set, too; where descriptions differ, each policy has its own.
     changes = [
         change
@@ -213,8 +207,11 @@ def _rebuilt(boot: Boot, known: dict[str, Candidate]) -> _Policies:
         ) from error
 
 
-def _build(candidate: Candidate, boot: Boot) -> Any:
-    return candidate.build(VirtualClock(), boot.quotaWindows, boot.quotaWindowSeconds)
+def _build(candidate: Candidate, boot: Boot, atSeconds: float = 0.0) -> Any:
+    # It says when the limits of the description are set, and does not go on.
+    clock = Clock()
+    clock.rightNow = atSeconds
+    return candidate.build(clock, boot.quotaWindows, boot.quotaWindowSeconds)
 
 
 def _limitsOf(policy: Any) -> _Described:
@@ -230,10 +227,11 @@ def _checked(trial: Trial) -> Trial:
     known = [change for change in trial.changes if change.name in policy.limitNames]
     for change in known:
         try:
-            policy.configure(change.entity, {change.name: change.value})
+            policy.configure(change.entity, {change.name: change.value}, 0.0)
         except ValueError as error:
             raise PolicyError(
                 f"{candidate.label!r} does not take a limit of boot {boot.bootId} of broker {boot.brokerId} ({error}); "
                 "set another one in its description"
             ) from error
-    return evolve(trial, changes=known, horizonSeconds=policy.horizonSeconds)
+    horizonSeconds = policy.horizonSeconds if IReplayable.providedBy(policy) else None
+    return evolve(trial, changes=known, horizonSeconds=horizonSeconds)

@@ -1,0 +1,711 @@
+"""
+L{admission.control}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, nan
+from typing import Any
+
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from admission.control import FAILURE_LOG_SECONDS, NONE_BEGUN, AdmissionControl, Wants
+from admission.interfaces import (
+    ADMITTED,
+    DEFAULT,
+    NOTHING,
+    Decision,
+    IIdentityAudit,
+    IQuotaPolicy,
+    IRequestLifecycle,
+    Outcome,
+    QuotaEntity,
+    QuotaStatus,
+    Refusal,
+    Request,
+    Usage,
+)
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.meters import Windows
+from admission.quotas.policy import QuotaPolicy
+from admission.testing.cuedquota import CuedQuota
+from admission.testing.quotas import FixedQuotaPolicyContract
+from admission_plugins.clientquota import ClientBytes
+from admission_plugins.connectionrate import ConnectionRate
+from admission_plugins.requesttime import RequestTime
+
+ALICE = QuotaEntity("alice")
+REQUEST = Request("Produce", "alice", "app", "192.0.2.1", 100)
+USAGE = Usage(100, 200, 0.01)
+
+
+class ControlTestCase(SynchronousTestCase):
+    """
+    Policies on cue.
+    """
+
+    def setUp(self) -> None:
+        """
+        Begin.
+        """
+        self.now = 100.0
+
+    def compose(self, **policies: Any) -> AdmissionControl:
+        """
+        Make one of several, each with a limit of its own.
+        """
+        for policy in policies.values():
+            policy.limits[ALICE] = dict.fromkeys(policy.limitNames, 1.0)
+        return AdmissionControl(list(policies.items()), 20.0)
+
+
+class AnsweringTests(ControlTestCase):
+    """
+    Several answers become one.
+    """
+
+    def test_nobodyLimits(self) -> None:
+        """
+        Policies without limits are not asked anything.
+        """
+        policies = [CuedQuota(delaySeconds=5.0, budget=1, decision=Decision(False, 1.0, "no")) for _ in range(2)]
+        control = AdmissionControl([(str(number), policy) for number, policy in enumerate(policies)], 20.0)
+        self.assertFalse(control.isLimiting)
+        self.assertEqual(
+            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
+            (ADMITTED, None),
+        )
+        self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (0.0, 0.0)))
+        self.assertEqual([policy.recorded for policy in policies], [[], []])
+
+    def test_noPolicies(self) -> None:
+        """
+        There may be no policies at all.
+        """
+        control = AdmissionControl([], 20.0)
+        self.assertEqual(
+            (control.isLimiting, control.charge(REQUEST, USAGE, self.now), control.limitNames),
+            (False, (0.0, ()), []),
+        )
+        error = self.assertRaises(ValueError, control.configure, ALICE, {"cued_rate": 1.0}, self.now)
+        self.assertIn("known: none", str(error))
+
+    def test_largestDelayWins(self) -> None:
+        """
+        Every policy is told of the usage, the largest delay wins, and each
+        one's share is in its place.
+        """
+        policies = {name: CuedQuota(delaySeconds=delay) for name, delay in (("a", 1.0), ("b", 3.0), ("c", 2.0))}
+        control = self.compose(**policies)
+        self.assertTrue(control.isLimiting)
+        self.assertEqual(control.charge(REQUEST, USAGE, self.now), (3.0, (1.0, 3.0, 2.0)))
+        for policy in policies.values():
+            self.assertEqual(policy.recorded, [(REQUEST, USAGE)])
+
+    def test_placesOfThoseWithoutLimits(self) -> None:
+        """
+        Who limits nobody keeps its place among the shares.
+        """
+        control = self.compose(a=CuedQuota(delaySeconds=1.0), b=CuedQuota(("b_rate",)), c=CuedQuota(delaySeconds=2.0))
+        control.configure(ALICE, {"b_rate": None}, self.now)
+        self.assertEqual(control.charge(REQUEST, NOTHING, self.now), (2.0, (1.0, 0.0, 2.0)))
+
+    def test_firstRefusal(self) -> None:
+        """
+        The first refusal wins, and tells whose it is.
+        """
+        refusing = CuedQuota(decision=Decision(False, 7.0, "too many"))
+        control = self.compose(a=CuedQuota(), b=refusing, c=CuedQuota(decision=Decision(False, 9.0, "no")))
+        self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 7.0, "too many", "b"))
+        self.assertEqual(control.admit(REQUEST, self.now).message, "b: too many")
+        refusing.decision = ADMITTED
+        self.assertEqual(control.admit(REQUEST, self.now).message, "c: no")
+
+    def test_smallestBudget(self) -> None:
+        """
+        The smallest budget wins; no limit is more than any.
+        """
+        for budgets, expected in [((None, None), None), ((None, 5), 5), ((7, 5), 5), ((0, 5), 0), ((5, -3), 0)]:
+            control = self.compose(**{name: CuedQuota(budget=each) for name, each in zip("ab", budgets, strict=True)})
+            self.assertEqual(control.budgetBytes(REQUEST, self.now), expected)
+
+    def test_explain(self) -> None:
+        """
+        Every status is told with the policy that it comes from.
+        """
+        control = self.compose(a=CuedQuota(delaySeconds=1.0), b=CuedQuota(isShadow=True))
+        self.assertEqual(
+            control.explain(REQUEST, self.now),
+            [
+                ("a", False, QuotaStatus("cued_rate", 1.0, ALICE, 0.5, 1.0)),
+                ("b", True, QuotaStatus("cued_rate", 1.0, ALICE, 0.5, 0.0)),
+            ],
+        )
+
+    def test_namesDiffer(self) -> None:
+        """
+        Two policies of one name could not be told apart.
+        """
+        self.assertRaises(ValueError, AdmissionControl, [("a", CuedQuota()), ("a", CuedQuota())])
+
+
+class SafetyTests(ControlTestCase):
+    """
+    What policies say is made safe.
+    """
+
+    def test_delays(self) -> None:
+        """
+        Delays are clamped, and what is no sensible number is no delay.
+        """
+        policy = CuedQuota()
+        control = self.compose(a=policy)
+        for said, expected in [
+            (-1.0, 0.0),
+            (nan, 0.0),
+            (-inf, 0.0),
+            (0.0, 0.0),
+            (19.0, 19.0),
+            (21.0, 20.0),
+            (inf, 20.0),
+        ]:
+            policy.delaySeconds = said
+            self.assertEqual(control.charge(REQUEST, USAGE, self.now), (expected, (expected,)))
+            policy.decision = Decision(False, said, "no")
+            self.assertEqual(control.admit(REQUEST, self.now).delaySeconds, expected)
+            policy.decision = ADMITTED
+
+    def test_hugeDelay(self) -> None:
+        """
+        3,000,000 bytes at 1 byte a second hold the client back for as long as
+        anybody is throttled.
+        """
+        control = AdmissionControl([("bytes", ClientBytes(Windows(11, 1.0)))], 20.0)
+        control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.now)
+        self.assertEqual(control.charge(REQUEST, Usage(3_000_000), self.now), (20.0, (20.0,)))
+
+    def test_failing(self) -> None:
+        """
+        A policy that raises has no say, and the others have theirs.
+        """
+        failing = CuedQuota(failing=frozenset({"decide", "budgetBytes", "record", "explain", "sweep"}))
+        sound = CuedQuota(delaySeconds=2.0, budget=5)
+        control = self.compose(a=failing, b=sound)
+        self.assertEqual(
+            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
+            (ADMITTED, 5),
+        )
+        self.assertEqual(control.charge(REQUEST, USAGE, self.now), (2.0, (0.0, 2.0)))
+        self.assertEqual([each.policyName for each in control.explain(REQUEST, self.now)], ["b"])
+        control.sweep(self.now)
+        self.assertEqual(sound.sweeps, 1)
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
+    def test_nonsense(self) -> None:
+        """
+        A policy that answers with something else than it should counts as one
+        that raises.
+        """
+        policy: Any = CuedQuota(delaySeconds="soon", budget="some", decision=None)  # type: ignore[arg-type]
+        control = self.compose(a=policy, b=CuedQuota(budget=5))
+        self.assertEqual(
+            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
+            (ADMITTED, 5),
+        )
+        self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (0.0, 0.0)))
+        self.assertTrue(self.flushLoggedErrors(AttributeError, TypeError))
+
+    def test_failuresAreLoggedNowAndThen(self) -> None:
+        """
+        The log tells of a failing policy at once, and then now and then, with
+        how often it failed.
+        """
+        control = self.compose(a=CuedQuota(failing=frozenset({"record"})))
+        told = []
+        for pauseSeconds in (0.0, 0.0, FAILURE_LOG_SECONDS - 1, 1.0, 0.0):
+            self.now += pauseSeconds
+            with capturedLogs() as events:
+                control.charge(REQUEST, USAGE, self.now)
+            told.append([formatEvent(event) for event in events])
+        self.assertEqual([len(each) for each in told], [1, 0, 0, 1, 0])
+        self.assertIn("the quota policy a failed (1 times since the last report)", told[0][0])
+        self.assertIn("(3 times since the last report)", told[3][0])
+        self.flushLoggedErrors(ZeroDivisionError)
+
+
+class ShadowTests(ControlTestCase):
+    """
+    A shadow policy.
+    """
+
+    def test_noSay(self) -> None:
+        """
+        It is asked and told like the others, and nobody is refused, throttled
+        or given less for it.
+        """
+        shadow = CuedQuota(isShadow=True, delaySeconds=9.0, budget=1, decision=Decision(False, 1.0, "no"))
+        control = self.compose(shadow=shadow, real=CuedQuota(delaySeconds=2.0, budget=5))
+        self.assertEqual(
+            (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
+            (ADMITTED, 5),
+        )
+        self.assertEqual(control.charge(REQUEST, USAGE, self.now), (2.0, (9.0, 2.0)))
+        self.assertEqual(shadow.recorded, [(REQUEST, USAGE)])
+
+    def test_onlyShadow(self) -> None:
+        """
+        With nothing but shadow policies, they are asked, and nothing happens.
+        """
+        control = self.compose(shadow=CuedQuota(isShadow=True, delaySeconds=9.0))
+        self.assertTrue(control.isLimiting)
+        self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (9.0,)))
+
+    def test_refusalBehindIt(self) -> None:
+        """
+        The refusal of one that has a say comes through behind it.
+        """
+        shadow = CuedQuota(isShadow=True, decision=Decision(False, 1.0, "no"))
+        control = self.compose(shadow=shadow, real=CuedQuota(decision=Decision(False, 2.0, "really")))
+        self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 2.0, "really", "real"))
+
+
+class ConfigureTests(ControlTestCase):
+    """
+    Limits go to the policies that know them.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make three policies, two of which share a limit.
+        """
+        super().setUp()
+        self.policies = {
+            "a": CuedQuota(("read", "write")),
+            "b": CuedQuota(("write", "time")),
+            "c": CuedQuota(("time",), isShadow=True),
+        }
+        self.control = AdmissionControl(list(self.policies.items()), 20.0)
+
+    def limits(self) -> list[Mapping[str, float]]:
+        """
+        What each policy has for alice.
+        """
+        return [policy.limits.get(ALICE, {}) for policy in self.policies.values()]
+
+    def test_routing(self) -> None:
+        """
+        Every policy that knows a limit gets it, and no other.
+        """
+        self.assertEqual(self.control.limitNames, ["read", "time", "write"])
+        self.control.configure(ALICE, {"read": 1.0, "write": 2.0}, self.now)
+        self.assertEqual(self.limits(), [{"read": 1.0, "write": 2.0}, {"write": 2.0}, {}])
+        self.control.configure(ALICE, {"write": None, "time": 3.0}, self.now)
+        self.assertEqual(self.limits(), [{"read": 1.0}, {"time": 3.0}, {"time": 3.0}])
+        self.assertEqual(self.control.limits, {ALICE: {"read": 1.0, "time": 3.0}})
+
+    def test_limitsInForce(self) -> None:
+        """
+        Where policies have been built with different limits, that of the one
+        on trial is not the one that is told.
+        """
+        self.policies["c"].limits[ALICE] = {"time": 5.0}
+        self.assertEqual(self.control.limits, {ALICE: {"time": 5.0}})
+        self.policies["b"].limits[ALICE] = {"time": 6.0}
+        self.assertEqual(self.control.limits, {ALICE: {"time": 6.0}})
+
+    def test_noticed(self) -> None:
+        """
+        Who begins to limit is asked from then on, and who ends is not.
+        """
+        self.policies["a"].delaySeconds = self.policies["b"].delaySeconds = 1.0
+        delays = []
+        for limits in ({}, {"write": 1.0}, {"write": None}, {"read": 1.0}):
+            self.control.configure(ALICE, limits, self.now)
+            delays.append((self.control.isLimiting, self.control.charge(REQUEST, USAGE, self.now).shares))
+        self.assertEqual(
+            delays,
+            [
+                (False, (0.0, 0.0, 0.0)),
+                (True, (1.0, 1.0, 0.0)),
+                (False, (0.0, 0.0, 0.0)),
+                (True, (1.0, 0.0, 0.0)),
+            ],
+        )
+
+    def test_unknown(self) -> None:
+        """
+        A limit that no policy knows is refused, telling those that are known,
+        and the others of that call are not set.
+        """
+        error = self.assertRaises(ValueError, self.control.configure, ALICE, {"read": 1.0, "sing": 2.0}, 0.0)
+        self.assertIn("sing; known: read, time, write", str(error))
+        self.assertEqual(self.limits(), [{}, {}, {}])
+
+    def test_allOrNothing(self) -> None:
+        """
+        What one policy refuses is undone in all others, to what it was before.
+        """
+        self.control.configure(ALICE, {"read": 1.0, "time": 3.0}, self.now)
+        before = [dict(each) for each in self.limits()]
+        self.assertRaises(ValueError, self.control.configure, ALICE, {"read": 5.0, "write": 6.0, "time": -1.0}, 0.0)
+        self.assertEqual(self.limits(), before)
+        self.policies["c"].failing = frozenset({"configure"})
+        self.assertRaises(ZeroDivisionError, self.control.configure, ALICE, {"write": 6.0, "time": 1.0}, 0.0)
+        self.assertEqual(self.limits(), before)
+
+    def test_undoneIsNoticed(self) -> None:
+        """
+        What was undone limits nobody.
+        """
+        self.assertRaises(ValueError, self.control.configure, ALICE, {"read": 5.0, "time": -1.0}, 0.0)
+        self.assertFalse(self.control.isLimiting)
+
+
+class SweepTests(ControlTestCase):
+    """
+    Forgetting who has been idle.
+    """
+
+    def test_all(self) -> None:
+        """
+        All policies are swept, those without limits and those behind a failing
+        one as well, and told what time it is.
+        """
+        failing, sound = CuedQuota(failing=frozenset({"sweep"})), CuedQuota()
+        control = AdmissionControl([("a", failing), ("b", sound)])
+        for now in (5.0, 15.0):
+            control.sweep(now)
+        self.assertEqual(sound.moments, [5.0, 15.0])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+
+class RefusalTests(ControlTestCase):
+    """
+    Requests that cannot be refused, or not with words.
+    """
+
+    def test_never(self) -> None:
+        """
+        Of what can never be refused, nobody is asked.
+        """
+        control = self.compose(a=CuedQuota(failing=frozenset({"decide"}), decision=Decision(False, 1.0, "no")))
+        self.assertIs(control.admit(REQUEST, self.now, Refusal.NEVER), ADMITTED)
+
+    def test_delay(self) -> None:
+        """
+        Where it cannot be told, the refusal with the longest delay becomes that
+        delay: all policies are asked, the request is admitted, and it is charged
+        with the delay that wins, each policy's share being its own.
+        """
+        policies = {
+            "a": CuedQuota(decision=Decision(False, 3.0, "no")),
+            "b": CuedQuota(decision=Decision(False, 7.0, "never"), delaySeconds=2.0),
+            "c": CuedQuota(delaySeconds=5.0),
+            "shadow": CuedQuota(decision=Decision(False, 9.0, "no"), isShadow=True),
+        }
+        control = self.compose(**policies)
+        decision = control.admit(REQUEST, self.now, Refusal.DELAY)
+        self.assertEqual(decision, Decision(True, 7.0, "never", "b"))
+        charge = control.charge(REQUEST, USAGE, self.now, decision)
+        self.assertEqual(charge, (7.0, (0.0, 7.0, 5.0, 0.0)))
+        self.assertEqual(control.strictest(charge), "b")
+        policies["c"].delaySeconds = 8.0
+        charge = control.charge(REQUEST, USAGE, self.now, decision)
+        self.assertEqual((charge, control.strictest(charge)), ((8.0, (0.0, 7.0, 8.0, 0.0)), "c"))
+
+    def test_delayIsClamped(self) -> None:
+        """
+        It is no longer than any other delay, and one that is no number is none.
+        """
+        policy = CuedQuota()
+        control = self.compose(a=policy)
+        for said, expected in ((inf, 20.0), (nan, 0.0), (-1.0, 0.0)):
+            policy.decision = Decision(False, said, "no")
+            decision = control.admit(REQUEST, self.now, Refusal.DELAY)
+            self.assertEqual((decision.admitted, decision.delaySeconds), (True, expected))
+            self.assertEqual(control.charge(REQUEST, USAGE, self.now, decision).delaySeconds, expected)
+
+    def test_largestRefusal(self) -> None:
+        """
+        How much of it is imposed may be limited; the share is all of it.
+        """
+        control = self.compose(a=CuedQuota(decision=Decision(False, 7.0, "no"), delaySeconds=1.0))
+        decision = control.admit(REQUEST, self.now, Refusal.DELAY)
+        for largestSeconds, expected in ((3.0, 3.0), (0.5, 1.0), (9.0, 7.0)):
+            charge = control.charge(REQUEST, USAGE, self.now, decision, largestSeconds)
+            self.assertEqual(charge, (expected, (7.0,)))
+
+
+@implementer(IRequestLifecycle)
+class Follower(CuedQuota):
+    """
+    Remembers which requests it was told of.
+    """
+
+    countsParked = True
+
+    def __init__(self, **cues: Any) -> None:
+        super().__init__(**cues)
+        self.told: list[tuple[str, float]] = []
+
+    def begun(self, request: Request, now: float) -> None:
+        """
+        Remember, or fail.
+        """
+        self._fail("begun")
+        self.told.append(("begun", now))
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        """
+        Remember, or fail.
+        """
+        self.told.append(("ended", now))
+        self._fail("ended")
+
+
+class LifecycleTests(ControlTestCase):
+    """
+    Policies that want to know which requests are under way.
+    """
+
+    def test_told(self) -> None:
+        """
+        Whoever follows requests is told of the beginning and the end, shadows
+        as well; those that do not or limit nobody are not.
+        """
+        followers = {"a": Follower(), "b": Follower(isShadow=True)}
+        policies = {**followers, "c": CuedQuota()}
+        idle = Follower(limitNames=("idle_rate",))
+        control = self.compose(**policies)
+        withIdle = AdmissionControl([*policies.items(), ("idle", idle)])
+        begun = control.begin(REQUEST, 1.0)
+        control.end(begun, REQUEST, Outcome(), 2.0)
+        for follower in followers.values():
+            self.assertEqual(follower.told, [("begun", 1.0), ("ended", 2.0)])
+        withIdle.end(withIdle.begin(REQUEST, 3.0), REQUEST, Outcome(), 4.0)
+        self.assertEqual(idle.told, [])
+        self.assertEqual(AdmissionControl([("c", CuedQuota())]).begin(REQUEST, 1.0), NONE_BEGUN)
+
+    def test_failing(self) -> None:
+        """
+        Whoever fails when it begins is not told of the end; whoever fails at the
+        end keeps nobody from being told; each is told once.
+        """
+        policies = {
+            "a": Follower(failing=frozenset({"begun"})),
+            "b": Follower(failing=frozenset({"ended"})),
+            "c": Follower(),
+        }
+        control = self.compose(**policies)
+        control.end(control.begin(REQUEST, 1.0), REQUEST, Outcome(False), 2.0)
+        told = [("begun", 1.0), ("ended", 2.0)]
+        self.assertEqual([policy.told for policy in policies.values()], [[], told, told])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
+    def test_limitsChange(self) -> None:
+        """
+        Who was told of the beginning is told of the end, though it limits nobody
+        any more; who limits only since then is not.
+        """
+        before, after = Follower(limitNames=("a_rate",)), Follower(limitNames=("b_rate",))
+        control = AdmissionControl([("a", before), ("b", after)])
+        control.configure(ALICE, {"a_rate": 1.0}, 0.0)
+        begun = control.begin(REQUEST, 1.0)
+        control.configure(ALICE, {"a_rate": None, "b_rate": 1.0}, 2.0)
+        control.end(begun, REQUEST, Outcome(), 3.0)
+        self.assertEqual((before.told, after.told), ([("begun", 1.0), ("ended", 3.0)], []))
+
+
+@implementer(IIdentityAudit)
+class Auditor(CuedQuota):
+    """
+    Knows everybody.
+    """
+
+    def isKnown(self, request: Request, now: float) -> bool | None:
+        """
+        Say so.
+        """
+        return True
+
+
+class WantsTests(ControlTestCase):
+    """
+    What drivers are to find out.
+    """
+
+    def test_combinations(self) -> None:
+        """
+        While nobody limits and nobody observes, nothing; a decision only while
+        somebody limits; what a request takes and carries for either; the details for observers only; and what was
+        known for observers, if a policy that limits can tell.
+        """
+        for isObserved in (False, True):
+            for policy, canTell in ((CuedQuota(), False), (Auditor(), True)):
+                control = AdmissionControl([("a", policy)], isObserved=isObserved)
+                for limit in (None, 1.0, None):
+                    control.configure(ALICE, {"cued_rate": limit}, 0.0)
+                    isLimiting = limit is not None
+                    isWanted = isObserved or isLimiting
+                    expected = Wants(isLimiting, isWanted, isObserved and isLimiting and canTell, isObserved)
+                    self.assertEqual((control.wants, control.isLimiting), (expected, isLimiting))
+
+
+class OneASecond(QuotaPolicy):
+    """
+    A policy of two methods: one request in a second for everybody together.
+    """
+
+    nextSeconds = 0.0
+
+    def decide(self, request: Request, now: float) -> Decision:
+        waitSeconds = self.nextSeconds - now
+        return Decision(False, waitSeconds, "one at a time") if waitSeconds > 0 else ADMITTED
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        self.nextSeconds = now + 1.0 if usage.requestBytes else self.nextSeconds
+        return 0.0
+
+
+class TwoMethodsTests(FixedQuotaPolicyContract, SynchronousTestCase):
+    """
+    A policy that has the two methods that L{QuotaPolicy} leaves to be written,
+    and nothing else.
+    """
+
+    isShared = True
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        Make one.
+        """
+        policy = OneASecond()
+        policy.isShadow = isShadow
+        return policy
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        Any will do.
+        """
+        return Request("Produce", f"user-{client}", "app", "192.0.2.1", 100)
+
+    def usage(self, request: Request) -> Usage:
+        """
+        So will its size.
+        """
+        return Usage(requestBytes=request.sizeBytes)
+
+    def test_inForce(self) -> None:
+        """
+        A control works with it, and has no limits to set or to tell of.
+        """
+        control = AdmissionControl([("one", OneASecond())])
+        answers = []
+        for now in (1.0, 1.5, 2.0):
+            decision = control.admit(REQUEST, now)
+            answers.append(decision.message)
+            if decision.admitted:
+                control.charge(REQUEST, USAGE, now)
+        self.assertEqual(answers, ["", "one: one at a time", ""])
+        self.assertTrue(control.isLimiting)
+        self.assertEqual((control.limitNames, control.limits, control.explain(REQUEST, 2.0)), ([], {}, []))
+        self.assertIsNone(control.budgetBytes(REQUEST, 2.0))
+        control.sweep(3.0)
+        control.addSensors(SensorRegistry(lambda: 3.0))
+        self.assertRaises(ValueError, control.configure, ALICE, {"rate": 1.0}, 3.0)
+
+    def test_bothAreNeeded(self) -> None:
+        """
+        Without one of the two nothing can be built.
+        """
+
+        class Half(QuotaPolicy):
+            def decide(self, request: Request, now: float) -> Decision:
+                return ADMITTED
+
+        build: Any = Half
+        self.assertRaises(TypeError, build)
+
+
+class SensorTests(ControlTestCase):
+    """
+    What is published.
+    """
+
+    def test_counts(self) -> None:
+        """
+        Throttles and refusals are counted for each policy, shadows
+        apart, and so are failures.
+        """
+        control = self.compose(
+            real=CuedQuota(delaySeconds=1.0, decision=Decision(False, 1.0, "no")),
+            shadow=CuedQuota(delaySeconds=1.0, isShadow=True),
+            failing=CuedQuota(failing=frozenset({"record"})),
+        )
+        registry = SensorRegistry(lambda: self.now)
+        control.addSensors(registry)
+        for _ in range(2):
+            control.charge(REQUEST, USAGE, self.now)
+        control.admit(REQUEST, self.now)
+        self.flushLoggedErrors(ZeroDivisionError)
+        counts = {
+            name: {labels[0]: value for labels, value in family.read(self.now)}
+            for name, family in registry.families.items()
+        }
+        self.assertEqual(
+            counts,
+            {
+                "QuotaThrottles": {"real": 2, "failing": 0},
+                "QuotaRefusals": {"real": 1, "failing": 0},
+                "QuotaShadowThrottles": {"shadow": 2},
+                "QuotaShadowRefusals": {"shadow": 0},
+                "QuotaPolicyFailures": {"real": 0, "shadow": 0, "failing": 2},
+            },
+        )
+        self.assertTrue(all(family.isCounter for family in registry.families.values()))
+
+    def test_ofPolicies(self) -> None:
+        """
+        What the policies publish comes along, each under its own name.
+        """
+        registry = SensorRegistry(lambda: self.now)
+        self.compose(a=CuedQuota(), b=CuedQuota()).addSensors(registry)
+        self.assertEqual(list(registry), [("a.sweeps", 0), ("b.sweeps", 0)])
+
+
+class DefaultPoliciesTests(ControlTestCase):
+    """
+    The policies that come with us, together.
+    """
+
+    def test_together(self) -> None:
+        """
+        Each limits what it is for, and the one that asks for most wins.
+        """
+        control = AdmissionControl(
+            [
+                ("client-bytes", ClientBytes(Windows(11, 1.0))),
+                ("request-time", RequestTime(11, 1.0)),
+                ("connections", ConnectionRate(1.0)),
+            ],
+            20.0,
+        )
+        control.configure(
+            QuotaEntity(clientId=DEFAULT),
+            {"producer_byte_rate": 1000.0, "request_percentage": 100.0},
+            self.now,
+        )
+        control.configure(QuotaEntity(ip=DEFAULT), {"connection_creation_rate": 1.0}, self.now)
+        self.assertEqual(control.charge(REQUEST, Usage(10_100, 0, 10.3), self.now).shares[2], 0.0)
+        charge = control.charge(REQUEST, NOTHING, self.now)
+        self.assertEqual([round(share, 6) for share in charge.shares], [0.1, 0.3, 0.0])
+        self.assertAlmostEqual(charge.delaySeconds, 0.3)
+        connection = Request("connection", "", "", "192.0.2.1", 0)
+        self.assertEqual(
+            [control.charge(connection, Usage(connections=1), self.now).delaySeconds for _ in range(2)],
+            [0.0, 1.0],
+        )
+        self.assertEqual(len(control.explain(REQUEST, self.now)), 3)
