@@ -205,6 +205,47 @@ class ImportRulesTests(SynchronousTestCase):
         self.assertEqual(parts - set(ALLOWED) - {None}, set())
 
 
+class OneRuleTests(SynchronousTestCase):
+    """
+    What admits requests is written once, and recording only observes.
+    """
+
+    def test_policiesAreAskedByControl(self) -> None:
+        """
+        Nobody but L{admission.control} puts a request to a policy; base classes and policies may call their own.
+        """
+        asking = {
+            module
+            for path, module, _ in modules()
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute)
+            and (node.attr == "decide" or (node.attr == "record" and ast.unparse(node.value) in ("policy", "member")))
+            and ast.unparse(node.value) != "lane"
+        }
+        self.assertEqual(
+            {module for module in asking if not module.startswith("admission.testing.")}, {"admission.control"}
+        )
+
+    def test_nobodyAsksWhetherItIsRecorded(self) -> None:
+        """
+        Code that serves does not look whether somebody records.
+        """
+        serving = (
+            "admission.gate",
+            "admission.control",
+            "admission.connection.",
+            "admission.wrap",
+            "admission.broker.",
+        )
+        for path, module, _ in modules():
+            if not module.startswith(serving):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant):
+                    compared = ast.unparse(node.left).rpartition(".")[2]
+                    self.assertNotIn(compared, ("recorded", "recorder", "recording"), f"{module}:{node.lineno}")
+
+
 class RulesTests(SynchronousTestCase):
     """
     The rules notice what they forbid.

@@ -829,7 +829,7 @@ class IMetricsExporter(Interface):
         L{admission.metrics.events.SensorSample}.
         """
 
-    def addSensors(registry: Any, name: str) -> None:
+    def addSensors(registry: ISensorRegistry, name: str) -> None:
         """
         Publish what can be measured, besides C{droppedEvents}.
 
