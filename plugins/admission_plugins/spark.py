@@ -20,9 +20,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from admission.interfaces import IMetricsExporter, PolicyContext
+from admission.interfaces import IMetricsExporter, ISensorRegistry, PolicyContext
 from admission.metrics.events import Origin
-from admission.metrics.registry import SensorRegistry
 from admission.metrics.segmentheader import PAGE_BYTES, Header
 from admission.metrics.segments import SegmentWriter, segmentPaths
 from admission.units import formatBytes, parseBytes, parseSeconds
@@ -174,7 +173,7 @@ class SparkExporter:
         for sample in samples:
             self.exportEvent(sample)
 
-    def addSensors(self, registry: SensorRegistry, name: str) -> None:
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.recorded-events}, C{NAME.text-overflows},
         C{NAME.sealed-rows}, C{NAME.evicted-files} and C{NAME.failures}, and as

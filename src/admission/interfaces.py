@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import field, frozen
 from zope.interface import Attribute, Interface
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+    from twisted.internet.interfaces import IReactorTime
 
 FRAMES = "frames"
 """Purpose of a lease that holds a request's bytes as they arrived."""
@@ -806,7 +810,7 @@ class IMetricsExporter(Interface):
 
     droppedEvents: int = Attribute("How many events and samples were dropped for lack of room.")
 
-    def start(origin: Any, deferToThread: Callable[..., Any]) -> None:
+    def start(origin: Any, deferToThread: Callable[..., Deferred[Any]]) -> None:
         """
         Begin.  Called once, before the first event.
 
@@ -833,16 +837,14 @@ class IMetricsExporter(Interface):
         """
         Publish what can be measured, besides C{droppedEvents}.
 
-        @param registry: an L{admission.metrics.registry.SensorRegistry}.
         @param name: what the exporter is called where it is used.
         """
 
-    def stop() -> Any:
+    def stop() -> Deferred[Any]:
         """
         Take no more events.
 
-        @return: a L{Deferred <twisted.internet.defer.Deferred>} that fires when
-            everything is where it is to stay; it does not fail.
+        @return: fires when everything is where it is to stay; it does not fail.
         """
 
 
@@ -852,7 +854,7 @@ class PolicyContext:
     What a server offers to the policies that it builds.  A policy takes what
     it needs and keeps no reference to the rest.
 
-    @ivar clock: an L{twisted.internet.interfaces.IReactorTime} on monotonic time.
+    @ivar clock: monotonic.  Quota policies are told what time it is, and keep none.
     @ivar wallSeconds: seconds since the epoch, for records only.
     @ivar largestRequestBytes: the server's limit for one request, or L{None}
         if the policy is to choose.
@@ -864,7 +866,7 @@ class PolicyContext:
         L{None}, and then whoever wants one makes one.
     """
 
-    clock: Any
+    clock: IReactorTime
     wallSeconds: Callable[[], float] = field(repr=False)
     largestRequestBytes: int | None = None
     quotaWindows: int = 11
