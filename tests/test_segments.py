@@ -4,14 +4,16 @@ L{admission.metrics.segmentheader} and L{admission.metrics.segments}.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.metrics.events import REJECT, ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.metrics.kafkacolumns import KafkaRequestEvent
 from admission.metrics.records import SLOT_BYTES
 from admission.metrics.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS
@@ -271,6 +273,52 @@ class WritingTests(SegmentTestCase):
             self.assertRaises(FileExistsError, SegmentWriter, self.path, SMALLEST_SEGMENT_BYTES)
             self.assertEqual(other.read_text(), "mine")
             other.unlink()
+
+
+DATA = Path(__file__).parent / "data"
+
+
+class OlderTests(SynchronousTestCase):
+    """
+    A segment that the first version of the schema wrote, and what was read of it then.
+    """
+
+    def test_readAsBefore(self) -> None:
+        """
+        It is read as it was; columns that have come since are null.
+        """
+        segment = Segment.load(DATA / "version1.segment")
+        assert segment is not None
+        before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
+        for table in TABLES:
+            rows = [
+                {name: row[name] for name in was}
+                for row, was in zip(segment.rows(table), before[table.name], strict=True)
+            ]
+            self.assertEqual(rows, before[table.name])
+            added = [set(row) - set(was) for row, was in zip(segment.rows(table), before[table.name], strict=True)]
+            self.assertEqual(added, [{"refusal"} if table.name == "requests" else set()] * len(rows))
+
+    def test_writtenAsBefore(self) -> None:
+        """
+        The same event is recorded in the same bytes, those of columns that have come since and the places of fields
+        apart.
+        """
+        segment = Segment.load(DATA / "version1.segment")
+        assert segment is not None
+        event = KafkaRequestEvent(
+            2, 103.0, "tls", "::1", None, None, apiKey=9999, requestBytes=3 << 20, decision=REJECT, seq=3
+        )
+        event.reason, event.sentSeconds = "it sent a request with API key N, which is not served", 103.0
+        writer = SegmentWriter(self.mktemp(), SMALLEST_SEGMENT_BYTES)
+        writer.begin(evolve(segment.header, layouts=Header(segment.header.origin, 1, 0.0, 0.0).layouts))
+        writer.append(event)
+        writer.close()
+        written = Segment.load(writer.path)
+        assert written is not None
+        [row] = written.rows(REQUESTS)
+        [before] = [row for row in segment.rows(REQUESTS) if row["seq"] == 3]
+        self.assertEqual(row, before)
 
 
 class ReadingTests(SegmentTestCase):
