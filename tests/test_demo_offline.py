@@ -118,7 +118,8 @@ class RealRecordingTests(SynchronousTestCase):
 
     def test_gate(self) -> None:
         """
-        The policy that was in force says what it said, in more than a hundred decisions to throttle a client, however slow the machine is.
+        The policy that was in force says what it said, in more than a hundred decisions to throttle a client, however
+        slow the machine is.
         """
         for each in gate(realRuns()[IN_FORCE].asRecording(), withoutGaps):
             self.assertGreaterEqual(each.throttled, 100)
