@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import inf
 from typing import NamedTuple
 
-from attrs import define, evolve
+from attrs import define
 from twisted.logger import Logger
 
 from .interfaces import (
@@ -193,18 +193,17 @@ class AdmissionControl:
                 decision = member.decide(request, now)
                 if decision.admitted:
                     continue
-                delaySeconds = self._clamped(decision.delaySeconds)
+                delaySeconds, reason = self._clamped(decision.delaySeconds), decision.reason
             except Exception:
                 self._failed(member, now)
                 continue
             member.refusals += 1
             if member.isShadow:
                 continue
-            decision = evolve(decision, delaySeconds=delaySeconds, policy=member.name)
             if refusal is _ERROR:
-                return decision
+                return Decision(False, delaySeconds, reason, member.name)
             if delaySeconds > delayed.delaySeconds:
-                delayed = evolve(decision, admitted=True)
+                delayed = Decision(True, delaySeconds, reason, member.name)
         return delayed
 
     def refusalShares(self, decision: Decision) -> tuple[float, ...]:
