@@ -5,25 +5,31 @@ that are wrong.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import (
     ADMITTED,
     Decision,
     IQuotaPolicy,
+    IRequestLifecycle,
     ISensorRegistry,
+    Outcome,
     QuotaEntity,
     QuotaStatus,
     Request,
     Usage,
 )
 from admission.quotas.meters import Algorithm, Buckets, Windows
+from admission.quotas.policy import QuotaPolicy
 from admission.testing.cuedquota import CuedQuota
+from admission.testing.quotas import RequestLifecycleContract
 from admission_plugins.clientquota import ClientBytes
 
 from . import test_clientquota
@@ -281,6 +287,95 @@ class WithoutKey(OneBudget):
 
     def replayKey(self, request: Request) -> Hashable:
         return None
+
+
+@implementer(IRequestLifecycle)
+class AtATime(QuotaPolicy):
+    """
+    A sound policy of so many requests at a time, for others to break.
+    """
+
+    countsParked: Any = True
+
+    def __init__(self, isShadow: bool = False) -> None:
+        self.isShadow = isShadow
+        self.underWay: Counter[str] = Counter()
+
+    def decide(self, request: Request, now: float) -> Decision:
+        isFull = self.underWay[request.principal] >= 3
+        return Decision(False, 0.1, "three are under way") if isFull else ADMITTED
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return 0.0
+
+    def begun(self, request: Request, now: float) -> None:
+        self.underWay[request.principal] += 1
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        self.underWay[request.principal] -= 1
+
+
+class ForgetsTheUnanswered(AtATime):
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        if outcome.isAnswered:
+            super().ended(request, outcome, now)
+
+
+class EndsInOrder(AtATime):
+    """
+    Takes it that requests end in the order in which they began.
+    """
+
+    def __init__(self, isShadow: bool = False) -> None:
+        super().__init__(isShadow)
+        self.queue: list[Request] = []
+
+    def begun(self, request: Request, now: float) -> None:
+        super().begun(request, now)
+        self.queue.append(request)
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        if self.queue.pop(0) == request:
+            super().ended(request, outcome, now)
+
+
+class Undecided(AtATime):
+    countsParked = None
+
+
+class LifecycleTests(RequestLifecycleContract, SynchronousTestCase):
+    """
+    A sound policy that follows requests passes.
+    """
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        Make one.
+        """
+        return AtATime(isShadow)
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        They differ by their sizes.
+        """
+        return Request("Produce", f"user-{client}", "app", "192.0.2.1", 100 + number)
+
+
+class LifecycleContractTests(SeededFaultsTestCase):
+    """
+    L{RequestLifecycleContract}.
+    """
+
+    def test_faults(self) -> None:
+        """
+        Each way in which a policy that follows requests may be wrong is found by the test that is for it.
+        """
+        for policy, test in (
+            (ForgetsTheUnanswered, "test_pairs"),
+            (EndsInOrder, "test_pairs"),
+            (Undecided, "test_countsParked"),
+        ):
+            self.assertBroken(LifecycleTests, test, policy.__name__, buildPolicy=policy)
 
 
 class QuotaPolicyContractTests(SeededFaultsTestCase):
