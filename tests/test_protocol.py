@@ -14,6 +14,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
+from admission.connection.pauses import Pause
 from admission.connection.protocol import (
     PLAIN_CONNECTION_BYTES,
     TLS_CONNECTION_BYTES,
@@ -26,7 +27,7 @@ from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, framed, serve
+from .admitted import WHIM, RecordingProtocol, framed, serve
 
 MIB = 1 << 20
 
@@ -175,8 +176,8 @@ class RequestTests(ProtocolTestCase):
             depth += 1
             depths.append(depth)
             protocol.releaseRequest()
-            protocol.muteFor("whim")
-            protocol.unmuteFor("whim")
+            protocol.pause(WHIM)
+            protocol.resume(WHIM)
             protocol.respond([b"x"])
             protocol.dataReceived(b"")
             depth -= 1
@@ -223,7 +224,7 @@ class RequestTests(ProtocolTestCase):
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
         self.assertEqual((transport.received, protocol.requests), (b"1", [b"one"]))
-        self.assertEqual(repr(protocol.mute), "muted: quota 0.0 s")
+        self.assertEqual(repr(protocol.pauses), "muted: quota 0.0 s")
         self.assertFalse(transport.isReading)
         self.clock.advance(2.4)
         self.assertEqual(protocol.requests, [b"one"])
@@ -536,7 +537,7 @@ class TurnTests(ProtocolTestCase):
         over; its connection is not read meanwhile.
         """
         self.assertEqual(self.protocol.requests, [])
-        self.assertEqual(repr(self.protocol.mute), "muted: request 0.0 s, requests 0.0 s")
+        self.assertEqual(repr(self.protocol.pauses), "muted: request 0.0 s, requests 0.0 s")
         self.assertFalse(self.transport.isReading)
         self.first.respond([])
         self.server.settle()
@@ -660,7 +661,7 @@ class BodyTests(ProtocolTestCase):
         self.server.settle()
         self.assertTrue(self.transport.isLost)
 
-    def test_mutedMeanwhile(self) -> None:
+    def test_pausesdMeanwhile(self) -> None:
         """
         Time in which we do not read does not count against the peer, nor what
         had passed before.
@@ -668,10 +669,10 @@ class BodyTests(ProtocolTestCase):
         self.transport.peerSends(pack(">i", 1600))
         self.send(10)
         self.clock.advance(29)
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.clock.pump([1] * 100)
         self.assertFalse(self.transport.isLost)
-        self.protocol.unmuteFor("whim")
+        self.protocol.resume(WHIM)
         self.clock.advance(29)
         self.assertFalse(self.transport.isLost)
         self.clock.advance(1)
@@ -717,7 +718,7 @@ class ResponseTests(ProtocolTestCase):
         """
         protocol, transport = self.stall()
         self.assertEqual((protocol.requests, transport.isReading), ([b"one"], False))
-        self.assertEqual(list(protocol.mute.reasons), ["responses"])
+        self.assertEqual(list(protocol.pauses.reasons), [Pause.UNSENT])
         self.assertEqual(self.server.used()[RESPONSES], 3 * MIB)
         self.assertEqual(protocol.unsentBytes(), 3 * MIB)
         self.clock.advance(2)
@@ -836,13 +837,13 @@ class ClosingTests(ProtocolTestCase):
         self.assertTrue(transport.isLost)
         self.assertWhole()
 
-    def test_mutedTLS(self) -> None:
+    def test_pausesdTLS(self) -> None:
         """
         A muted TLS connection is read again to be closed, and what that brings
         is dropped.
         """
         protocol, transport = self.server.connect(isTLS=True)
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         transport.peerSends(framed(*[b"x" * 100] * 1000))
         self.server.settle()
         self.assertFalse(transport.isReading)
@@ -863,18 +864,18 @@ class ClosingTests(ProtocolTestCase):
         self.abortAll()
         self.assertWhole()
 
-    def test_muteWhileClosing(self) -> None:
+    def test_pausesWhileClosing(self) -> None:
         """
         A closing connection cannot be muted any more, or it would not end.
         """
         protocol, transport = self.server.connect(isTLS=True)
         protocol.closeGracefully()
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         self.assertTrue(transport.isReading)
         self.server.settle()
         self.assertTrue(transport.isLost)
-        protocol.muteFor("whim")
-        protocol.unmuteFor("whim")
+        protocol.pause(WHIM)
+        protocol.resume(WHIM)
         self.assertWhole()
 
     def test_closeSaysWhy(self) -> None:
@@ -945,7 +946,7 @@ class ClosingTests(ProtocolTestCase):
         Data that comes after the connection was lost is not kept.
         """
         protocol, transport = self.server.connect()
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         transport.abortConnection()
         self.server.settle()
         protocol.dataReceived(framed(b"one"))
@@ -1001,15 +1002,15 @@ class ChargeTests(ProtocolTestCase):
         pool = BoundedPool(MIB)
         self.server = serve(self, pool)
         protocol, transport = self.server.connect()
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         transport.isReading = True
         transport.peerSends(framed(b"one"))
         self.server.settle()
         releases: list[None] = []
         pool.subscribe(lambda: releases.append(None))
-        protocol.muteFor("another")
-        protocol.unmuteFor("another")
-        protocol.unmuteFor("third")
+        protocol.pause(Pause.PROTOCOL)
+        protocol.resume(Pause.PROTOCOL)
+        protocol.resume(Pause.CLOSING)
         self.assertEqual(releases, [])
 
 
@@ -1032,16 +1033,16 @@ class HangUpTests(ProtocolTestCase):
         A connection is watched exactly while it is not read.
         """
         self.assertEqual(self.server.watch.watched, {})
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.assertEqual(list(self.server.watch.watched), [51_000])
-        self.protocol.unmuteFor("whim")
+        self.protocol.resume(WHIM)
         self.assertEqual(self.server.watch.watched, {})
 
     def test_notWatchedAnyMore(self) -> None:
         """
         It is not watched any more when it closes or is lost.
         """
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.protocol.closeGracefully()
         self.assertEqual(self.server.watch.watched, {})
         self.server.settle()
@@ -1051,7 +1052,7 @@ class HangUpTests(ProtocolTestCase):
         """
         A connection that failed is aborted, whatever is still unread.
         """
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.protocol.dataReceived(framed(b"one"))
         self.server.watch.watched.pop(51_000)(True)
         self.server.settle()
@@ -1066,13 +1067,13 @@ class HangUpTests(ProtocolTestCase):
         """
         told: list[bool] = []
         self.protocol.peerGone = lambda: told.append(self.protocol.hasPeerGone)
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.protocol.dataReceived(framed(b"one"))
         self.server.watch.watched.pop(51_000)(False)
         self.server.settle()
         self.assertEqual((self.transport.isLost, told), (False, [True]))
         self.transport.peerCloses()
-        self.protocol.unmuteFor("whim")
+        self.protocol.resume(WHIM)
         self.server.settle()
         self.assertEqual((self.protocol.requests, self.transport.isLost), ([b"one"], True))
         self.assertWhole()

@@ -20,13 +20,13 @@ from hypothesis.stateful import (
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
-from admission.connection.mute import REQUEST
+from admission.connection.pauses import Pause
 from admission.interfaces import FRAMES
 from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, Server, framed
+from .admitted import WHIM, RecordingProtocol, Server, framed
 
 POOL_BYTES = 120_000
 LARGEST_BYTES = 50_000
@@ -156,12 +156,12 @@ class Machine(RuleBasedStateMachine):
                     others.pop(0).over()
             protocol.over()
         elif behaviour == "mute and unmute":
-            protocol.muteFor("whim")
-            protocol.unmuteFor("whim")
+            protocol.pause(WHIM)
+            protocol.resume(WHIM)
             protocol.over()
-            protocol.unmuteFor("whim")
+            protocol.resume(WHIM)
         elif behaviour == "mute":
-            protocol.muteFor("whim")
+            protocol.pause(WHIM)
             protocol.over()
         elif behaviour == "close":
             protocol.close("a whim")
@@ -290,7 +290,7 @@ class Machine(RuleBasedStateMachine):
         """
         transport = self.pick(which)
         if transport is not None:
-            (transport.protocol.muteFor if isMuted else transport.protocol.unmuteFor)("whim")
+            (transport.protocol.pause if isMuted else transport.protocol.resume)(WHIM)
 
     @precondition(lambda self: self.pending or self.parked)
     @rule(
@@ -359,8 +359,8 @@ class Machine(RuleBasedStateMachine):
             protocol: Watched = transport.protocol  # type: ignore[attr-defined]
             if transport.isLost or protocol.isClosing or transport.disconnecting:
                 continue
-            assert protocol.mute.isApplied == (not transport.isReading)
-            reasons = set(protocol.mute.reasons)
+            assert protocol.pauses.isApplied == (not transport.isReading)
+            reasons = set(protocol.pauses.reasons)
             if not transport.isReading:
                 assert reasons, "stopped for no reason"
             elif (
@@ -368,7 +368,7 @@ class Machine(RuleBasedStateMachine):
             ):
                 continue
             elif reasons:
-                assert reasons == {REQUEST}, f"reads in spite of {reasons}"
+                assert reasons == {Pause.BUSY}, f"reads in spite of {reasons}"
                 assert not protocol.framer.bufferedBytes, "reads more than it must"
             if not reasons:
                 assert protocol.framer.bufferedBytes < 4, "leaves requests lying about"
@@ -388,7 +388,7 @@ class Machine(RuleBasedStateMachine):
                     transport.isTaking = True
                     transport.peerSends(stream)
                     self.outbound[transport] = (b"", count)
-                    transport.protocol.unmuteFor("whim")  # type: ignore[attr-defined]
+                    transport.protocol.resume(WHIM)  # type: ignore[attr-defined]
             for waiting in (self.pending, self.parked):
                 while waiting:
                     waiting.pop(0).over()

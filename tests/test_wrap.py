@@ -437,7 +437,7 @@ class ClosingTests(SynchronousTestCase):
         server.settle()
         self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
 
-    def test_mutedTLS(self) -> None:
+    def test_pausesdTLS(self) -> None:
         """
         A muted TLS connection closes: it is read again, for the farewell.
         """

@@ -220,7 +220,7 @@ class ITransportMutability(Interface):
     registered for L{twisted.internet.interfaces.ITransport} and
     L{twisted.internet.interfaces.ISSLTransport}.
 
-    Only L{admission.connection.mute.Mute} calls this.
+    Only L{admission.connection.pauses.Pauses} calls this.
     """
 
     def isInMutableState() -> bool:

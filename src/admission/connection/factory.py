@@ -273,7 +273,7 @@ class AdmittedFactory(protocol.ServerFactory):
         now = self.clock.seconds()
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):
-            if connection.lastActiveSeconds <= horizon and not connection.mute.reasons:
+            if connection.lastActiveSeconds <= horizon and not connection.pauses.reasons:
                 connection.closeReason = connection.closeReason or "it was idle for too long"
                 try:
                     connection.closeGracefully()

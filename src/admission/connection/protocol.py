@@ -19,7 +19,7 @@ from ..request import ServerRequest
 from .deadline import Deadline
 from .framing import Framer, FrameRefused
 from .hangup import filenoOf, unreadBytes
-from .mute import DRAINING, MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES, Mute
+from .pauses import BUSY, Pause, Pauses
 from .responses import ResponseQueue
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class AdmittedProtocol(Protocol):
     @ivar principal: who is at the other end, as far as that is known.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
-    @ivar mute: why it is not read, if it is not.
+    @ivar pauses: why it is not read, if it is not.
     @ivar wantedBytes: the memory it waits for, while it does.
     @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or
         ended, in seconds of the factory's clock.
@@ -236,7 +236,7 @@ class AdmittedProtocol(Protocol):
             return
         if delaySeconds > 0:
             self.throttle(delaySeconds)
-        self.unmuteFor(REQUEST)
+        self.resume(BUSY)
 
     def throttle(self, delaySeconds: float) -> None:
         """
@@ -251,7 +251,7 @@ class AdmittedProtocol(Protocol):
         if self._quotaCall is not None:
             self._quotaCall.cancel()
         self._quotaCall = clock.callLater(delaySeconds, self._throttleOver)
-        self.muteFor(QUOTA)
+        self.pause(Pause.THROTTLED)
 
     def park(self) -> None:
         """
@@ -302,23 +302,23 @@ class AdmittedProtocol(Protocol):
             self._isRunning = False
         self._run()
 
-    def muteFor(self, reason: str) -> None:
+    def pause(self, reason: Pause) -> None:
         """
         Do not read, for C{reason}.
         """
-        self.mute.add(reason)
+        self.pauses.add(reason)
         if not (self._isRunning or self.isClosing or self.isLost):
-            self.mute.settle()
+            self.pauses.settle()
 
-    def unmuteFor(self, reason: str) -> None:
+    def resume(self, reason: Pause) -> None:
         """
         C{reason} is gone: if it was the last, serve what is buffered, then
         read again.
         """
-        self.mute.discard(reason)
-        mute, framer = self.mute, self.framer
+        self.pauses.discard(reason)
+        pauses, framer = self.pauses, self.framer
         # After most requests there is nothing to do.
-        if mute.reasons or mute.isApplied or framer.bufferedBytes or framer.lease is not None:
+        if pauses.reasons or pauses.isApplied or framer.bufferedBytes or framer.lease is not None:
             self._run()
 
     def close(self, reason: str) -> None:
@@ -350,8 +350,8 @@ class AdmittedProtocol(Protocol):
         self.isDraining = True
         self._hasFarewell = not self.responses.isEmpty()
         self.startGrace()
-        self.muteFor(DRAINING)
-        if REQUEST not in self.mute.reasons:
+        self.pause(Pause.DRAINING)
+        if BUSY not in self.pauses.reasons:
             self.closeGracefully()
 
     def closeGracefully(self) -> None:
@@ -369,7 +369,7 @@ class AdmittedProtocol(Protocol):
         self.startGrace()
         # A TLS close needs the peer's answer, so reading goes on; what it
         # brings is dropped.
-        self.mute.resume()
+        self.pauses.lift()
         self._loseWhenSent()
 
     def abortConnection(self) -> None:
@@ -400,7 +400,7 @@ class AdmittedProtocol(Protocol):
         self.isTLS = ISSLTransport.providedBy(transport)
         self._farewellBytes = _LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0
         self.framer = Framer(self._allocate, self._announced, self.headBytes)
-        self.mute = Mute(transport, clock.seconds, self._hasBuffered, self._muteChanged)
+        self.pauses = Pauses(transport, clock.seconds, self._hasBuffered, self._muteChanged)
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
         self._sendDeadline = Deadline(clock, self._sendingStopped)
         self.openedSeconds = self.lastActiveSeconds = clock.seconds()
@@ -427,7 +427,7 @@ class AdmittedProtocol(Protocol):
             return
         self.lastActiveSeconds = self.factory.clock.seconds()
         self.framer.feed(data)
-        if self.mute.isApplied:
+        if self.pauses.isApplied:
             self._chargeBuffer()
         if not self._isRunning:
             self._run()
@@ -483,14 +483,14 @@ class AdmittedProtocol(Protocol):
         if self.request is not None:
             self.request.granted = self.factory.clock.seconds()
         self.framer.grant(lease)
-        self.unmuteFor(MEMORY)
+        self.resume(Pause.MEMORY)
 
     def turnGranted(self) -> None:
         """
         The request that waits may be worked on.
         """
         self._hasTurn = True
-        self.mute.discard(REQUESTS)
+        self.pauses.discard(Pause.SERVER_FULL)
         self.workAgain()
 
     def unsentBytes(self) -> int:
@@ -542,7 +542,7 @@ class AdmittedProtocol(Protocol):
         if self._isRunning or self.isLost or self.isClosing:
             return
         self._isRunning = True
-        reasons = self.mute.reasons
+        reasons = self.pauses.reasons
         try:
             while not reasons and not self.isClosing:
                 lease = self.framer.advance()
@@ -561,7 +561,7 @@ class AdmittedProtocol(Protocol):
         if self._bufferCharge is not None and not self.framer.bufferedBytes:
             self._chargeBuffer()
         self._watchBody()
-        self.mute.settle()
+        self.pauses.settle()
 
     def _frameRefused(self, reason: str) -> None:
         """
@@ -604,7 +604,7 @@ class AdmittedProtocol(Protocol):
             request.asked = request.arrived
         lease = self.factory.gate.tryAllocate(self, sizeBytes)
         if lease is None:
-            self.mute.add(MEMORY)
+            self.pauses.add(Pause.MEMORY)
         else:
             request.granted = request.asked
         return lease
@@ -620,12 +620,12 @@ class AdmittedProtocol(Protocol):
         request.complete = now
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
-        self.mute.add(REQUEST, self.lastActiveSeconds)
+        self.pauses.add(BUSY, self.lastActiveSeconds)
         if self.factory.gate.tryBegin(self):
             self._hasTurn = True
             self._work(now)
         else:
-            self.mute.add(REQUESTS)
+            self.pauses.add(Pause.SERVER_FULL)
 
     def _work(self, now: float) -> None:
         request = self.request
@@ -647,7 +647,7 @@ class AdmittedProtocol(Protocol):
     def _throttleOver(self) -> None:
         self._quotaCall = None
         self.throttleOver()
-        self.unmuteFor(QUOTA)
+        self.resume(Pause.THROTTLED)
 
     def _hasBuffered(self) -> bool:
         return self.framer.bufferedBytes > 0
@@ -706,7 +706,7 @@ class AdmittedProtocol(Protocol):
         body = self._body
         if body is None:
             return
-        if self.mute.isApplied:
+        if self.pauses.isApplied:
             self._bodyDeadline.start(self.factory.limits.receiveSeconds)
             return
         self.close(
@@ -719,14 +719,14 @@ class AdmittedProtocol(Protocol):
         if isBlocked:
             self._sendDeadline.start(self.factory.limits.sendSeconds)
             if not self.isClosing:
-                self.muteFor(RESPONSES)
+                self.pause(Pause.UNSENT)
             return
         self._sendDeadline.stop()
         if self.isClosing:
             self._loseWhenSent()
         else:
             self.lastActiveSeconds = self.factory.clock.seconds()
-            self.unmuteFor(RESPONSES)
+            self.resume(Pause.UNSENT)
 
     def _sendingStopped(self) -> None:
         self.cutOff(
@@ -776,5 +776,5 @@ class AdmittedProtocol(Protocol):
             self.factory.refused(self, f"TLS failed: {words}")
 
     def __repr__(self) -> str:
-        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.mute)
+        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.pauses)
         return f"<{type(self).__name__} {self.peer} {state}>"

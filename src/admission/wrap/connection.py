@@ -16,21 +16,15 @@ from twisted.python.failure import Failure
 from zope.interface import directlyProvides, implementer, providedBy
 
 from ..connection.deadline import Deadline
-from ..connection.mute import QUOTA, RESPONSES, Mute
+from ..connection.pauses import Pause, Pauses
 from ..connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES, hostOf, peerName
 from ..interfaces import CONNECTION, CONNECTIONS, RECEIVED, SENT, ILease, Request, Usage
-from .incoming import PROTOCOL, Incoming
+from .incoming import Incoming
 from .outgoing import Outgoing
 from .throttle import Throttle
 
 if TYPE_CHECKING:
     from . import WrappedFactory
-
-SENT_QUOTA = "sent quota"
-"""Reason not to read: the client has been sent more than its quota."""
-
-OPENING = "opening"
-"""Reason not to read: its address opens connections too fast."""
 
 MOST_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
@@ -92,7 +86,7 @@ class WrappedConnection(ProtocolWrapper):
         self._sent = Throttle(factory.quotas, clock, partial(self._asked, SENT), self._holdSent)
         self._chargeOpen()
         self._incoming = Incoming(factory, transport, self._deliver, self._holder)
-        self._opening = Deadline(clock, partial(self._incoming.unmuteFor, OPENING))
+        self._opening = Deadline(clock, partial(self._incoming.resume, Pause.OPENING))
         self._grace = Deadline(clock, self.abortConnection)
         self._outgoing = Outgoing(factory, transport, self._sendingBlocked, self.cutOff, self._failed)
         factory.connected(self)
@@ -111,7 +105,7 @@ class WrappedConnection(ProtocolWrapper):
         # Only now: it may have told who it is from.
         self._received.count(len(data), Usage(requestBytes=len(data)))
         if self._incoming.heldBytes > MOST_HELD_BYTES:
-            self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({self.mute!r})")
+            self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({self.pauses!r})")
 
     def handshakeCompleted(self) -> None:
         """
@@ -184,13 +178,13 @@ class WrappedConnection(ProtocolWrapper):
         """
         Do not read until the protocol says so.
         """
-        self._incoming.muteFor(PROTOCOL)
+        self._incoming.pause(Pause.PROTOCOL)
 
     def resumeProducing(self) -> None:
         """
         Read again, as far as the protocol is concerned.
         """
-        self._incoming.unmuteFor(PROTOCOL)
+        self._incoming.resume(Pause.PROTOCOL)
 
     def stopProducing(self) -> None:
         """
@@ -246,7 +240,7 @@ class WrappedConnection(ProtocolWrapper):
         self._beginClosing()
         if self.isTLS:
             # Its close needs the peer's answer, so reading goes on; what it brings is dropped.
-            self.mute.resume()
+            self.pauses.lift()
         self._closeWhenSent()
 
     def loseWriteConnection(self) -> None:
@@ -279,16 +273,16 @@ class WrappedConnection(ProtocolWrapper):
         self._provide()
         self._chargeOpen()
         # A handshake that is not read never ends.
-        self.mute.resume()
+        self.pauses.lift()
 
     # What the factory calls
 
     @property
-    def mute(self) -> Mute:
+    def pauses(self) -> Pauses:
         """
         Why it is not read, if it is not.
         """
-        return self._incoming.mute
+        return self._incoming.pauses
 
     @property
     def lastActiveSeconds(self) -> float:
@@ -332,7 +326,7 @@ class WrappedConnection(ProtocolWrapper):
         delaySeconds = quotas.record(request, Usage(connections=1)).delaySeconds
         if delaySeconds > 0:
             self._opening.start(delaySeconds)
-            self._incoming.muteFor(OPENING)
+            self._incoming.pause(Pause.OPENING)
         # Who is over a quota does not get round it by another connection.
         self._received.ask()
         self._sent.ask()
@@ -373,21 +367,21 @@ class WrappedConnection(ProtocolWrapper):
 
     def _holdReceived(self, isHeld: bool) -> None:
         if isHeld:
-            self._incoming.muteFor(QUOTA)
+            self._incoming.pause(Pause.THROTTLED)
         else:
-            self._incoming.unmuteFor(QUOTA)
+            self._incoming.resume(Pause.THROTTLED)
 
     def _holdSent(self, isHeld: bool) -> None:
         if isHeld:
-            self._outgoing.supply.hold(SENT_QUOTA)
-            self._incoming.muteFor(SENT_QUOTA)
+            self._outgoing.supply.hold(Pause.SENT_THROTTLED)
+            self._incoming.pause(Pause.SENT_THROTTLED)
         else:
-            self._outgoing.supply.release(SENT_QUOTA)
-            self._incoming.unmuteFor(SENT_QUOTA)
+            self._outgoing.supply.release(Pause.SENT_THROTTLED)
+            self._incoming.resume(Pause.SENT_THROTTLED)
 
     def _sendingBlocked(self, isBlocked: bool) -> None:
         if isBlocked:
-            self._incoming.muteFor(RESPONSES)
+            self._incoming.pause(Pause.UNSENT)
         else:
             self._activeSeconds = self.factory.clock.seconds()
             self._incoming.responsesTaken()
@@ -433,5 +427,5 @@ class WrappedConnection(ProtocolWrapper):
         directlyProvides(self, providedBy(self.transport), *interfaces)
 
     def __repr__(self) -> str:
-        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.mute)
+        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.pauses)
         return f"<{type(self).__name__} {self.peer} {state}>"

@@ -13,14 +13,11 @@ from twisted.internet.interfaces import IDelayedCall
 from zope.interface import implementer
 
 from ..connection.hangup import filenoOf, unreadBytes
-from ..connection.mute import MEMORY, RESPONSES, Mute
+from ..connection.pauses import Pause, Pauses
 from ..interfaces import CONNECTIONS, ILease, IWaiter
 
 if TYPE_CHECKING:
     from . import WrappedFactory
-
-PROTOCOL = "protocol"
-"""Reason not to read: the protocol has paused its transport."""
 
 FAREWELL_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
@@ -40,7 +37,7 @@ class Incoming:
     While the pool is empty this waits at the gate: one connection at a time is
     let through, for the turn and until its peer has taken what is written to it.
 
-    @ivar mute: why nothing is read, if nothing is.
+    @ivar pauses: why nothing is read, if nothing is.
     @ivar heldBytes: how much is held.
     @ivar holder: who it was when it last asked for memory.
     @ivar isReadClosed: whether the peer has closed its side; then there is
@@ -62,7 +59,7 @@ class Incoming:
         self._transport = transport
         self._deliver = deliver
         self._holderNow = holderNow
-        self.mute = Mute(transport, factory.clock.seconds, self._hasHeld, self._muteChanged)
+        self.pauses = Pauses(transport, factory.clock.seconds, self._hasHeld, self._muteChanged)
         self.heldBytes = 0
         self.holder = ""
         self.isReadClosed = False
@@ -84,19 +81,19 @@ class Incoming:
         if not self._isServing:
             self._serve()
 
-    def muteFor(self, reason: str) -> None:
+    def pause(self, reason: Pause) -> None:
         """
         Do not read, for C{reason}.
         """
-        self.mute.add(reason)
+        self.pauses.add(reason)
         self.settle()
 
-    def unmuteFor(self, reason: str) -> None:
+    def resume(self, reason: Pause) -> None:
         """
         C{reason} is gone: if it was the last, hand over what is held, then read.
         """
-        self.mute.discard(reason)
-        if self._held and not self.mute.reasons:
+        self.pauses.discard(reason)
+        if self._held and not self.pauses.reasons:
             self._serveSoon()
         else:
             self.settle()
@@ -106,14 +103,14 @@ class Incoming:
         Have the transport do as the reasons say.
         """
         if not (self._isServing or self._isClosed or self.isReadClosed):
-            self.mute.settle()
+            self.pauses.settle()
 
     def responsesTaken(self) -> None:
         """
         The peer has taken what was written to it.
         """
         self._releaseLease()
-        self.unmuteFor(RESPONSES)
+        self.resume(Pause.UNSENT)
 
     def handOver(self) -> None:
         """
@@ -160,8 +157,8 @@ class Incoming:
         """
         The memory is there.
         """
-        self.mute.discard(MEMORY)
-        if self.mute.reasons:
+        self.pauses.discard(Pause.MEMORY)
+        if self.pauses.reasons:
             # It cannot be used yet, and others may need it.
             lease.release()
         else:
@@ -177,13 +174,13 @@ class Incoming:
 
     def _serve(self) -> None:
         self._isServing = True
-        while self._held and not self.mute.reasons and self._hasMemory():
+        while self._held and not self.pauses.reasons and self._hasMemory():
             self._deliver(self._take())
         self._isServing = False
         if self._isClosed:
             return
         self._charge()
-        if self._lease is not None and RESPONSES not in self.mute.reasons:
+        if self._lease is not None and Pause.UNSENT not in self.pauses.reasons:
             # Until the next turn nobody else is let through.
             self._serveSoon()
         self.settle()
@@ -194,7 +191,7 @@ class Incoming:
 
     def _takeTurn(self) -> None:
         self._serving = None
-        if RESPONSES not in self.mute.reasons:
+        if Pause.UNSENT not in self.pauses.reasons:
             self._releaseLease()
         self._serve()
 
@@ -212,7 +209,7 @@ class Incoming:
                 return False
             self._lease = gate.tryAllocate(self, self.wantedBytes)
             if self._lease is None:
-                self.mute.add(MEMORY)
+                self.pauses.add(Pause.MEMORY)
                 return False
         return True
 
@@ -243,9 +240,9 @@ class Incoming:
     def _peerHungUp(self, isReset: bool) -> None:
         fileno, self._watchedFileno = self._watchedFileno, None
         # A protocol that does not read may still want to answer whoever has closed only its own side.
-        isWaitedFor = PROTOCOL in self.mute.reasons
+        isWaitedFor = Pause.PROTOCOL in self.pauses.reasons
         if fileno is None:
             return
         if isReset or not (isWaitedFor or self._held or unreadBytes(fileno) > FAREWELL_BYTES):
             # All that is left to read is the end, which the transport reports in its own way.
-            self.mute.resume()
+            self.pauses.lift()

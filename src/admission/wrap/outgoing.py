@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..connection.deadline import Deadline
-from ..connection.mute import RESPONSES
+from ..connection.pauses import Pause
 from ..connection.responses import TRANSPORT_BUFFER_BYTES, ResponseQueue
 from .supply import Supply
 
@@ -108,11 +108,11 @@ class Outgoing:
         self._factory.gate.responsesStalled(self, isBlocked)
         if isBlocked:
             self._deadline.start(self._factory.limits.sendSeconds)
-            self.supply.hold(RESPONSES)
+            self.supply.hold(Pause.UNSENT)
             self._blocked(True)
             return
         self._deadline.stop()
-        self.supply.release(RESPONSES)
+        self.supply.release(Pause.UNSENT)
         # The producer may have filled the transport again.
         if self.isTaken and not self._isClosed:
             self._blocked(False)

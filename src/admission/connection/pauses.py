@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_mute -*-
+# -*- test-case-name: tests.test_pauses -*-
 """
 Why a connection is not read.
 """
@@ -6,40 +6,70 @@ Why a connection is not read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from ..interfaces import ITransportMutability
 from ..plugins import registerTransportAdapters
 
-MEMORY = "memory"
-"""The pool has no memory for the frame that comes next."""
 
-REQUEST = "request"
-"""A request of this connection is being worked on."""
-
-REQUESTS = "requests"
-"""As many requests as the server takes are being worked on."""
-
-RESPONSES = "responses"
-"""The peer does not take its responses."""
-
-QUOTA = "quota"
-"""The client is over its quota."""
-
-DRAINING = "draining"
-"""The server stops: what was read is answered, and then the connection ends."""
-
-
-class Mute:
+class Pause(Enum):
     """
-    The reasons not to read from one transport, by name.
+    A reason not to read from a connection.  The values are for people: metrics
+    and the status page show them.
+    """
+
+    # As an object, in C: Enum's own is a call for each request.
+    __hash__ = object.__hash__
+
+    MEMORY = "memory"
+    """The pool has no memory for what comes next."""
+
+    BUSY = "request"
+    """A request of this connection is being worked on."""
+
+    SERVER_FULL = "requests"
+    """As many requests as the server takes are being worked on."""
+
+    UNSENT = "responses"
+    """The peer does not take its responses."""
+
+    THROTTLED = "quota"
+    """The client is over its quota."""
+
+    SENT_THROTTLED = "sent quota"
+    """The client has been sent more than its quota."""
+
+    OPENING = "opening"
+    """Its address opens connections too fast."""
+
+    PROTOCOL = "protocol"
+    """The wrapped protocol has paused its transport."""
+
+    UNANSWERED = "unanswered"
+    """So many of its Produce requests wait for the disk that no more are read."""
+
+    DRAINING = "draining"
+    """The server stops: what was read is answered, and then the connection ends."""
+
+    CLOSING = "closing"
+    """It closes after the next response."""
+
+
+BUSY = Pause.BUSY
+"""L{Pause.BUSY}, looked up once: every request takes it."""
+
+
+class Pauses:
+    """
+    The reasons not to read from one transport.
 
     A reason is a wish: it is carried out by L{settle}, which the connection
     calls when it returns to the reactor, and not before a TLS handshake is
     over.  So a request that is answered at once costs no system call.  Nor
     does one that is answered later, as long as the peer sends nothing
-    meanwhile: L{REQUEST} alone stops the transport only once C{hasBuffered}
-    says that bytes have come.
+    meanwhile: L{Pause.BUSY} alone stops the transport only once something is
+    held that was not served.
 
     This is the only place that stops and resumes a transport.
 
@@ -70,10 +100,10 @@ class Mute:
         self._seconds = seconds
         self._hasBuffered = hasBuffered
         self._changed = changed
-        self.reasons: dict[str, float] = {}
+        self.reasons: dict[Pause, float] = {}
         self.isApplied = False
 
-    def add(self, reason: str, sinceSeconds: float | None = None) -> None:
+    def add(self, reason: Pause, sinceSeconds: float | None = None) -> None:
         """
         Do not read, for C{reason}.  No effect if it is a reason already.
 
@@ -82,7 +112,7 @@ class Mute:
         if reason not in self.reasons:
             self.reasons[reason] = self._seconds() if sinceSeconds is None else sinceSeconds
 
-    def discard(self, reason: str) -> None:
+    def discard(self, reason: Pause) -> None:
         """
         C{reason} is gone.  No effect if it was none.
         """
@@ -96,12 +126,12 @@ class Mute:
         """
         reasons = self.reasons
         if reasons:
-            if not self.isApplied and (len(reasons) > 1 or REQUEST not in reasons or self._hasBuffered()):
+            if not self.isApplied and (len(reasons) > 1 or BUSY not in reasons or self._hasBuffered()):
                 self._apply()
         elif self.isApplied:
-            self.resume()
+            self.lift()
 
-    def resume(self) -> None:
+    def lift(self) -> None:
         """
         Read again whatever the reasons say, as closing a TLS connection needs.
         """
@@ -128,4 +158,4 @@ class Mute:
         if not self.reasons:
             return "not muted"
         now = self._seconds()
-        return "muted: " + ", ".join(f"{reason} {now - since:.1f} s" for reason, since in self.reasons.items())
+        return "muted: " + ", ".join(f"{reason.value} {now - since:.1f} s" for reason, since in self.reasons.items())
