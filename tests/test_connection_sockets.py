@@ -22,7 +22,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from admission.clock import MonotonicClock
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
-from admission.connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
 from admission.interfaces import CONNECTIONS, FRAMES, ILease
 from admission_plugins.bounded import BoundedPool
 
@@ -301,11 +301,11 @@ class RequestTests(SocketTestCase):
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"one"))
-            await self.until(lambda: protocol.responses.pausedSinceSeconds is not None)  # noqa: B023
-            self.assertGreater(protocol.unsentBytes(), 0)
+            await self.until(lambda: protocol.link.responses.pausedSinceSeconds is not None)  # noqa: B023
+            self.assertGreater(protocol.link.unsentBytes(), 0)
             self.assertEqual(await self.do(peer.receive, len(response)), response)
             await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
-            self.assertEqual(protocol.unsentBytes(), 0)
+            self.assertEqual(protocol.link.unsentBytes(), 0)
 
 
 class MuteTests(SocketTestCase):
@@ -502,7 +502,7 @@ class ClosingTests(SocketTestCase):
             protocol, peer = await self.connect(kind, receiveBytes=4096)
             await self.do(peer.send, framed(b"one"))
             await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(protocol.unsentBytes(), 0)
+            self.assertEqual(protocol.link.unsentBytes(), 0)
 
     async def test_closeAll(self) -> None:
         """

@@ -16,7 +16,8 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import LOGGED_REFUSALS, ConnectionLimits, RefusedProtocol
-from admission.connection.protocol import TLS_CONNECTION_BYTES, AdmittedProtocol
+from admission.connection.link import TLS_CONNECTION_BYTES
+from admission.connection.protocol import AdmittedProtocol
 from admission.interfaces import CONNECTIONS, ILease
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool

@@ -21,7 +21,7 @@ class PausesTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.transport = FakeTransport(self.clock, Protocol())
-        self.hasBuffered = False
+        self.heldBytes = 0
         self.changes: list[tuple[bool, bool]] = []
         self.pauses = self.pausesOf(self.transport)
 
@@ -32,7 +32,7 @@ class PausesTests(SynchronousTestCase):
         return Pauses(
             transport,
             self.clock.seconds,
-            lambda: self.hasBuffered,
+            lambda: self.heldBytes,
             lambda isMuted: self.changes.append((isMuted, transport.isReading)),
         )
 
@@ -65,7 +65,7 @@ class PausesTests(SynchronousTestCase):
         self.pauses.add(Pause.BUSY)
         self.pauses.settle()
         self.assertTrue(self.transport.isReading)
-        self.hasBuffered = True
+        self.heldBytes = 1
         self.pauses.settle()
         self.assertFalse(self.transport.isReading)
 
@@ -141,7 +141,7 @@ class PausesTests(SynchronousTestCase):
         Any transport of Twisted's will do, adapted when it is first muted.
         """
         transport = StringTransport()
-        mute = Pauses(transport, self.clock.seconds, lambda: False, lambda isMuted: None)
+        mute = Pauses(transport, self.clock.seconds, lambda: 0, lambda isMuted: None)
         mute.add(Pause.MEMORY)
         mute.settle()
         self.assertEqual(transport.producerState, "paused")
@@ -150,7 +150,7 @@ class PausesTests(SynchronousTestCase):
         """
         What no adapter fits cannot be muted, and says so each time.
         """
-        mute = Pauses(object(), self.clock.seconds, lambda: False, lambda isMuted: None)
+        mute = Pauses(object(), self.clock.seconds, lambda: 0, lambda isMuted: None)
         mute.add(Pause.MEMORY)
         for _ in range(2):
             self.assertRaises(TypeError, mute.settle)

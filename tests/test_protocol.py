@@ -14,14 +14,9 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES, hostOf, peerName
 from admission.connection.pauses import Pause
-from admission.connection.protocol import (
-    PLAIN_CONNECTION_BYTES,
-    TLS_CONNECTION_BYTES,
-    AdmittedProtocol,
-    hostOf,
-    peerName,
-)
+from admission.connection.protocol import AdmittedProtocol
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
 from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
@@ -720,14 +715,14 @@ class ResponseTests(ProtocolTestCase):
         self.assertEqual((protocol.requests, transport.isReading), ([b"one"], False))
         self.assertEqual(list(protocol.pauses.reasons), [Pause.UNSENT])
         self.assertEqual(self.server.used()[RESPONSES], 3 * MIB)
-        self.assertEqual(protocol.unsentBytes(), 3 * MIB)
+        self.assertEqual(protocol.link.unsentBytes(), 3 * MIB)
         self.clock.advance(2)
-        self.assertEqual(protocol.stalledSeconds(), 2.0)
+        self.assertEqual(protocol.link.stalledSeconds(), 2.0)
         transport.isTaking = True
         transport.wake()
         self.server.settle()
         self.assertEqual((protocol.requests, len(transport.received)), ([b"one", b"two"], 6 * MIB))
-        self.assertEqual((protocol.unsentBytes(), protocol.stalledSeconds()), (0, 0.0))
+        self.assertEqual((protocol.link.unsentBytes(), protocol.link.stalledSeconds()), (0, 0.0))
         self.assertTrue(transport.isReading)
         self.abortAll()
         self.assertWhole()
@@ -758,8 +753,8 @@ class ResponseTests(ProtocolTestCase):
             self.clock.advance(25)
             transport.isTaking = True
             transport.wake()
-            since = protocol.responses.pausedSinceSeconds
-            while protocol.responses.pausedSinceSeconds == since:
+            since = protocol.link.responses.pausedSinceSeconds
+            while protocol.link.responses.pausedSinceSeconds == since:
                 self.server.step()
             transport.isTaking = False
             self.assertFalse(transport.isLost)

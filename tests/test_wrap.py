@@ -27,7 +27,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
 from admission.connection.factory import ConnectionLimits, RefusedProtocol
-from admission.connection.protocol import TLS_CONNECTION_BYTES
+from admission.connection.link import TLS_CONNECTION_BYTES
 from admission.interfaces import (
     CONNECTIONS,
     Usage,

@@ -10,8 +10,8 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
 from admission.connection.pauses import Pause
-from admission.connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
 from admission.interfaces import (
     CONNECTIONS,
     RESPONSES,
@@ -52,7 +52,9 @@ class SendingTests(SynchronousTestCase):
             protocol, transport = self.deaf(isTLS)
             protocol.transport.write(bytes(300 * KIB))
             self.assertGreaterEqual(self.server.used()[RESPONSES], 300 * KIB)
-            self.assertEqual((transport.isReading, list(protocol.transport.pauses.reasons)), (False, [Pause.UNSENT]))
+            self.assertEqual(
+                (transport.isReading, list(protocol.transport.link.pauses.reasons)), (False, [Pause.UNSENT])
+            )
             transport.peerSends(b"more")
             transport.isTaking = True
             transport.wake()
@@ -130,7 +132,7 @@ class SendingTests(SynchronousTestCase):
             transport.wake()
             for _ in range(3):
                 runNext(self.server.clock)
-            self.assertEqual(list(protocol.transport.pauses.reasons), [Pause.UNSENT])
+            self.assertEqual(list(protocol.transport.link.pauses.reasons), [Pause.UNSENT])
             self.assertFalse(transport.isReading)
 
     def test_pulledOnce(self) -> None:
@@ -147,8 +149,8 @@ class SendingTests(SynchronousTestCase):
             self.assertEqual(producer.told, ["resume"])
             if held:
                 transport.isTaking = False
-                protocol.transport._outgoing.supply.hold(Pause.PROTOCOL)
-                protocol.transport._outgoing.supply.release(Pause.PROTOCOL)
+                protocol.transport._supply.hold(Pause.PROTOCOL)
+                protocol.transport._supply.release(Pause.PROTOCOL)
             self.server.settle()
             self.assertEqual(producer.told, ["resume"])
             protocol.transport.write(b"late")
@@ -267,7 +269,8 @@ class MemoryTests(SynchronousTestCase):
             server.settle()
             self.assertEqual((protocol.received, transport.isReading), (b"", False))
             self.assertEqual(
-                (server.factory.gate.waitingForMemory, list(protocol.transport.pauses.reasons)), (1, [Pause.MEMORY])
+                (server.factory.gate.waitingForMemory, list(protocol.transport.link.pauses.reasons)),
+                (1, [Pause.MEMORY]),
             )
             pool.relent()
             server.settle()

@@ -78,27 +78,26 @@ class Pauses:
     @ivar isApplied: whether the transport is stopped now.
     """
 
-    __slots__ = ("_changed", "_hasBuffered", "_seconds", "_transport", "isApplied", "reasons")
+    __slots__ = ("_changed", "_heldBytes", "_seconds", "_transport", "isApplied", "reasons")
 
     def __init__(
         self,
         transport: Any,
         seconds: Callable[[], float],
-        hasBuffered: Callable[[], bool],
+        heldBytes: Callable[[], int],
         changed: Callable[[bool], None],
     ) -> None:
         """
         @param transport: what to stop; adapted to L{ITransportMutability}
             anew each time, since STARTTLS changes what it is.
         @param seconds: the clock.
-        @param hasBuffered: whether the connection holds bytes that it has not
-            parsed yet.
+        @param heldBytes: how many bytes have come and were not served yet.
         @param changed: called with L{True} just after reading stopped and with
             L{False} just before it starts again.
         """
         self._transport = transport
         self._seconds = seconds
-        self._hasBuffered = hasBuffered
+        self._heldBytes = heldBytes
         self._changed = changed
         self.reasons: dict[Pause, float] = {}
         self.isApplied = False
@@ -126,7 +125,7 @@ class Pauses:
         """
         reasons = self.reasons
         if reasons:
-            if not self.isApplied and (len(reasons) > 1 or BUSY not in reasons or self._hasBuffered()):
+            if not self.isApplied and (len(reasons) > 1 or BUSY not in reasons or self._heldBytes()):
                 self._apply()
         elif self.isApplied:
             self.lift()

@@ -170,7 +170,7 @@ class WrappedFactory(AdmittedFactory):
 
     def _muted(self) -> Iterator[tuple[Sequence[str], float]]:
         connections: list[Any] = list(self.connections)
-        counts = Counter(reason for connection in connections for reason in connection.pauses.reasons)
+        counts = Counter(reason for connection in connections for reason in connection.link.pauses.reasons)
         for reason, count in counts.items():
             yield (reason.value,), count
 

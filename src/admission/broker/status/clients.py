@@ -55,7 +55,7 @@ def largestFields(connections: Collection[KafkaConnection], nowSeconds: float) -
             "heldBytes": heldBytes,
             "requestBytes": connection.requestBytes,
             "bufferedBytes": connection.framer.bufferedBytes,
-            "unsentBytes": connection.unsentBytes(),
+            "unsentBytes": connection.link.unsentBytes(),
             "mutedFor": [reason.value for reason in connection.pauses.reasons],
             "mutedSeconds": nowSeconds - min(connection.pauses.reasons.values(), default=nowSeconds),
         }
