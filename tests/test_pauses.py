@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.pauses import Pause, Pauses
@@ -22,6 +23,7 @@ class PausesTests(SynchronousTestCase):
         self.clock = Clock()
         self.transport = FakeTransport(self.clock, Protocol())
         self.heldBytes = 0
+        self.failures: list[Failure] = []
         self.changes: list[tuple[bool, bool]] = []
         self.pauses = self.pausesOf(self.transport)
 
@@ -31,9 +33,10 @@ class PausesTests(SynchronousTestCase):
         """
         return Pauses(
             transport,
-            self.clock.seconds,
+            self.clock,
             lambda: self.heldBytes,
-            lambda isMuted: self.changes.append((isMuted, transport.isReading)),
+            lambda isPaused: self.changes.append((isPaused, transport.isReading)),
+            lambda: self.failures.append(Failure()),
         )
 
     def test_wishesWait(self) -> None:
@@ -141,7 +144,7 @@ class PausesTests(SynchronousTestCase):
         Any transport of Twisted's will do, adapted when it is first muted.
         """
         transport = StringTransport()
-        mute = Pauses(transport, self.clock.seconds, lambda: 0, lambda isMuted: None)
+        mute = Pauses(transport, self.clock, lambda: 0, lambda isPaused: None, lambda: None)
         mute.add(Pause.MEMORY)
         mute.settle()
         self.assertEqual(transport.producerState, "paused")
@@ -150,7 +153,7 @@ class PausesTests(SynchronousTestCase):
         """
         What no adapter fits cannot be muted, and says so each time.
         """
-        mute = Pauses(object(), self.clock.seconds, lambda: 0, lambda isMuted: None)
+        mute = Pauses(object(), self.clock, lambda: 0, lambda isPaused: None, lambda: None)
         mute.add(Pause.MEMORY)
         for _ in range(2):
             self.assertRaises(TypeError, mute.settle)

@@ -275,7 +275,7 @@ class AdmittedFactory(protocol.ServerFactory):
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):
             link = connection.link
-            if link.lastActiveSeconds <= horizon and not link.pauses.reasons:
+            if link.lastActiveSeconds <= horizon and not (link.pauses.reasons or link.pauses.isApplied):
                 link.explain("it was idle for too long")
                 try:
                     connection.closeGracefully()

@@ -132,7 +132,7 @@ class Link:
     @ivar isServing: whether its owner serves what has come, and will settle the
         pauses after that; the owner says so.
     @ivar isReadClosed: whether there is nothing to read any more, and so nothing
-        to pause; the owner says so, if it goes on without.
+        to pause.
     @ivar lastActiveSeconds: when the peer last sent something, took something or
         was let go on, in seconds of the factory's clock.
     @ivar resumedSeconds: when reading was resumed last.
@@ -180,7 +180,7 @@ class Link:
         self.isServing = self.isReadClosed = self._awaitsPeer = False
         self.closeReason: str | None = None
         self.lastActiveSeconds = self.resumedSeconds = clock.seconds()
-        self.pauses = Pauses(transport, clock.seconds, owner.unservedBytes, self._readingChanged)
+        self.pauses = Pauses(transport, clock, owner.unservedBytes, self._readingChanged, self._readingFailed)
         self._watchedFileno: int | None = None
         self._grace = Deadline(clock, self.abort)
         self._sendDeadline = Deadline(clock, self._sendingStopped)
@@ -239,10 +239,17 @@ class Link:
         """
         Whether the peer has sent anything that was not served, wherever that is.
         """
-        if self._owner.unservedBytes():
+        if self._owner.unservedBytes() or self.pauses.hasBytesBuffered():
             return True
         fileno = filenoOf(self._transport)
         return fileno is not None and unreadBytes(fileno) > (_LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0)
+
+    def readClosed(self) -> None:
+        """
+        The peer has closed its side, and the owner goes on all the same.
+        """
+        self.isReadClosed = True
+        self.pauses.stop()
 
     def tlsStarted(self) -> None:
         """
@@ -350,6 +357,7 @@ class Link:
         The transport is gone: charge for nothing, watch nothing, leave no timer.
         """
         self.state = LinkState.LOST
+        self.pauses.stop()
         self._unwatch()
         self._factory.gate.responsesStalled(self, False)
         self.responses.discard()
@@ -364,6 +372,7 @@ class Link:
         isFirst = self.state < CLOSING
         self.state = state
         if isFirst:
+            self.pauses.stop()
             self._owner.closing()
             self.chargeHeld()
 
@@ -385,6 +394,10 @@ class Link:
         self._watchedFileno = filenoOf(self._transport)
         if self._watchedFileno is not None:
             self._factory.hangUpWatch.add(self._watchedFileno, self._peerHungUp)
+
+    def _readingFailed(self) -> None:
+        self._factory.log.failure("reading from {peer} failed", peer=self.peer)
+        self.cutOff("what it sent could not be read")
 
     def _unwatch(self) -> None:
         if self._watchedFileno is not None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
 from ..interfaces import ITransportMutability
 from ..plugins import registerTransportAdapters
 
@@ -71,6 +73,10 @@ class Pauses:
     meanwhile: L{Pause.BUSY} alone stops the transport only once something is
     held that was not served.
 
+    With the last reason gone the transport is asked whether it holds anything
+    itself, and that is delivered, in turns of the reactor of their own, before
+    it is resumed: no event of the socket would announce it.
+
     This is the only place that stops and resumes a transport.
 
     @ivar reasons: the reasons, each with the time since which it holds, in
@@ -78,27 +84,31 @@ class Pauses:
     @ivar isApplied: whether the transport is stopped now.
     """
 
-    __slots__ = ("_changed", "_heldBytes", "_seconds", "_transport", "isApplied", "reasons")
+    __slots__ = ("_changed", "_clock", "_failed", "_heldBytes", "_reading", "_transport", "isApplied", "reasons")
 
     def __init__(
         self,
         transport: Any,
-        seconds: Callable[[], float],
+        clock: IReactorTime,
         heldBytes: Callable[[], int],
         changed: Callable[[bool], None],
+        failed: Callable[[], None],
     ) -> None:
         """
         @param transport: what to stop; adapted to L{ITransportMutability}
             anew each time, since STARTTLS changes what it is.
-        @param seconds: the clock.
         @param heldBytes: how many bytes have come and were not served yet.
         @param changed: called with L{True} just after reading stopped and with
             L{False} just before it starts again.
+        @param failed: called from within the C{except} when delivering what the
+            transport holds raises.
         """
         self._transport = transport
-        self._seconds = seconds
+        self._clock = clock
         self._heldBytes = heldBytes
         self._changed = changed
+        self._failed = failed
+        self._reading: IDelayedCall | None = None
         self.reasons: dict[Pause, float] = {}
         self.isApplied = False
 
@@ -109,7 +119,7 @@ class Pauses:
         @param sinceSeconds: the time, if the caller happens to know it.
         """
         if reason not in self.reasons:
-            self.reasons[reason] = self._seconds() if sinceSeconds is None else sinceSeconds
+            self.reasons[reason] = self._clock.seconds() if sinceSeconds is None else sinceSeconds
 
     def discard(self, reason: Pause) -> None:
         """
@@ -127,17 +137,51 @@ class Pauses:
         if reasons:
             if not self.isApplied and (len(reasons) > 1 or BUSY not in reasons or self._heldBytes()):
                 self._apply()
-        elif self.isApplied:
-            self.lift()
+        elif self.isApplied and self._reading is None:
+            adapter = self._adapter()
+            if adapter.hasBytesBuffered():
+                self._reading = self._clock.callLater(0, self._readBuffered)
+            else:
+                self._resume(adapter)
 
     def lift(self) -> None:
         """
         Read again whatever the reasons say, as closing a TLS connection needs.
         """
+        self.stop()
         if self.isApplied:
-            self.isApplied = False
-            self._changed(False)
-            self._adapter().unmute()
+            self._resume(self._adapter())
+
+    def stop(self) -> None:
+        """
+        Have nothing delivered any more that the transport holds.
+        """
+        reading, self._reading = self._reading, None
+        if reading is not None and reading.active():
+            reading.cancel()
+
+    def hasBytesBuffered(self) -> bool:
+        """
+        Whether the transport holds anything itself.
+        """
+        return self._adapter().hasBytesBuffered()
+
+    def _readBuffered(self) -> None:
+        # Until it has returned this is not forgotten, so that nothing is resumed from within it.
+        adapter = self._adapter()
+        if not self.reasons and adapter.hasBytesBuffered():
+            try:
+                adapter.readBuffered()
+            except Exception:
+                self._failed()
+        if self._reading is not None:
+            self._reading = None
+            self.settle()
+
+    def _resume(self, adapter: ITransportMutability) -> None:
+        self.isApplied = False
+        self._changed(False)
+        adapter.unmute()
 
     def _apply(self) -> None:
         adapter = self._adapter()
@@ -156,5 +200,5 @@ class Pauses:
     def __repr__(self) -> str:
         if not self.reasons:
             return "not muted"
-        now = self._seconds()
+        now = self._clock.seconds()
         return "muted: " + ", ".join(f"{reason.value} {now - since:.1f} s" for reason, since in self.reasons.items())

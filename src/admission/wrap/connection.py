@@ -109,7 +109,7 @@ class WrappedConnection(ProtocolWrapper):
         """
         The peer sends no more, and the protocol wants to know.
         """
-        self.link.isReadClosed = True
+        self.link.readClosed()
         self._incoming.handOver()
         if not self.isLost:
             self.wrappedProtocol.readConnectionLost()
@@ -255,7 +255,7 @@ class WrappedConnection(ProtocolWrapper):
         it is if what was written before is not sent.
         """
         link = self.link
-        if self._incoming.heldBytes or not link.responses.isTaken:
+        if self._incoming.heldBytes or link.pauses.hasBytesBuffered() or not link.responses.isTaken:
             self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
             return
         self.transport.startTLS(*args, **kwargs)
