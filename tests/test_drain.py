@@ -373,7 +373,7 @@ class HeldBackTests(DrainTestCase, ThrottlingTestCase):
         self.assertAnswered(producer, consumer, pipelining)
         self.assertEqual(producer.receive().throttle_time.total_seconds(), 10.0)
 
-    def test_pausesd(self) -> None:
+    def test_paused(self) -> None:
         """
         A client that was answered and is to stay away is let go without waiting for that.
         """

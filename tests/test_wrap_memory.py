@@ -62,23 +62,6 @@ class SendingTests(SynchronousTestCase):
             self.assertEqual((transport.received, protocol.received), (bytes(300 * KIB), b"more"))
             self.assertNotIn(RESPONSES, self.server.used())
 
-    def test_takesNothing(self) -> None:
-        """
-        A peer that takes nothing for the time is cut off, and the log tells
-        which setting says so.
-        """
-        for isTLS in (False, True):
-            protocol, transport = self.deaf(isTLS)
-            protocol.transport.write(bytes(300 * KIB))
-            self.server.clock.advance(9.9)
-            self.assertFalse(transport.isLost)
-            with capturedLogs() as events:
-                self.server.clock.advance(0.2)
-                self.server.settle()
-            self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
-            self.assertIn("(sendSeconds)", events[0]["reason"])
-        self.assertEqual(self.server.used(), {})
-
     def test_takesLittle(self) -> None:
         """
         A slow peer that takes something in every such time gets everything.
