@@ -648,6 +648,7 @@ class StateTests(LinkTestCase):
         back; and the owner is told once that it closes.
         """
         methods: dict[str, Callable[[Link], object]] = {
+            "drain": lambda link: link.drain(),
             "begin": lambda link: link.beginClosing(isReadOn=False),
             "close": lambda link: link.closeWhenSent(),
             "abort": lambda link: link.abort(),
@@ -657,6 +658,15 @@ class StateTests(LinkTestCase):
         S = LinkState
         for before, method, after in [
             ([], "close", S.OPEN),
+            ([], "drain", S.DRAINING),
+            (["drain"], "close", S.DRAINING),
+            (["drain"], "begin", S.CLOSING),
+            (["drain"], "abort", S.ABORTED),
+            (["begin"], "drain", S.CLOSING),
+            (["abort"], "drain", S.ABORTED),
+            (["abort"], "begin", S.ABORTED),
+            (["lost"], "drain", S.LOST),
+            (["lost"], "begin", S.LOST),
             ([], "begin", S.CLOSING),
             ([], "abort", S.ABORTED),
             ([], "cutOff", S.ABORTED),
@@ -676,7 +686,7 @@ class StateTests(LinkTestCase):
             for name in [*before, method]:
                 methods[name](owner.link)
             self.assertIs(owner.link.state, after, (before, method))
-            isTold = after not in (S.OPEN, S.LOST) or before == ["abort"]
+            isTold = after not in (S.OPEN, S.DRAINING, S.LOST) or before == ["abort"]
             self.assertEqual(owner.told, ["closing"] * isTold)
             self.end(transport)
 

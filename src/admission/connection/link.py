@@ -294,8 +294,10 @@ class Link:
     def drain(self) -> None:
         """
         Read nothing more; the owner closes when what was read is answered, or
-        else the end of the grace period does.
+        else the end of the grace period does.  No effect unless it is open.
         """
+        if self.state is not LinkState.OPEN:
+            return
         self.state = DRAINING
         self._awaitsPeer = not self.responses.isEmpty()
         self.closeWithin(self._factory.limits.closeGraceSeconds)
@@ -309,14 +311,16 @@ class Link:
 
     def beginClosing(self, isReadOn: bool) -> None:
         """
-        Read nothing more, and drop what comes; L{closeWhenSent} closes.
+        Read nothing more, and drop what comes; L{closeWhenSent} closes.  No
+        effect if that has begun.
 
         @param isReadOn: read in order to drop it, whatever the pauses say, as a
             TLS close needs, which has to be answered.
         """
-        self._end(CLOSING)
-        if isReadOn:
-            self.pauses.lift()
+        if self.state < CLOSING:
+            self._end(CLOSING)
+            if isReadOn:
+                self.pauses.lift()
 
     def closeWhenSent(self) -> None:
         """
