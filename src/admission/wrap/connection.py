@@ -181,21 +181,12 @@ class WrappedConnection(ProtocolWrapper):
         self.link.resume(Pause.PROTOCOL)
 
     def stopProducing(self) -> None:
-        """
-        See L{loseConnection}.
-        """
         self.loseConnection()
 
     def stopReading(self) -> None:
-        """
-        See L{pauseProducing}.
-        """
         self.pauseProducing()
 
     def startReading(self) -> None:
-        """
-        See L{resumeProducing}.
-        """
         self.resumeProducing()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
