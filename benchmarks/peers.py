@@ -168,7 +168,7 @@ class Replying(Protocol):
 class BareBroker(Preallocating):
     """
     Produce with the broker's codec and log, and nothing between them and the framer: no pool, no gate, no reasons to
-    be mute, no ledger, and as many requests of one connection at a time as come.
+    pause, no ledger, and as many requests of one connection at a time as come.
     """
 
     def __init__(self, broker: Broker) -> None:

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.pauses import Pause
 from admission.connection.protocol import AdmittedProtocol
 from admission.control import AdmissionControl
 from admission.gate import Gate
@@ -24,6 +25,9 @@ from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.rounds import RandomRounds
+
+WHIM = Pause.OPENING
+"""A pause that nothing else in these tests asks for."""
 
 
 def framed(*bodies: bytes) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.broker.producing import MOST_UNANSWERED, UNANSWERED
-from admission.connection.mute import REQUEST
+from admission.broker.producing import MOST_UNANSWERED
+from admission.connection.pauses import Pause
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
 
 ALL = -1
@@ -195,10 +195,10 @@ class SyncTests(BrokerTestCase):
         frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MOST_UNANSWERED + 5)]
         self.send(self.client, *frames)
         self.assertEqual(self.events.partitions[0].highWatermark, MOST_UNANSWERED)
-        self.assertEqual(self.client.protocol.mute.reasons.keys() - {REQUEST}, {UNANSWERED})
+        self.assertEqual(self.client.protocol.pauses.reasons.keys() - {Pause.BUSY}, {Pause.UNANSWERED})
         self.finish()
         self.assertEqual(self.events.partitions[0].highWatermark, MOST_UNANSWERED + 5)
         self.finish()
         offsets = [self.result(self.client)[1] for _ in frames]
         self.assertEqual(offsets, list(range(len(frames))))
-        self.assertEqual(self.client.protocol.mute.reasons, {})
+        self.assertEqual(self.client.protocol.pauses.reasons, {})

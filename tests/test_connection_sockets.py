@@ -22,11 +22,11 @@ from twisted.trial.unittest import SkipTest, TestCase
 from admission.clock import MonotonicClock
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
-from admission.connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
 from admission.interfaces import CONNECTIONS, FRAMES, ILease
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, framed, gateFor
+from .admitted import WHIM, RecordingProtocol, framed, gateFor
 from .certificates import Authority
 
 MIB = 1 << 20
@@ -301,11 +301,11 @@ class RequestTests(SocketTestCase):
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"one"))
-            await self.until(lambda: protocol.responses.pausedSinceSeconds is not None)  # noqa: B023
-            self.assertGreater(protocol.unsentBytes(), 0)
+            await self.until(lambda: protocol.link.responses.pausedSinceSeconds is not None)  # noqa: B023
+            self.assertGreater(protocol.link.unsentBytes(), 0)
             self.assertEqual(await self.do(peer.receive, len(response)), response)
-            await self.until(lambda: not protocol.mute.reasons)  # noqa: B023
-            self.assertEqual(protocol.unsentBytes(), 0)
+            await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
+            self.assertEqual(protocol.link.unsentBytes(), 0)
 
 
 class MuteTests(SocketTestCase):
@@ -323,20 +323,20 @@ class MuteTests(SocketTestCase):
 
         def behave(protocol: RecordingProtocol, lease: ILease) -> None:
             if len(protocol.requests) == 1:
-                protocol.muteFor("whim")
+                protocol.pause(WHIM)
             protocol.finish()
 
         self.behave = behave
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
             sent = deferToThread(peer.send, framed(*bodies))
-            await self.until(lambda: protocol.mute.isApplied)  # noqa: B023
+            await self.until(lambda: protocol.pauses.isApplied)  # noqa: B023
             await self.turns()
             self.assertEqual(len(protocol.requests), 1)
             buffered = protocol.framer.bufferedBytes
             self.assertLessEqual(buffered, TLS_OVERSHOOT_BYTES)
             self.assertGreaterEqual(self.gate.ledger[CONNECTIONS], buffered)
-            protocol.unmuteFor("whim")
+            protocol.resume(WHIM)
             await sent
             await self.until(lambda: len(protocol.requests) == len(bodies))  # noqa: B023
             self.assertEqual(protocol.requests, bodies)
@@ -349,7 +349,7 @@ class MuteTests(SocketTestCase):
 
         class Reluctant(RecordingProtocol):
             def connectionMade(self) -> None:
-                self.muteFor("whim")
+                self.pause(WHIM)
 
         def makeReluctant() -> RecordingProtocol:
             self.protocols.append(Reluctant(self.behave))
@@ -360,8 +360,8 @@ class MuteTests(SocketTestCase):
             protocol, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"one", b"two"))
             await self.turns()
-            self.assertEqual((protocol.requests, protocol.mute.isApplied), ([], True))
-            protocol.unmuteFor("whim")
+            self.assertEqual((protocol.requests, protocol.pauses.isApplied), ([], True))
+            protocol.resume(WHIM)
             self.assertEqual(await self.do(peer.receive, 14), framed(b"one", b"two"))
 
     async def test_memory(self) -> None:
@@ -396,7 +396,7 @@ class HangUpTests(SocketTestCase):
         """
         protocol, peer = await self.connect(kind)
         self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         await self.do(peer.send, unread)
         return protocol, peer
 
@@ -436,7 +436,7 @@ class HangUpTests(SocketTestCase):
             await self.turns()
             self.assertFalse(protocol.isLost, kind)
             protocol.behave = lambda protocol, lease: protocol.finish()
-            protocol.unmuteFor("whim")
+            protocol.resume(WHIM)
             await self.until(lambda: protocol.isLost)  # noqa: B023
             self.assertEqual(protocol.requests, [b"hello", b"x" * 1000, b"last"])
 
@@ -449,7 +449,7 @@ class HangUpTests(SocketTestCase):
             protocol, peer = await self.connect(kind)
             await self.do(peer.send, framed(b"x" * 100_000)[:50_000])
             await self.until(lambda: self.gate.ledger[FRAMES] == 100_000 and protocol.framer.filledBytes == 49_996)  # noqa: B023
-            protocol.muteFor("whim")
+            protocol.pause(WHIM)
             await self.do(peer.end)
             await self.until(lambda: protocol.isLost)  # noqa: B023
             self.assertEqual(self.gate.ledger[FRAMES], 0)
@@ -470,7 +470,7 @@ class ClosingTests(SocketTestCase):
                 protocol, peer = await self.connect(kind)
                 self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
                 if isMuted:
-                    protocol.muteFor("whim")
+                    protocol.pause(WHIM)
                 protocol.closeGracefully()
                 self.assertTrue(await self.do(peer.isAtEnd))
                 await self.do(peer.close)
@@ -485,7 +485,7 @@ class ClosingTests(SocketTestCase):
         for kind in KINDS:
             protocol, peer = await self.connect(kind)
             self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
-            protocol.muteFor("whim")
+            protocol.pause(WHIM)
             await self.do(peer.send, framed(b"x" * 50_000))
             protocol.closeGracefully()
             await self.until(lambda: protocol.isLost)  # noqa: B023
@@ -502,7 +502,7 @@ class ClosingTests(SocketTestCase):
             protocol, peer = await self.connect(kind, receiveBytes=4096)
             await self.do(peer.send, framed(b"one"))
             await self.until(lambda: protocol.isLost)  # noqa: B023
-            self.assertEqual(protocol.unsentBytes(), 0)
+            self.assertEqual(protocol.link.unsentBytes(), 0)
 
     async def test_closeAll(self) -> None:
         """
@@ -512,7 +512,7 @@ class ClosingTests(SocketTestCase):
         self.serve(limits=ConnectionLimits(closeGraceSeconds=0.2))
         for kind in KINDS:
             protocol, _ = await self.connect(kind)
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         host = self.listen("tls").getHost()
         raw = await self.do(socket.create_connection, (host.host, host.port), 10)
         self.addCleanup(raw.close)

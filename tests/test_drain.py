@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.broker.impatience import Impatience
-from admission.connection.mute import DRAINING, MEMORY, REQUESTS
+from admission.connection.pauses import Pause
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, fetchFields, framed, produceFields, requestOf
 from tests.test_groups_api import GroupsApiTestCase
@@ -107,7 +107,7 @@ class ReadTests(DrainTestCase):
         self.assertGreater(self.frameBytes, 0)
         charge = self.pool.charge(self.pool.availableBytes, "a whim")
         starving.sendBytes(starving.frame(requestOf("ApiVersions", 0)))
-        self.assertIn(MEMORY, starving.protocol.mute.reasons)
+        self.assertIn(Pause.MEMORY, starving.protocol.pauses.reasons)
         self.successResultOf(self.drain())
         self.assertEqual((self.frameBytes, self.gate.waitingForMemory), (0, 0))
         charge.release()
@@ -145,10 +145,10 @@ class ReadTests(DrainTestCase):
         self.assertTrue(self.gate.tryBegin(self))  # type: ignore[arg-type]
         client = self.connect()
         client.send("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=FOR_EVER_MS))
-        self.assertIn(REQUESTS, client.protocol.mute.reasons)
+        self.assertIn(Pause.SERVER_FULL, client.protocol.pauses.reasons)
         emptied = self.drain()
         self.assertNoResult(emptied)
-        self.assertIn(DRAINING, client.protocol.mute.reasons)
+        self.assertIn(Pause.DRAINING, client.protocol.pauses.reasons)
         self.gate.end()
         self.clock.pump([0.0] * 4)
         self.successResultOf(emptied)
@@ -373,7 +373,7 @@ class HeldBackTests(DrainTestCase, ThrottlingTestCase):
         self.assertAnswered(producer, consumer, pipelining)
         self.assertEqual(producer.receive().throttle_time.total_seconds(), 10.0)
 
-    def test_muted(self) -> None:
+    def test_paused(self) -> None:
         """
         A client that was answered and is to stay away is let go without waiting for that.
         """

@@ -16,15 +16,17 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import LOGGED_REFUSALS, ConnectionLimits, RefusedProtocol
-from admission.connection.protocol import TLS_CONNECTION_BYTES, AdmittedProtocol
+from admission.connection.link import TLS_CONNECTION_BYTES
+from admission.connection.protocol import AdmittedProtocol
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.interfaces import CONNECTIONS, ILease
 from admission.testing.cuedquota import CuedQuota
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, Server, framed, serve
+from .admitted import WHIM, RecordingProtocol, Server, framed, serve
 from .certificates import Authority
+from .holding import HoldingTransport
 
 
 def address(host: str = "192.0.2.1") -> IPv4Address:
@@ -228,6 +230,23 @@ class IdleTests(SynchronousTestCase):
         self.assertEqual((idle.isLost, busy.isLost), (True, False))
         self.pass_(45)
         self.assertTrue(busy.isLost)
+
+    def test_servedFromTheTransport(self) -> None:
+        """
+        A connection is not idle while what its transport holds is yet to be
+        served, though there is no reason any more not to read.
+        """
+        protocol, transport = self.server.connect(transport=HoldingTransport)
+        protocol.behave = lambda protocol, request: protocol.pause(WHIM)
+        self.server.send(transport, b"x" * 3000, b"y" * 3000)
+        self.assertTrue(transport.held)
+        protocol.respond([])
+        self.pass_(100)
+        protocol.resume(WHIM)
+        self.server.factory._sweep()
+        self.assertFalse(protocol.isClosing)
+        self.server.settle()
+        self.assertEqual(len(protocol.requests), 2)
 
     def test_halfAFrameIsNotEnough(self) -> None:
         """

@@ -8,25 +8,21 @@ from functools import partial
 from struct import pack
 from typing import Any
 
-from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.address import UNIXAddress
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
-from admission.connection.protocol import (
-    PLAIN_CONNECTION_BYTES,
-    TLS_CONNECTION_BYTES,
-    AdmittedProtocol,
-    hostOf,
-    peerName,
-)
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.pauses import Pause
+from admission.connection.protocol import AdmittedProtocol
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
 from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
-from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, framed, serve
+from .admitted import WHIM, RecordingProtocol, framed, serve
+from .holding import HoldingTLSTransport, HoldingTransport
 
 MIB = 1 << 20
 
@@ -72,29 +68,6 @@ class ProtocolTestCase(SynchronousTestCase):
             if not transport.isLost:
                 transport.abortConnection()
         self.server.settle()
-
-
-class PeerNameTests(SynchronousTestCase):
-    """
-    L{peerName}.
-    """
-
-    def test_names(self) -> None:
-        """
-        Addresses are written as people write them.
-        """
-        self.assertEqual(peerName(IPv4Address("TCP", "192.0.2.1", 1)), "192.0.2.1:1")
-        self.assertEqual(peerName(IPv6Address("TCP", "2001:db8::1", 1)), "[2001:db8::1]:1")
-        self.assertIn("/run/it", peerName(UNIXAddress("/run/it")))
-
-    def test_hostOf(self) -> None:
-        """
-        Without its port, and the same for IPv4 at either kind of port.
-        """
-        self.assertEqual(hostOf(IPv4Address("TCP", "192.0.2.1", 1)), "192.0.2.1")
-        self.assertEqual(hostOf(IPv6Address("TCP", "::ffff:192.0.2.1", 1)), "192.0.2.1")
-        self.assertEqual(hostOf(IPv6Address("TCP", "::ffff:0:1", 1)), "::ffff:0:1")
-        self.assertEqual((hostOf(UNIXAddress("/run/it")), hostOf(None)), ("", ""))
 
 
 class RequestTests(ProtocolTestCase):
@@ -175,8 +148,8 @@ class RequestTests(ProtocolTestCase):
             depth += 1
             depths.append(depth)
             protocol.releaseRequest()
-            protocol.muteFor("whim")
-            protocol.unmuteFor("whim")
+            protocol.pause(WHIM)
+            protocol.resume(WHIM)
             protocol.respond([b"x"])
             protocol.dataReceived(b"")
             depth -= 1
@@ -185,6 +158,28 @@ class RequestTests(ProtocolTestCase):
         _, transport = self.server.connect()
         self.server.send(transport, *[b"request"] * 50)
         self.assertEqual(depths, [1] * 50)
+
+    def test_heldByTheTransport(self) -> None:
+        """
+        Requests that the transport itself holds are served as any others,
+        though the socket says nothing: one at a time, and none while there is a
+        reason not to.
+        """
+        bodies = [b"%05d" % number * 500 for number in range(8)]
+        for kind in (HoldingTransport, HoldingTLSTransport):
+            self.server.behave = later
+            protocol, transport = self.server.connect(issubclass(kind, FakeTLSTransport), transport=kind)
+            self.server.send(transport, *bodies)
+            self.assertTrue(transport.held)
+            for number in range(8):
+                self.assertEqual(protocol.requests, bodies[: number + 1])
+                protocol.pause(WHIM)
+                protocol.respond([b"%d" % number])
+                self.server.settle()
+                protocol.resume(WHIM)
+                self.server.settle()
+            self.server.settle()
+            self.assertEqual((transport.received, transport.isReading), (b"01234567", True))
 
     def test_park(self) -> None:
         """
@@ -223,7 +218,7 @@ class RequestTests(ProtocolTestCase):
         protocol, transport = self.server.connect()
         self.server.send(transport, b"one", b"two")
         self.assertEqual((transport.received, protocol.requests), (b"1", [b"one"]))
-        self.assertEqual(repr(protocol.mute), "muted: quota 0.0 s")
+        self.assertEqual(repr(protocol.pauses), "muted: quota 0.0 s")
         self.assertFalse(transport.isReading)
         self.clock.advance(2.4)
         self.assertEqual(protocol.requests, [b"one"])
@@ -384,6 +379,31 @@ class RefusalTests(ProtocolTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
         self.assertWhole()
 
+    def test_closedMeanwhile(self) -> None:
+        """
+        A subclass that closes while it is asked whether a frame may be read has
+        none of it read, even if it says yes.
+        """
+
+        class Hasty(RecordingProtocol):
+            def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+                self.ends(self)
+                return None
+
+        self.server = serve(self, protocol=Hasty)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        for ends in (
+            lambda protocol: protocol.close("a whim"),
+            lambda protocol: protocol.cutOff("a whim"),
+            lambda protocol: protocol.closeGracefully(),
+            lambda protocol: protocol.abortConnection(),
+        ):
+            Hasty.ends = staticmethod(ends)
+            protocol, transport = self.server.connect()
+            self.server.send(transport, b"one", b"two")
+            self.assertEqual((protocol.requests, protocol.framer.bufferedBytes, transport.isLost), ([], 0, True))
+        self.assertWhole()
+
     def test_head(self) -> None:
         """
         A subclass sees as much of the body as it wants before memory is asked
@@ -536,7 +556,7 @@ class TurnTests(ProtocolTestCase):
         over; its connection is not read meanwhile.
         """
         self.assertEqual(self.protocol.requests, [])
-        self.assertEqual(repr(self.protocol.mute), "muted: request 0.0 s, requests 0.0 s")
+        self.assertEqual(repr(self.protocol.pauses), "muted: request 0.0 s, requests 0.0 s")
         self.assertFalse(self.transport.isReading)
         self.first.respond([])
         self.server.settle()
@@ -660,7 +680,7 @@ class BodyTests(ProtocolTestCase):
         self.server.settle()
         self.assertTrue(self.transport.isLost)
 
-    def test_mutedMeanwhile(self) -> None:
+    def test_pausedMeanwhile(self) -> None:
         """
         Time in which we do not read does not count against the peer, nor what
         had passed before.
@@ -668,10 +688,10 @@ class BodyTests(ProtocolTestCase):
         self.transport.peerSends(pack(">i", 1600))
         self.send(10)
         self.clock.advance(29)
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.clock.pump([1] * 100)
         self.assertFalse(self.transport.isLost)
-        self.protocol.unmuteFor("whim")
+        self.protocol.resume(WHIM)
         self.clock.advance(29)
         self.assertFalse(self.transport.isLost)
         self.clock.advance(1)
@@ -717,35 +737,18 @@ class ResponseTests(ProtocolTestCase):
         """
         protocol, transport = self.stall()
         self.assertEqual((protocol.requests, transport.isReading), ([b"one"], False))
-        self.assertEqual(list(protocol.mute.reasons), ["responses"])
+        self.assertEqual(list(protocol.pauses.reasons), [Pause.UNSENT])
         self.assertEqual(self.server.used()[RESPONSES], 3 * MIB)
-        self.assertEqual(protocol.unsentBytes(), 3 * MIB)
+        self.assertEqual(protocol.link.unsentBytes(), 3 * MIB)
         self.clock.advance(2)
-        self.assertEqual(protocol.stalledSeconds(), 2.0)
+        self.assertEqual(protocol.link.stalledSeconds(), 2.0)
         transport.isTaking = True
         transport.wake()
         self.server.settle()
         self.assertEqual((protocol.requests, len(transport.received)), ([b"one", b"two"], 6 * MIB))
-        self.assertEqual((protocol.unsentBytes(), protocol.stalledSeconds()), (0, 0.0))
+        self.assertEqual((protocol.link.unsentBytes(), protocol.link.stalledSeconds()), (0, 0.0))
         self.assertTrue(transport.isReading)
         self.abortAll()
-        self.assertWhole()
-
-    def test_sendTimeout(self) -> None:
-        """
-        A peer that takes nothing for thirty seconds is cut off.
-        """
-        for isTLS in (False, True):
-            with capturedLogs() as events:
-                _, transport = self.stall(isTLS)
-                self.clock.advance(29)
-                self.assertFalse(transport.isLost)
-                self.clock.advance(1)
-                self.server.settle()
-            self.assertTrue(transport.isLost)
-            reasons = [event["reason"] for event in events if "reason" in event]
-            self.assertIn("response.send.timeout", reasons[0])
-            self.assertEqual(len(reasons), 1)
         self.assertWhole()
 
     def test_slowReader(self) -> None:
@@ -757,27 +760,11 @@ class ResponseTests(ProtocolTestCase):
             self.clock.advance(25)
             transport.isTaking = True
             transport.wake()
-            since = protocol.responses.pausedSinceSeconds
-            while protocol.responses.pausedSinceSeconds == since:
+            since = protocol.link.responses.pausedSinceSeconds
+            while protocol.link.responses.pausedSinceSeconds == since:
                 self.server.step()
             transport.isTaking = False
             self.assertFalse(transport.isLost)
-        self.abortAll()
-        self.assertWhole()
-
-    def test_largestIsCutOff(self) -> None:
-        """
-        When requests wait for memory, the peer that holds most of it unsent is
-        cut off after a second, and the others are served.
-        """
-        with capturedLogs() as events:
-            (_, small), (_, large) = self.stall(sizeBytes=MIB // 4), self.stall(sizeBytes=MIB)
-            self.clock.advance(0.99)
-            self.assertFalse(large.isLost)
-            self.clock.advance(0.01)
-            self.server.settle()
-        self.assertEqual((small.isLost, large.isLost), (False, True))
-        self.assertEqual(len([event for event in events if "reason" in event]), 1)
         self.abortAll()
         self.assertWhole()
 
@@ -806,43 +793,13 @@ class ClosingTests(ProtocolTestCase):
             protocol.lostReason.trap(ConnectionDone)
         self.assertWhole()
 
-    def test_peerThatTakesNothing(self) -> None:
-        """
-        A peer that does not take them is cut off after the grace period.
-        """
-        self.server.behave = lambda protocol, request: protocol.respond([b"r" * (3 * MIB)])
-        protocol, transport = self.server.connect()
-        transport.isTaking = False
-        self.server.send(transport, b"one")
-        protocol.closeGracefully()
-        self.clock.advance(4.9)
-        self.assertFalse(transport.isLost)
-        self.clock.advance(0.1)
-        self.server.settle()
-        self.assertTrue(transport.isLost)
-        self.assertWhole()
-
-    def test_peerThatDoesNotAnswer(self) -> None:
-        """
-        Closing TLS ends after the grace period even if the peer never answers.
-        """
-        protocol, transport = self.server.connect(isTLS=True)
-        transport.answersClose = False
-        protocol.closeGracefully()
-        self.clock.advance(4.9)
-        self.assertFalse(transport.isLost)
-        self.clock.advance(0.1)
-        self.server.settle()
-        self.assertTrue(transport.isLost)
-        self.assertWhole()
-
-    def test_mutedTLS(self) -> None:
+    def test_pausedTLS(self) -> None:
         """
         A muted TLS connection is read again to be closed, and what that brings
         is dropped.
         """
         protocol, transport = self.server.connect(isTLS=True)
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         transport.peerSends(framed(*[b"x" * 100] * 1000))
         self.server.settle()
         self.assertFalse(transport.isReading)
@@ -861,20 +818,6 @@ class ClosingTests(ProtocolTestCase):
         self.server.send(transport, b"x" * MIB)
         self.assertEqual((transport.unread, protocol.framer.bufferedBytes), (b"", 0))
         self.abortAll()
-        self.assertWhole()
-
-    def test_muteWhileClosing(self) -> None:
-        """
-        A closing connection cannot be muted any more, or it would not end.
-        """
-        protocol, transport = self.server.connect(isTLS=True)
-        protocol.closeGracefully()
-        protocol.muteFor("whim")
-        self.assertTrue(transport.isReading)
-        self.server.settle()
-        self.assertTrue(transport.isLost)
-        protocol.muteFor("whim")
-        protocol.unmuteFor("whim")
         self.assertWhole()
 
     def test_closeSaysWhy(self) -> None:
@@ -945,7 +888,7 @@ class ClosingTests(ProtocolTestCase):
         Data that comes after the connection was lost is not kept.
         """
         protocol, transport = self.server.connect()
-        protocol.muteFor("whim")
+        protocol.pause(WHIM)
         transport.abortConnection()
         self.server.settle()
         protocol.dataReceived(framed(b"one"))
@@ -976,43 +919,6 @@ class ClosingTests(ProtocolTestCase):
         self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 lost>")
 
 
-class ChargeTests(ProtocolTestCase):
-    """
-    What a connection costs by being open.
-    """
-
-    def test_open(self) -> None:
-        """
-        Plain and TLS connections are charged what they cost, until they are
-        gone.
-        """
-        self.server.connect()
-        self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
-        self.server.connect(isTLS=True)
-        self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES + TLS_CONNECTION_BYTES})
-        self.abortAll()
-        self.assertWhole()
-
-    def test_unchangedBufferIsNotChargedAgain(self) -> None:
-        """
-        What is buffered is charged when it changes: charging it again and
-        again would look like releases to those who wait.
-        """
-        pool = BoundedPool(MIB)
-        self.server = serve(self, pool)
-        protocol, transport = self.server.connect()
-        protocol.muteFor("whim")
-        transport.isReading = True
-        transport.peerSends(framed(b"one"))
-        self.server.settle()
-        releases: list[None] = []
-        pool.subscribe(lambda: releases.append(None))
-        protocol.muteFor("another")
-        protocol.unmuteFor("another")
-        protocol.unmuteFor("third")
-        self.assertEqual(releases, [])
-
-
 class HangUpTests(ProtocolTestCase):
     """
     Who is watched for leaving.
@@ -1027,31 +933,11 @@ class HangUpTests(ProtocolTestCase):
 
         self.protocol, self.transport = self.server.connect(transport=Described)
 
-    def test_watchedWhileMuted(self) -> None:
-        """
-        A connection is watched exactly while it is not read.
-        """
-        self.assertEqual(self.server.watch.watched, {})
-        self.protocol.muteFor("whim")
-        self.assertEqual(list(self.server.watch.watched), [51_000])
-        self.protocol.unmuteFor("whim")
-        self.assertEqual(self.server.watch.watched, {})
-
-    def test_notWatchedAnyMore(self) -> None:
-        """
-        It is not watched any more when it closes or is lost.
-        """
-        self.protocol.muteFor("whim")
-        self.protocol.closeGracefully()
-        self.assertEqual(self.server.watch.watched, {})
-        self.server.settle()
-        self.assertWhole()
-
     def test_reset(self) -> None:
         """
         A connection that failed is aborted, whatever is still unread.
         """
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.protocol.dataReceived(framed(b"one"))
         self.server.watch.watched.pop(51_000)(True)
         self.server.settle()
@@ -1066,13 +952,13 @@ class HangUpTests(ProtocolTestCase):
         """
         told: list[bool] = []
         self.protocol.peerGone = lambda: told.append(self.protocol.hasPeerGone)
-        self.protocol.muteFor("whim")
+        self.protocol.pause(WHIM)
         self.protocol.dataReceived(framed(b"one"))
         self.server.watch.watched.pop(51_000)(False)
         self.server.settle()
         self.assertEqual((self.transport.isLost, told), (False, [True]))
         self.transport.peerCloses()
-        self.protocol.unmuteFor("whim")
+        self.protocol.resume(WHIM)
         self.server.settle()
         self.assertEqual((self.protocol.requests, self.transport.isLost), ([b"one"], True))
         self.assertWhole()

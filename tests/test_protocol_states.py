@@ -20,17 +20,20 @@ from hypothesis.stateful import (
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
-from admission.connection.mute import REQUEST
+from admission.connection.pauses import Pause
 from admission.interfaces import FRAMES
 from admission.request import ServerRequest
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 
-from .admitted import RecordingProtocol, Server, framed
+from .admitted import WHIM, RecordingProtocol, Server, framed
+from .holding import KINDS, HoldingTLSTransport, HoldingTransport
 
 POOL_BYTES = 120_000
 LARGEST_BYTES = 50_000
 MAX_REQUESTS = 2
+
+HOLDING = (HoldingTransport, HoldingTLSTransport)
 
 SIZES = st.sampled_from([4, 5, 100, 5_000, 40_000, 50_000])
 """How large requests are; the first three bytes are a number and the fourth says what to do."""
@@ -50,6 +53,9 @@ BEHAVIOURS = [
     "mute",
     "close",
     "close and answer",
+    "cut off and answer",
+    "drain",
+    "mute another",
     "fail",
     "answer and fail",
     "abort",
@@ -114,18 +120,19 @@ class Machine(RuleBasedStateMachine):
         self.outbound: dict[FakeTransport, tuple[bytes, int]] = {}
         self.hasReceived: set[FakeTransport] = set()
 
-    @initialize(strict=st.booleans(), peers=st.lists(st.booleans(), min_size=2, max_size=5))
-    def start(self, strict: bool, peers: list[bool]) -> None:
+    @initialize(strict=st.booleans(), peers=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=5))
+    def start(self, strict: bool, peers: list[tuple[bool, bool]]) -> None:
         """
-        Begin with some peers, each on TLS or not.
+        Begin with some peers, each on TLS or not, and on a transport that keeps
+        what it has received when it is paused, or not.
         """
         limits = ConnectionLimits(idleSeconds=10_000.0)
         clockless = BoundedPool(POOL_BYTES, LARGEST_BYTES, strict)
         self.server = Server(clockless, limits, MAX_REQUESTS, Watched)
         self.pool, self.gate, self.clock = clockless, self.server.gate, self.server.clock
         self.server.factory.start()
-        for isTLS in peers:
-            self.connect(isTLS, True)
+        for isTLS, isHolding in peers:
+            self.connect(isTLS, isHolding, True)
 
     # What requests do
 
@@ -156,18 +163,27 @@ class Machine(RuleBasedStateMachine):
                     others.pop(0).over()
             protocol.over()
         elif behaviour == "mute and unmute":
-            protocol.muteFor("whim")
-            protocol.unmuteFor("whim")
+            protocol.pause(WHIM)
+            protocol.resume(WHIM)
             protocol.over()
-            protocol.unmuteFor("whim")
+            protocol.resume(WHIM)
         elif behaviour == "mute":
-            protocol.muteFor("whim")
+            protocol.pause(WHIM)
             protocol.over()
+        elif behaviour == "mute another":
+            self.muteAnother(protocol)
+            protocol.over()
+        elif behaviour == "drain":
+            protocol.drain()
+            self.pending.append(protocol)
         elif behaviour == "close":
             protocol.close("a whim")
             self.pending.append(protocol)
         elif behaviour == "close and answer":
             protocol.close("a whim")
+            protocol.over()
+        elif behaviour == "cut off and answer":
+            protocol.cutOff("a whim")
             protocol.over()
         elif behaviour == "fail":
             protocol.isBusy = False
@@ -179,18 +195,28 @@ class Machine(RuleBasedStateMachine):
             protocol.transport.abortConnection()
             self.pending.append(protocol)
 
+    def muteAnother(self, protocol: Watched) -> None:
+        """
+        Let the other connections be read again, and then not the next one.
+        """
+        others = [each for each in self.server.factory.connections if each is not protocol]
+        for other in others:
+            other.resume(WHIM)
+        if others:
+            others[0].pause(WHIM)
+
     # What happens
 
     @precondition(lambda self: len(self.server.factory.connections) < 4)
-    @rule(isTLS=st.booleans(), isHandshakeDone=st.booleans())
-    def connect(self, isTLS: bool, isHandshakeDone: bool) -> None:
+    @rule(isTLS=st.booleans(), isHolding=st.booleans(), isHandshakeDone=st.booleans())
+    def connect(self, isTLS: bool, isHolding: bool, isHandshakeDone: bool) -> None:
         """
         A peer connects.
         """
         protocol = self.server.factory.buildProtocol(None)
         assert isinstance(protocol, Watched)
         protocol.machine = self
-        transport = (FakeTLSTransport if isTLS else FakeTransport)(self.clock, protocol)
+        transport = KINDS[isTLS, isHolding](self.clock, protocol)
         transport.protocol = protocol  # type: ignore[attr-defined]
         self.outbound[transport] = (b"", 0)
         transport.connect()
@@ -260,7 +286,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 20),
-        how=st.sampled_from(["end", "deaf", "gracefully", "close", "cutOff", "abort"]),
+        how=st.sampled_from(["end", "deaf", "gracefully", "drain", "close", "cutOff", "abort"]),
     )
     def end(self, which: int, how: str) -> None:
         """
@@ -276,6 +302,8 @@ class Machine(RuleBasedStateMachine):
             transport.answersClose = False
         elif how == "gracefully":
             protocol.closeGracefully()
+        elif how == "drain":
+            protocol.drain()
         elif how == "close":
             protocol.close("a whim")
         elif how == "cutOff":
@@ -290,7 +318,7 @@ class Machine(RuleBasedStateMachine):
         """
         transport = self.pick(which)
         if transport is not None:
-            (transport.protocol.muteFor if isMuted else transport.protocol.unmuteFor)("whim")
+            (transport.protocol.pause if isMuted else transport.protocol.resume)(WHIM)
 
     @precondition(lambda self: self.pending or self.parked)
     @rule(
@@ -359,16 +387,17 @@ class Machine(RuleBasedStateMachine):
             protocol: Watched = transport.protocol  # type: ignore[attr-defined]
             if transport.isLost or protocol.isClosing or transport.disconnecting:
                 continue
-            assert protocol.mute.isApplied == (not transport.isReading)
-            reasons = set(protocol.mute.reasons)
+            assert protocol.pauses.isApplied == (not transport.isReading)
+            reasons = set(protocol.pauses.reasons)
             if not transport.isReading:
-                assert reasons, "stopped for no reason"
+                isBeingServed = isinstance(transport, HOLDING) and transport.held and self.clock.getDelayedCalls()
+                assert reasons or isBeingServed, "stopped for no reason"
             elif (
                 isinstance(transport, FakeTLSTransport) and not protocol.received and not protocol.framer.bufferedBytes
             ):
                 continue
             elif reasons:
-                assert reasons == {REQUEST}, f"reads in spite of {reasons}"
+                assert reasons == {Pause.BUSY}, f"reads in spite of {reasons}"
                 assert not protocol.framer.bufferedBytes, "reads more than it must"
             if not reasons:
                 assert protocol.framer.bufferedBytes < 4, "leaves requests lying about"
@@ -388,7 +417,7 @@ class Machine(RuleBasedStateMachine):
                     transport.isTaking = True
                     transport.peerSends(stream)
                     self.outbound[transport] = (b"", count)
-                    transport.protocol.unmuteFor("whim")  # type: ignore[attr-defined]
+                    transport.protocol.resume(WHIM)  # type: ignore[attr-defined]
             for waiting in (self.pending, self.parked):
                 while waiting:
                     waiting.pop(0).over()

@@ -33,6 +33,7 @@ from admission.broker.security.login import Logins
 from admission.broker.session import BEHIND, LOGIN_FAILED, KafkaConnection
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED, HUNG_UP
 from admission.control import AdmissionControl, Charge
 from admission.interfaces import (
@@ -772,7 +773,7 @@ class AbandonedTests(RecordedTestCase):
         client.protocol.dataReceived(self.produceBytes(client))
         client.protocol.throttleLess(0.0)
         client.protocol.throttleOver()
-        client.protocol.unmuteFor("quota")
+        client.protocol.resume(Pause.THROTTLED)
         client.protocol.dataReceived(client.frame(requestOf("ListGroups", 3)))
         client.transport._lose(ConnectionError())
         kinds = [type(each).__name__ for each in self.exporter.events]

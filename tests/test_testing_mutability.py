@@ -11,41 +11,45 @@ from admission.testing.mutability import MutableTransport, TransportMutabilityCo
 from admission.testing.transports import FakeTransport
 from admission_plugins.mutability import PlainMutability
 
+from .holding import HoldingMutability, HoldingTransport
 from .seededfaults import SeededFaultsTestCase
 
 
-class HoardingTransport(FakeTransport):
-    """
-    Keeps the rest of what it has received when it is paused in the middle of
-    it, and forgets to go on.
-    """
-
-    held = b""
-
-    def _deliver(self, chunk: bytes) -> None:
-        half = len(chunk) // 2
-        super()._deliver(chunk[:half])
-        if self.isReading:
-            super()._deliver(chunk[half:])
-        else:
-            self.held = chunk[half:]
-            # What comes later must not overtake it.
-            self._arrived.clear()
-
-
-class Honest(PlainMutability):
-    """
-    Says so, if it does.
-    """
-
-    def hasBytesBuffered(self) -> bool:
-        return bool(self.transport.held)
-
-
-class Forgetful(PlainMutability):
+class Forgetful(HoldingMutability):
     """
     Never says so.
     """
+
+    def hasBytesBuffered(self) -> bool:
+        return False
+
+
+class Silent(HoldingMutability):
+    """
+    Delivers nothing of it.
+    """
+
+    def readBuffered(self) -> None:
+        pass
+
+
+class Hasty(HoldingMutability):
+    """
+    Reads on by itself.
+    """
+
+    def readBuffered(self) -> None:
+        super().readBuffered()
+        self.transport.resumeProducing()
+
+
+class Greedy(PlainMutability):
+    """
+    Reads what nobody has.
+    """
+
+    def readBuffered(self) -> None:
+        self.transport._deliver(self.transport.unread)
 
 
 class Deaf(PlainMutability):
@@ -135,7 +139,7 @@ class TransportMutabilityContractTests(SeededFaultsTestCase):
         A sound adapter passes, be its transport sound or not.
         """
         self.check(PlainMutability, None, FakeTransport)
-        self.check(Honest, None, HoardingTransport)
+        self.check(HoldingMutability, None, HoldingTransport)
 
     def test_faults(self) -> None:
         """
@@ -151,4 +155,6 @@ class TransportMutabilityContractTests(SeededFaultsTestCase):
             (Wasteful, "test_nothingArrivesWhileMuted"),
         ]:
             self.check(adapter, test, FakeTransport)
-        self.check(Forgetful, "test_nothingIsStranded", HoardingTransport)
+        self.check(Greedy, "test_nothingIsBuffered", FakeTransport)
+        for holding in (Forgetful, Silent, Hasty):
+            self.check(holding, "test_nothingIsStranded", HoldingTransport)

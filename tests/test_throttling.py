@@ -13,7 +13,7 @@ from zope.interface.verify import verifyObject
 
 from admission.broker.limits import QuotaLimits
 from admission.broker.producing import throttleTimeMs
-from admission.connection.mute import QUOTA
+from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
 from admission.interfaces import (
     ADMITTED,
@@ -126,7 +126,7 @@ class ProduceTests(ThrottlingTestCase):
         answer = client.ask("Produce", 9, **produceFields("events", batchOf(b"a")))
         self.assertEqual(answer.throttle_time.total_seconds(), 2.0)
         self.assertEqual(topic.partitions[0].highWatermark, 1)
-        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
         self.policy.delays.clear()
         client.send("Produce", 9, **produceFields("events", batchOf(b"b")))
         self.clock.advance(1.999)
@@ -134,7 +134,7 @@ class ProduceTests(ThrottlingTestCase):
         self.clock.advance(0.002)
         self.assertEqual((client.waiting(), topic.partitions[0].highWatermark), (1, 2))
         self.assertEqual(client.receive().throttle_time.total_seconds(), 0.0)
-        self.assertEqual(client.protocol.mute.reasons, {})
+        self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_olderVersion(self) -> None:
         """
@@ -231,7 +231,7 @@ class ProduceTests(ThrottlingTestCase):
         self.assertEqual(answer.throttle_time.total_seconds(), 3.0)
         self.assertEqual(topic.partitions[0].highWatermark, 0)
         self.assertEqual(self.recordedFor("Produce"), [])
-        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
 
     def test_refusedWithoutResponse(self) -> None:
         """
@@ -299,7 +299,7 @@ class FetchTests(ThrottlingTestCase):
         self.assertEqual(answer.responses, ())
         self.assertEqual((answer.throttle_time.total_seconds(), answer.error_code.value), (2.0, 0))
         self.assertEqual(self.recordedFor("Fetch"), [NOTHING])
-        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
 
     def test_olderVersion(self) -> None:
         """
@@ -360,7 +360,7 @@ class FetchTests(ThrottlingTestCase):
         answer = client.ask("Fetch", 12, **fetchFields(self.events, 0))
         self.assertEqual(len(answer.responses[0].partitions[0].records), 3 * self.batchBytes)
         self.assertEqual(answer.throttle_time.total_seconds(), 1.5)
-        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
 
     def test_longPollIsNoThrottle(self) -> None:
         """
@@ -415,9 +415,9 @@ class OthersTests(ThrottlingTestCase):
         client = self.connect()
         answer = client.ask("Metadata", 9, topics=None)
         self.assertEqual(answer.throttle_time.total_seconds(), 0.25)
-        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
         self.clock.advance(0.26)
-        self.assertEqual(client.protocol.mute.reasons, {})
+        self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_refused(self) -> None:
         """
@@ -516,12 +516,12 @@ class OthersTests(ThrottlingTestCase):
         protocol.throttle(2.0)
         protocol.throttle(1.0)
         self.clock.advance(1.5)
-        self.assertIn(QUOTA, protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
         protocol.throttle(1.0)
         self.clock.advance(0.6)
-        self.assertIn(QUOTA, protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
         self.clock.advance(0.5)
-        self.assertEqual(protocol.mute.reasons, {})
+        self.assertEqual(protocol.pauses.reasons, {})
 
     def test_lessThanItWas(self) -> None:
         """
@@ -533,13 +533,13 @@ class OthersTests(ThrottlingTestCase):
         protocol.throttleLess(6.0)
         protocol.throttleLess(2.0)
         self.clock.advance(1.9)
-        self.assertIn(QUOTA, protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, protocol.pauses.reasons)
         self.clock.advance(0.2)
-        self.assertEqual(protocol.mute.reasons, {})
+        self.assertEqual(protocol.pauses.reasons, {})
         protocol.throttle(5.0)
         protocol.throttleLess(0.0)
         self.clock.advance(0)
-        self.assertEqual(protocol.mute.reasons, {})
+        self.assertEqual(protocol.pauses.reasons, {})
 
     def test_limitsChanged(self) -> None:
         """
@@ -559,9 +559,9 @@ class OthersTests(ThrottlingTestCase):
         ops = [{"key": "scripted", "value": 2.0, "remove": False}]
         answer = other.ask("AlterClientQuotas", 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
         self.assertEqual(answer.entries[0].error_code.value, 0)
-        self.assertIn(QUOTA, slow.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, slow.protocol.pauses.reasons)
         self.clock.advance(1.1)
-        self.assertEqual(slow.protocol.mute.reasons, {})
+        self.assertEqual(slow.protocol.pauses.reasons, {})
 
     def test_refusedStayAway(self) -> None:
         """
@@ -574,9 +574,9 @@ class OthersTests(ThrottlingTestCase):
         client.produce("events", batchOf(b"a"))
         self.broker._limitsChanged()
         self.clock.advance(4.9)
-        self.assertIn(QUOTA, client.protocol.mute.reasons)
+        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
         self.clock.advance(0.2)
-        self.assertEqual(client.protocol.mute.reasons, {})
+        self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_unlimited(self) -> None:
         """

@@ -27,7 +27,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
 from admission.connection.factory import ConnectionLimits, RefusedProtocol
-from admission.connection.protocol import TLS_CONNECTION_BYTES
+from admission.connection.link import TLS_CONNECTION_BYTES
 from admission.interfaces import (
     CONNECTIONS,
     Usage,
@@ -42,6 +42,7 @@ from admission.wrap.connection import MOST_HELD_BYTES
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.rounds import RandomRounds
 
+from .holding import KINDS, HoldingTransport
 from .wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, echo, limiting, wrapped
 
 
@@ -437,7 +438,7 @@ class ClosingTests(SynchronousTestCase):
         server.settle()
         self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
 
-    def test_mutedTLS(self) -> None:
+    def test_pausedTLS(self) -> None:
         """
         A muted TLS connection closes: it is read again, for the farewell.
         """
@@ -589,12 +590,34 @@ class ClosingTests(SynchronousTestCase):
         came by TLS: the connection is cut off.
         """
         server = wrapped(self)
-        protocol, transport = server.connect()
-        protocol.transport.pauseProducing()
-        protocol.transport.dataReceived(b"injected")
-        protocol.transport.startTLS("context")
-        server.settle()
-        self.assertEqual((transport.isLost, protocol.received), (True, b""))
+        for kind, holds in [
+            (FakeTransport, lambda transport, protocol: protocol.transport.dataReceived(b"injected")),
+            (HoldingTransport, lambda transport, protocol: transport.held.extend(b"injected")),
+        ]:
+            protocol, transport = server.connect(kind=kind)
+            protocol.transport.pauseProducing()
+            holds(transport, protocol)
+            protocol.transport.startTLS("context")
+            server.settle()
+            self.assertEqual((transport.isLost, protocol.received), (True, b""))
+
+    def test_heldByTheTransport(self) -> None:
+        """
+        What the transport itself holds is handed over when the protocol reads
+        on, though the socket says nothing.
+        """
+        server = wrapped(self)
+        for isTLS in (False, True):
+            protocol, transport = server.connect(isTLS, kind=KINDS[isTLS, True])
+            protocol.behave = lambda protocol, data: protocol.transport.pauseProducing()
+            transport.peerSends(bytes(20 * KIB))
+            server.settle()
+            for handedOver in range(4 * KIB, 20 * KIB, 4 * KIB):
+                self.assertEqual((len(protocol.received), transport.isReading), (handedOver, False))
+                protocol.transport.resumeProducing()
+                server.settle()
+            protocol.transport.resumeProducing()
+            self.assertEqual((len(protocol.received), transport.isReading), (20 * KIB, True))
 
     def test_idle(self) -> None:
         """
@@ -690,7 +713,9 @@ class FactoryTests(SynchronousTestCase):
             server.settle()
             self.assertEqual(server.factory.gate.waitingForMemory, 1)
             if given is order:
-                order.next()
+                self.assertIs(order.next(), protocol.transport._incoming)
+            else:
+                self.assertRaises(LookupError, order.next)
             pool.relent()
             server.settle()
             self.assertEqual((protocol.received, server.factory.gate.waitingForMemory), (b"one", 0))

@@ -10,7 +10,8 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
-from admission.connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.pauses import Pause
 from admission.interfaces import (
     CONNECTIONS,
     RESPONSES,
@@ -51,30 +52,15 @@ class SendingTests(SynchronousTestCase):
             protocol, transport = self.deaf(isTLS)
             protocol.transport.write(bytes(300 * KIB))
             self.assertGreaterEqual(self.server.used()[RESPONSES], 300 * KIB)
-            self.assertEqual((transport.isReading, list(protocol.transport.mute.reasons)), (False, [RESPONSES]))
+            self.assertEqual(
+                (transport.isReading, list(protocol.transport.link.pauses.reasons)), (False, [Pause.UNSENT])
+            )
             transport.peerSends(b"more")
             transport.isTaking = True
             transport.wake()
             self.server.settle()
             self.assertEqual((transport.received, protocol.received), (bytes(300 * KIB), b"more"))
             self.assertNotIn(RESPONSES, self.server.used())
-
-    def test_takesNothing(self) -> None:
-        """
-        A peer that takes nothing for the time is cut off, and the log tells
-        which setting says so.
-        """
-        for isTLS in (False, True):
-            protocol, transport = self.deaf(isTLS)
-            protocol.transport.write(bytes(300 * KIB))
-            self.server.clock.advance(9.9)
-            self.assertFalse(transport.isLost)
-            with capturedLogs() as events:
-                self.server.clock.advance(0.2)
-                self.server.settle()
-            self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
-            self.assertIn("(sendSeconds)", events[0]["reason"])
-        self.assertEqual(self.server.used(), {})
 
     def test_takesLittle(self) -> None:
         """
@@ -129,7 +115,7 @@ class SendingTests(SynchronousTestCase):
             transport.wake()
             for _ in range(3):
                 runNext(self.server.clock)
-            self.assertEqual(list(protocol.transport.mute.reasons), [RESPONSES])
+            self.assertEqual(list(protocol.transport.link.pauses.reasons), [Pause.UNSENT])
             self.assertFalse(transport.isReading)
 
     def test_pulledOnce(self) -> None:
@@ -146,8 +132,8 @@ class SendingTests(SynchronousTestCase):
             self.assertEqual(producer.told, ["resume"])
             if held:
                 transport.isTaking = False
-                protocol.transport._outgoing.supply.hold("whim")
-                protocol.transport._outgoing.supply.release("whim")
+                protocol.transport._supply.hold(Pause.PROTOCOL)
+                protocol.transport._supply.release(Pause.PROTOCOL)
             self.server.settle()
             self.assertEqual(producer.told, ["resume"])
             protocol.transport.write(b"late")
@@ -266,7 +252,8 @@ class MemoryTests(SynchronousTestCase):
             server.settle()
             self.assertEqual((protocol.received, transport.isReading), (b"", False))
             self.assertEqual(
-                (server.factory.gate.waitingForMemory, list(protocol.transport.mute.reasons)), (1, ["memory"])
+                (server.factory.gate.waitingForMemory, list(protocol.transport.link.pauses.reasons)),
+                (1, [Pause.MEMORY]),
             )
             pool.relent()
             server.settle()

@@ -24,6 +24,7 @@ from twisted.web.static import File
 
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
+from admission.connection.pauses import Pause
 from admission.interfaces import DEFAULT, RESPONSES, QuotaEntity
 from admission.wrap import wrapFactory
 
@@ -238,7 +239,7 @@ class QuotaTests(WrapSocketTestCase):
             protocol = self.protocols[-1]
             self.assertLessEqual(len(protocol.received), 64 * KIB)
             self.assertLessEqual(protocol.transport._incoming.heldBytes, TLS_OVERSHOOT_BYTES)
-            self.assertIn("quota", protocol.transport.mute.reasons)
+            self.assertIn(Pause.THROTTLED, protocol.transport.link.pauses.reasons)
             if kind == "tcp":
                 self.behave = echo
                 other = socket.create_connection(address, timeout=10, source_address=("127.0.0.2", 0))
@@ -257,7 +258,7 @@ class QuotaTests(WrapSocketTestCase):
         await self.do(peer.send, bytes(sizeBytes))
         await self.until(lambda: len(self.protocols) > count and self.protocols[count].received)
         protocol = self.protocols[count]
-        await self.until(lambda: protocol.transport.mute.isApplied)
+        await self.until(lambda: protocol.transport.link.pauses.isApplied)
         return protocol, peer
 
     async def test_leavesWhileHeldBack(self) -> None:

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.connection.factory import ConnectionLimits
 from admission.testing.cuedpool import CuedPool
 
+from .holding import KINDS
 from .wrapped import KIB, Foreign, Wrapped, limiting
 
 ACTIONS = st.sampled_from(
@@ -146,10 +147,11 @@ class StatesTests(SynchronousTestCase):
     @settings(deadline=None, max_examples=250)
     @given(
         isTLS=st.booleans(),
+        isHolding=st.booleans(),
         actions=st.lists(ACTIONS, min_size=10, max_size=40),
         steps=st.lists(STEPS, min_size=10, max_size=40),
     )
-    def test_anything(self, isTLS: bool, actions: list[str], steps: list[tuple[str, Any]]) -> None:
+    def test_anything(self, isTLS: bool, isHolding: bool, actions: list[str], steps: list[tuple[str, Any]]) -> None:
         """
         A protocol gets what its peer has sent, in order, each byte once, never
         from within itself, never while it has paused or after it has closed,
@@ -162,7 +164,7 @@ class StatesTests(SynchronousTestCase):
         protocol = Erratic(list(actions))
         server.inner.protocol = lambda: protocol  # type: ignore[assignment,method-assign]
         server.protocols.append(protocol)
-        _, transport = server.connect(isTLS)
+        _, transport = server.connect(isTLS, kind=KINDS[isTLS, isHolding])
         sent = bytearray()
         for step, argument in steps:
             if step == "send":

@@ -129,14 +129,19 @@ class Wrapped:
         self.factory = wrap(self.inner, **kwargs)
         self.transports: list[FakeTransport] = []
 
-    def connect(self, isTLS: bool = False, host: str = "192.0.2.1") -> tuple[Foreign, FakeTransport]:
+    def connect(
+        self, isTLS: bool = False, host: str = "192.0.2.1", kind: type[FakeTransport] | None = None
+    ) -> tuple[Foreign, FakeTransport]:
         """
         Have a peer connect, and finish its handshake if there is one.
+
+        @param kind: the class of the transport.
 
         @return: the protocol of the server, and the transport underneath.
         """
         address = IPv4Address("TCP", host, 50_000 + len(self.transports))
-        made = (FakeTLSTransport if isTLS else FakeTransport)(self.clock, self.factory.buildProtocol(address), address)
+        kind = kind or (FakeTLSTransport if isTLS else FakeTransport)
+        made = kind(self.clock, self.factory.buildProtocol(address), address)
         self.transports.append(made)
         made.connect()
         if isinstance(made, FakeTLSTransport):

@@ -36,6 +36,11 @@ class PlainMutability:
         """
         return False
 
+    def readBuffered(self) -> None:
+        """
+        There is nothing.
+        """
+
     def mute(self) -> None:
         """
         Stop reading.

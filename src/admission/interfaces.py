@@ -261,7 +261,7 @@ class ITransportMutability(Interface):
     registered for L{twisted.internet.interfaces.ITransport} and
     L{twisted.internet.interfaces.ISSLTransport}.
 
-    Only L{admission.connection.mute.Mute} calls this.
+    Only L{admission.connection.pauses.Pauses} calls this.
     """
 
     def isInMutableState() -> bool:
@@ -273,8 +273,22 @@ class ITransportMutability(Interface):
     def hasBytesBuffered() -> bool:
         """
         Whether the transport itself holds whole messages that no event of the
-        socket will announce.  With Twisted's transports the overshoot lies
-        with the protocol that frames it, so the default adapters say no.
+        socket will announce.  Asked before a transport is resumed, and when a
+        peer has hung up.  With Twisted's transports the overshoot lies with the
+        protocol that frames it, so the default adapters say no.
+        """
+
+    def readBuffered() -> None:
+        """
+        Deliver the next of these messages through the protocol's
+        C{dataReceived}; it stays muted.  Called while L{hasBytesBuffered} says
+        yes and nobody has a reason not to read, in a turn of the reactor of its
+        own, until there is no more, and only then is the transport resumed.
+
+        More than one message may be delivered; but the protocol may pause, close
+        or abort from within each, so better not.  What has not been delivered
+        stays, in order, before anything that is read later.  What this raises is
+        logged, and closes the connection at once.
         """
 
     def mute() -> None:

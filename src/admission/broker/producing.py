@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
+from ..connection.pauses import Pause
 from ..interfaces import PARKED, ILease
 from ..operations import waitFor
 from ..wire.headers import frame
@@ -24,12 +25,6 @@ from .kafkarequest import KafkaRequest
 
 if TYPE_CHECKING:
     from .session import KafkaConnection
-
-CLOSING = "closing"
-"""A reason to be mute: the connection closes after the next response."""
-
-UNANSWERED = "unanswered"
-"""So many of its Produce requests wait for the disk that no more are read."""
 
 MOST_UNANSWERED = 128
 UNANSWERED_BYTES = 512
@@ -94,7 +89,7 @@ class ProduceResponses:
         self._requests.append(request)
         self._uncommitted += 1
         if len(self._requests) >= MOST_UNANSWERED:
-            connection.mute.add(UNANSWERED)
+            connection.pauses.add(Pause.UNANSWERED)
         connection.broker.log.whenCommitted(partial(self._committed, request, wantsSync))
 
     def answer(self) -> None:
@@ -114,7 +109,7 @@ class ProduceResponses:
             apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
             if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
                 # It would not stay away by itself, so the response itself is late; it says how late.
-                if connection.isThrottled and CLOSING not in connection.mute.reasons:
+                if connection.isThrottled and Pause.CLOSING not in connection.pauses.reasons:
                     break
             elif delaySeconds:
                 delaySeconds = request.throttledUntilSeconds - now
@@ -126,8 +121,8 @@ class ProduceResponses:
             connection.send(responses)
         if requests and requests[0].commit > syncedCount:
             self._awaitSync(requests[0])
-        if UNANSWERED in connection.mute.reasons and len(requests) < MOST_UNANSWERED:
-            connection.unmuteFor(UNANSWERED)
+        if Pause.UNANSWERED in connection.pauses.reasons and len(requests) < MOST_UNANSWERED:
+            connection.resume(Pause.UNANSWERED)
         if not requests:
             connection.produceAnswered()
 

@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits
 from ..connection.hangup import HangUpWatch
-from ..connection.protocol import peerName
+from ..connection.link import peerName
 from ..gate import Gate
 from ..metrics.events import Origin
 from ..metrics.process import ProcessUsage

@@ -14,6 +14,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from ..clock import wholeMicroseconds
+from ..connection.pauses import Pause
 from ..connection.protocol import AdmittedProtocol
 from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, Decision, ILease, Refusal, Request, Usage
 from ..metrics.events import UNKNOWN
@@ -27,7 +28,7 @@ from .api import metadata, produce, security
 from .broker import ANONYMOUS, Address, Answer, Body, Broker
 from .gaps import Gap
 from .kafkarequest import KafkaRequest, groupOf
-from .producing import ALL, CLOSING, ProduceResponses, throttleTimeMs
+from .producing import ALL, ProduceResponses, throttleTimeMs
 from .security.login import Authenticator
 from .servedapis import SERVED
 
@@ -193,7 +194,7 @@ class KafkaConnection(AdmittedProtocol):
         """
         if self._produced.isOutstanding:
             self.startGrace()
-            self.muteFor(CLOSING)
+            self.pause(Pause.CLOSING)
             self._produced.answer()
         else:
             super().closeGracefully()
@@ -493,7 +494,7 @@ class KafkaConnection(AdmittedProtocol):
         Every Produce request read so far has been answered, or the client is
         gone.
         """
-        if CLOSING in self.mute.reasons and not self.isLost:
+        if Pause.CLOSING in self.pauses.reasons and not self.isLost:
             self.closeGracefully()
         if self._isPutOff:
             self._isPutOff = False

@@ -20,7 +20,8 @@ from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from ..request import ServerRequest
 from .hangup import HangUpWatch
-from .protocol import TLS_CONNECTION_BYTES, AdmittedProtocol, hostOf, peerName
+from .link import TLS_CONNECTION_BYTES, hostOf, peerName
+from .protocol import AdmittedProtocol
 
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
@@ -186,7 +187,7 @@ class AdmittedFactory(protocol.ServerFactory):
         @return: fires when the last one is gone.
         """
         for connection in list(self.connections):
-            connection.closeReason = connection.closeReason or "the server stops"
+            connection.link.explain("the server stops")
             try:
                 connection.drain()
             except Exception:
@@ -203,7 +204,7 @@ class AdmittedFactory(protocol.ServerFactory):
         Close every connection at once, whatever is unanswered or unsent.
         """
         for connection in list(self.connections):
-            connection.closeReason = connection.closeReason or "the server stops"
+            connection.link.explain("the server stops")
             connection.abortConnection()
 
     def buildProtocol(self, addr: IAddress | None) -> protocol.Protocol:
@@ -249,11 +250,11 @@ class AdmittedFactory(protocol.ServerFactory):
             for deferred in emptied:
                 deferred.callback(None)
 
-    def refused(self, connection: AdmittedProtocol, reason: str) -> None:
+    def refused(self, connection: Any, reason: str) -> None:
         """
         For the protocol: it closes because of what its peer did.
         """
-        connection.closeReason = connection.closeReason or reason
+        connection.link.explain(reason)
         self._logRefusal(connection.peer, reason)
 
     def _refusal(self, host: str) -> str | None:
@@ -283,8 +284,9 @@ class AdmittedFactory(protocol.ServerFactory):
         now = self.clock.seconds()
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):
-            if connection.lastActiveSeconds <= horizon and not connection.mute.reasons:
-                connection.closeReason = connection.closeReason or "it was idle for too long"
+            link = connection.link
+            if link.lastActiveSeconds <= horizon and not (link.pauses.reasons or link.pauses.isApplied):
+                link.explain("it was idle for too long")
                 try:
                     connection.closeGracefully()
                 except Exception:

@@ -9,57 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableDescriptor, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from ..interfaces import CONNECTIONS, ILease, IWaiter
+from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
 from .framing import Framer, FrameRefused
-from .hangup import filenoOf, unreadBytes
-from .mute import DRAINING, MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES, Mute
-from .responses import ResponseQueue
+from .link import CLOSING, DRAINING, Link, LinkState
+from .pauses import BUSY, Pause
 
 if TYPE_CHECKING:
     from .factory import AdmittedFactory
 
-PLAIN_CONNECTION_BYTES = 8 << 10
-"""What an open connection is charged for: objects and kernel-side leftovers."""
-
-TLS_CONNECTION_BYTES = 48 << 10
-"""The same with TLS state, an incomplete record included."""
-
 _BODY_SHARE = 16
-
-_MAPPED = "::ffff:"
-"""How IPv6 writes addresses of IPv4."""
-
-_LARGEST_CLOSE_NOTIFY_BYTES = 85
 
 HUNG_UP = "the client hung up"
 FAILED = "its request could not be answered"
-
-
-def peerName(address: IAddress) -> str:
-    """
-    C{address} in words.
-    """
-    host, port = getattr(address, "host", None), getattr(address, "port", None)
-    if host is None:
-        return str(address)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def hostOf(address: IAddress | None) -> str:
-    """
-    C{address} without its port: what limits by address go by.  One of IPv4 is
-    the same at a port that listens on IPv6.
-    """
-    host = str(getattr(address, "host", ""))
-    mapped = host.removeprefix(_MAPPED)
-    return host if ":" in mapped else mapped
 
 
 @implementer(IWaiter)
@@ -75,6 +43,7 @@ class AdmittedProtocol(Protocol):
     @cvar makeRequest: makes a request of one whose length has been read, given
         what L{ServerRequest} is given.
     @ivar factory: the L{AdmittedFactory} that made it.
+    @ivar link: what is between it and its transport; there once connected.
     @ivar request: the request that is read or worked on, if there is one.
     @ivar holder: whose memory it asks for: its principal, or its address while
         that is not known.
@@ -86,15 +55,13 @@ class AdmittedProtocol(Protocol):
     @ivar principal: who is at the other end, as far as that is known.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
-    @ivar mute: why it is not read, if it is not.
-    @ivar wantedBytes: the memory it waits for, while it does.
+    @ivar pauses: why it is not read, if it is not.
     @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or
         ended, in seconds of the factory's clock.
-    @ivar closeReason: why we close it, in words, if we do; the factory says.
-    @ivar isDraining: whether the request that has been read is the last one, see L{drain}.
     """
 
     factory: AdmittedFactory
+    link: Link
     transport: Any
     headBytes = 0
     makeRequest: Callable[..., ServerRequest] = ServerRequest
@@ -105,26 +72,14 @@ class AdmittedProtocol(Protocol):
     connectionId = 0
     listener = ""
     principal: str | None = None
-    isTLS = False
     hasPeerGone = False
-    isDraining = False
-    isClosing = False
-    isLost = False
-    openedSeconds = lastActiveSeconds = 0.0
-    throttledUntilSeconds = 0.0
-    closeReason: str | None = None
+    openedSeconds = throttledUntilSeconds = 0.0
 
-    _isRunning = False
     _hasTurn = False
-    _hasFarewell = False
     _openRequests = 0
-    _openCharge: ILease | None = None
-    _bufferCharge: ILease | None = None
     _body: ILease | None = None
     _bodyMark = 0
     _quotaCall: IDelayedCall | None = None
-    _graceCall: IDelayedCall | None = None
-    _watchedFileno: int | None = None
 
     # What a subclass says
 
@@ -155,6 +110,41 @@ class AdmittedProtocol(Protocol):
         """
         The connection is lost: end what waits on behalf of the client.
         """
+
+    @property
+    def closeReason(self) -> str | None:
+        """
+        Why we close it, in words, if we do.
+        """
+        return self.link.closeReason
+
+    @property
+    def isTLS(self) -> bool:
+        """
+        Whether it is encrypted.
+        """
+        return self.link.isTLS
+
+    @property
+    def isDraining(self) -> bool:
+        """
+        Whether the request that has been read is the last one, see L{drain}.
+        """
+        return self.link.state is DRAINING
+
+    @property
+    def isClosing(self) -> bool:
+        """
+        Whether nothing is read any more, nor anything sent that was not before.
+        """
+        return self.link.state >= CLOSING
+
+    @property
+    def isLost(self) -> bool:
+        """
+        Whether the transport is gone.
+        """
+        return self.link.state is LinkState.LOST
 
     @property
     def whyClosed(self) -> str | None:
@@ -205,7 +195,7 @@ class AdmittedProtocol(Protocol):
 
         @param delaySeconds: the delay that the client is told.
         """
-        if self.isLost or self.isClosing:
+        if self.link.state >= CLOSING:
             request.expire(self.whyExpired)
         else:
             request.answer(now, delaySeconds)
@@ -216,9 +206,11 @@ class AdmittedProtocol(Protocol):
         Send C{parts}, unless the connection is lost or closing: the answer to
         a request that is over already.
         """
-        if not (self.isLost or self.isClosing):
-            self._hasFarewell = self.isDraining
-            self.responses.write(parts, sum(map(len, parts)))
+        link = self.link
+        if link.state < CLOSING:
+            if link.state is DRAINING:
+                link.answerSent()
+            link.responses.write(parts, sum(map(len, parts)))
 
     def finish(self, delaySeconds: float = 0.0) -> None:
         """
@@ -229,14 +221,14 @@ class AdmittedProtocol(Protocol):
             self.requestOver(request, self.factory.clock.seconds())
         if self._hasTurn:
             self._endTurn()
-        if self.isLost or self.isClosing:
-            return
-        if self.isDraining:
-            self.closeGracefully()
+        state = self.link.state
+        if state >= DRAINING:
+            if state is DRAINING:
+                self.closeGracefully()
             return
         if delaySeconds > 0:
             self.throttle(delaySeconds)
-        self.unmuteFor(REQUEST)
+        self.resume(BUSY)
 
     def throttle(self, delaySeconds: float) -> None:
         """
@@ -245,13 +237,13 @@ class AdmittedProtocol(Protocol):
         """
         clock = self.factory.clock
         untilSeconds = clock.seconds() + delaySeconds
-        if untilSeconds <= self.throttledUntilSeconds or self.isLost or self.isClosing:
+        if untilSeconds <= self.throttledUntilSeconds or self.link.state >= CLOSING:
             return
         self.throttledUntilSeconds = untilSeconds
         if self._quotaCall is not None:
             self._quotaCall.cancel()
         self._quotaCall = clock.callLater(delaySeconds, self._throttleOver)
-        self.muteFor(QUOTA)
+        self.pause(Pause.THROTTLED)
 
     def park(self) -> None:
         """
@@ -316,38 +308,36 @@ class AdmittedProtocol(Protocol):
         Have L{requestReceived} called again for a request that it put off: it
         returned without answering and without giving up the lease.
         """
-        self._isRunning = True
+        self.link.isServing = True
         try:
             self._work(self.factory.clock.seconds())
         finally:
-            self._isRunning = False
-        self._run()
+            self.link.isServing = False
+        self.serve()
 
-    def muteFor(self, reason: str) -> None:
+    def pause(self, reason: Pause) -> None:
         """
         Do not read, for C{reason}.
         """
-        self.mute.add(reason)
-        if not (self._isRunning or self.isClosing or self.isLost):
-            self.mute.settle()
+        self.link.pause(reason)
 
-    def unmuteFor(self, reason: str) -> None:
+    def resume(self, reason: Pause) -> None:
         """
         C{reason} is gone: if it was the last, serve what is buffered, then
         read again.
         """
-        self.mute.discard(reason)
-        mute, framer = self.mute, self.framer
+        pauses, framer = self.pauses, self.framer
+        pauses.reasons.pop(reason, None)
         # After most requests there is nothing to do.
-        if mute.reasons or mute.isApplied or framer.bufferedBytes or framer.lease is not None:
-            self._run()
+        if pauses.reasons or pauses.isApplied or framer.bufferedBytes or framer.lease is not None:
+            self.serve()
 
     def close(self, reason: str) -> None:
         """
         Close because of what the peer did, after telling the log why; unsent
         responses are sent, within the grace period.
         """
-        if not (self.isClosing or self.isLost):
+        if self.link.state < CLOSING:
             self.factory.refused(self, reason)
             self.closeGracefully()
 
@@ -355,24 +345,18 @@ class AdmittedProtocol(Protocol):
         """
         Close at once.
         """
-        if not self.isLost:
-            self.factory.refused(self, reason)
-            self.isClosing = True
-            self.factory.gate.forget(self)
-            self.transport.abortConnection()
+        self.link.cutOff(reason)
 
     def drain(self) -> None:
         """
         Read no more requests, answer the one that has been read to its end, if
         there is one, and close then; or after the grace period.
         """
-        if self.isDraining or self.isClosing or self.isLost:
+        link = self.link
+        if link.state is not LinkState.OPEN:
             return
-        self.isDraining = True
-        self._hasFarewell = not self.responses.isEmpty()
-        self.startGrace()
-        self.muteFor(DRAINING)
-        if REQUEST not in self.mute.reasons:
+        link.drain()
+        if BUSY not in self.pauses.reasons:
             self.closeGracefully()
 
     def closeGracefully(self) -> None:
@@ -380,32 +364,23 @@ class AdmittedProtocol(Protocol):
         Read no more requests; close when what was answered is sent, or after
         the grace period whether or not the peer takes part.
         """
-        if self.isClosing or self.isLost:
-            return
-        self.isClosing = True
-        self.factory.gate.forget(self)
-        self.framer.discard()
-        if not self._hasTurn:
-            self.releaseRequest()
-        self.startGrace()
-        # A TLS close needs the peer's answer, so reading goes on; what it
-        # brings is dropped.
-        self.mute.resume()
-        self._loseWhenSent()
+        link = self.link
+        if link.state < CLOSING:
+            link.beginClosing(isReadOn=True)
+            self.startGrace()
+            link.closeWhenSent()
 
     def abortConnection(self) -> None:
         """
         Close at once, whatever is unsent.
         """
-        if not self.isLost:
-            self.transport.abortConnection()
+        self.link.abort()
 
     def startGrace(self) -> None:
         """
         From now on closing takes no longer than the grace period, which begins once.
         """
-        if self._graceCall is None:
-            self._graceCall = self.factory.clock.callLater(self.factory.limits.closeGraceSeconds, self._graceExpired)
+        self.link.closeWithin(self.factory.limits.closeGraceSeconds)
 
     # What Twisted calls
 
@@ -415,26 +390,19 @@ class AdmittedProtocol(Protocol):
         """
         factory = self.factory
         clock = factory.clock
-        address = transport.getPeer()
-        self.peer = peerName(address)
-        self.host = self.holder = hostOf(address)
-        self.isTLS = ISSLTransport.providedBy(transport)
-        self._farewellBytes = _LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0
+        link = self.link = Link(self, factory, transport)
+        self.pauses = link.pauses
+        self.peer = link.peer
+        self.host = self.holder = link.host
+        self.openedSeconds = link.lastActiveSeconds
         self.framer = Framer(self._allocate, self._announced, self.headBytes)
-        self.mute = Mute(transport, clock.seconds, self._hasBuffered, self._muteChanged)
         self._bodyDeadline = Deadline(clock, self._bodyStopped)
-        self._sendDeadline = Deadline(clock, self._sendingStopped)
-        self.openedSeconds = self.lastActiveSeconds = clock.seconds()
         if ITCPTransport.providedBy(transport):
             try:
                 transport.setTcpNoDelay(True)
             except OSError:
                 # A UNIX socket says that it is TCP.
                 pass
-        self.responses = ResponseQueue(transport, factory.gate.pool, clock.seconds, self._responsesBlocked)
-        self._openCharge = factory.gate.pool.charge(
-            TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES, CONNECTIONS
-        )
         factory.connected(self)
         for observer in factory.observers:
             observer.connectionOpened(self)
@@ -444,39 +412,33 @@ class AdmittedProtocol(Protocol):
         """
         Read what has come, as far as the reasons to be mute allow.
         """
-        if self.isClosing or self.isLost:
+        link = self.link
+        if link.state >= CLOSING:
             return
-        self.lastActiveSeconds = self.factory.clock.seconds()
+        link.lastActiveSeconds = self.factory.clock.seconds()
         self.framer.feed(data)
-        if self.mute.isApplied:
-            self._chargeBuffer()
-        if not self._isRunning:
-            self._run()
+        if self.pauses.isApplied:
+            link.chargeHeld()
+        if not link.isServing:
+            self.serve()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
         Give back everything; a request that is being worked on keeps its lease
         until it is over, since somebody may be reading it.
         """
-        self.isLost = True
-        if self.isTLS and not self.isClosing:
+        link = self.link
+        wasClosing = link.state >= CLOSING
+        link.lost()
+        if link.isTLS and not wasClosing:
             self._explainFailure(reason)
-        self._unwatch()
         self.factory.gate.forget(self)
-        self.factory.gate.responsesStalled(self, False)
         self.framer.discard()
-        self.responses.discard()
         self._bodyDeadline.close()
-        self._sendDeadline.close()
         self._body = None
-        for call in (self._quotaCall, self._graceCall):
-            if call is not None:
-                call.cancel()
-        self._quotaCall = self._graceCall = None
-        for charge in (self._openCharge, self._bufferCharge):
-            if charge is not None:
-                charge.release()
-        self._openCharge = self._bufferCharge = None
+        if self._quotaCall is not None:
+            self._quotaCall.cancel()
+            self._quotaCall = None
         if not self._hasTurn:
             self.releaseRequest()
         self.requestsAbandoned()
@@ -504,28 +466,15 @@ class AdmittedProtocol(Protocol):
         if self.request is not None:
             self.request.granted = self.factory.clock.seconds()
         self.framer.grant(lease)
-        self.unmuteFor(MEMORY)
+        self.resume(Pause.MEMORY)
 
     def turnGranted(self) -> None:
         """
         The request that waits may be worked on.
         """
         self._hasTurn = True
-        self.mute.discard(REQUESTS)
+        self.pauses.discard(Pause.SERVER_FULL)
         self.workAgain()
-
-    def unsentBytes(self) -> int:
-        """
-        Bytes of responses that the peer has not taken.
-        """
-        return self.responses.heldBytes
-
-    def stalledSeconds(self) -> float:
-        """
-        For how long it has taken none.
-        """
-        since = self.responses.pausedSinceSeconds
-        return 0.0 if since is None else self.factory.clock.seconds() - since
 
     @property
     def heldBytes(self) -> int:
@@ -533,11 +482,8 @@ class AdmittedProtocol(Protocol):
         All memory that it stands for: being open, what has come and is not
         parsed, requests that are read or worked on, and unsent responses.
         """
-        heldBytes = self.framer.bufferedBytes + self.responses.heldBytes
-        for lease in (self._openCharge, self.framer.lease, self._requestLease):
-            if lease is not None:
-                heldBytes += lease.sizeBytes
-        return heldBytes
+        link = self.link
+        return self.framer.bufferedBytes + link.responses.heldBytes + link.openBytes + self.requestBytes
 
     @property
     def requestBytes(self) -> int:
@@ -554,18 +500,22 @@ class AdmittedProtocol(Protocol):
         """
         return self._quotaCall is not None
 
-    # The way of one request
+    # What the link asks
 
-    def _run(self) -> None:
+    def unservedBytes(self) -> int:
+        return self.framer.bufferedBytes
+
+    def serve(self) -> None:
         """
         Parse until there is a reason not to, then let the transport follow.
         """
-        if self._isRunning or self.isLost or self.isClosing:
+        link = self.link
+        if link.isServing or link.state >= CLOSING:
             return
-        self._isRunning = True
-        reasons = self.mute.reasons
+        link.isServing = True
+        pauses = self.pauses
         try:
-            while not reasons and not self.isClosing:
+            while not pauses.reasons and link.state < CLOSING:
                 lease = self.framer.advance()
                 if lease is None:
                     break
@@ -576,13 +526,36 @@ class AdmittedProtocol(Protocol):
             self.factory.log.failure("reading from {peer} failed", peer=self.peer)
             self.close("what it sent could not be read")
         finally:
-            self._isRunning = False
-        if self.isClosing or self.isLost:
+            link.isServing = False
+        if link.state >= CLOSING:
             return
-        if self._bufferCharge is not None and not self.framer.bufferedBytes:
-            self._chargeBuffer()
+        if link.heldCharge is not None and not self.framer.bufferedBytes:
+            # Until the last of it is parsed it stays charged, since many small requests may share it.
+            link.chargeHeld()
         self._watchBody()
-        self.mute.settle()
+        pauses.settle()
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        if not isBlocked:
+            self.link.closeWhenSent()
+
+    def peerHungUp(self, isReset: bool) -> None:
+        self.hasPeerGone = True
+        if isReset or not self.link.hasUnserved:
+            self.link.abort()
+        else:
+            # It has sent requests and gone; a producer that wants no
+            # acknowledgement does that.  They are read in their turn, and then
+            # its end is.
+            self.peerGone()
+
+    def closing(self) -> None:
+        self.factory.gate.forget(self)
+        self.framer.discard()
+        if not self._hasTurn:
+            self.releaseRequest()
+
+    # The way of one request
 
     def _frameRefused(self, reason: str) -> None:
         """
@@ -616,7 +589,11 @@ class AdmittedProtocol(Protocol):
         else:
             # What follows the length was late, and memory is asked for only now.
             self.request.asked = self.factory.clock.seconds()
-        return self.refuseFrame(sizeBytes, head)
+        reason = self.refuseFrame(sizeBytes, head)
+        if self.link.state >= CLOSING and reason is None:
+            # It was closed on the way, and nothing may be read any more.
+            reason = self.closeReason or FAILED
+        return reason
 
     def _allocate(self, sizeBytes: int) -> ILease | None:
         request = self.request
@@ -625,7 +602,7 @@ class AdmittedProtocol(Protocol):
             request.asked = request.arrived
         lease = self.factory.gate.tryAllocate(self, sizeBytes)
         if lease is None:
-            self.mute.add(MEMORY)
+            self.pauses.add(Pause.MEMORY)
         else:
             request.granted = request.asked
         return lease
@@ -635,18 +612,19 @@ class AdmittedProtocol(Protocol):
         assert request is not None
         request.lease = lease
         # The last of it came just now, unless it lay here before there was memory for it.
-        granted, now = request.granted, self.lastActiveSeconds
+        granted, now = request.granted, self.link.lastActiveSeconds
         if granted is not None and granted > now:
             now = granted
         request.complete = now
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
-        self.mute.add(REQUEST, self.lastActiveSeconds)
+        # There is no reason yet, or it would not have been read.
+        self.pauses.reasons[BUSY] = self.link.lastActiveSeconds
         if self.factory.gate.tryBegin(self):
             self._hasTurn = True
             self._work(now)
         else:
-            self.mute.add(REQUESTS)
+            self.pauses.add(Pause.SERVER_FULL)
 
     def _work(self, now: float) -> None:
         request = self.request
@@ -668,43 +646,7 @@ class AdmittedProtocol(Protocol):
     def _throttleOver(self) -> None:
         self._quotaCall = None
         self.throttleOver()
-        self.unmuteFor(QUOTA)
-
-    def _hasBuffered(self) -> bool:
-        return self.framer.bufferedBytes > 0
-
-    def _muteChanged(self, isMuted: bool) -> None:
-        if isMuted:
-            self._chargeBuffer()
-            fileno = filenoOf(self.transport)
-            if fileno is not None:
-                self._watchedFileno = fileno
-                self.factory.hangUpWatch.add(fileno, self._peerHungUp)
-        else:
-            self._unwatch()
-            self.lastActiveSeconds = self.factory.clock.seconds()
-            if self._body is not None:
-                self._bodyDeadline.start(self.factory.limits.receiveSeconds)
-
-    def _unwatch(self) -> None:
-        if self._watchedFileno is not None:
-            self.factory.hangUpWatch.discard(self._watchedFileno)
-            self._watchedFileno = None
-
-    def _chargeBuffer(self) -> None:
-        """
-        While it is mute, what has come all the same is charged; it stays
-        charged until the last of it is parsed, which many small requests may
-        share.
-        """
-        charge, bufferedBytes = self._bufferCharge, self.framer.bufferedBytes
-        if charge is not None:
-            if charge.sizeBytes == bufferedBytes:
-                return
-            self._bufferCharge = None
-            charge.release()
-        if bufferedBytes:
-            self._bufferCharge = self.factory.gate.pool.charge(bufferedBytes, CONNECTIONS)
+        self.resume(Pause.THROTTLED)
 
     def _watchBody(self) -> None:
         """
@@ -727,62 +669,19 @@ class AdmittedProtocol(Protocol):
         body = self._body
         if body is None:
             return
-        if self.mute.isApplied:
-            self._bodyDeadline.start(self.factory.limits.receiveSeconds)
+        receiveSeconds = self.factory.limits.receiveSeconds
+        if self.pauses.isApplied:
+            self._bodyDeadline.start(receiveSeconds)
+            return
+        # While it was not read nothing could arrive.
+        remainingSeconds = self.link.resumedSeconds + receiveSeconds - self.factory.clock.seconds()
+        if remainingSeconds > 0:
+            self._bodyDeadline.start(remainingSeconds)
             return
         self.close(
             f"{self.framer.filledBytes} of the {body.sizeBytes} bytes of its request have come, and for "
-            f"{self.factory.limits.receiveSeconds:g} s hardly any (request.receive.timeout)"
+            f"{receiveSeconds:g} s hardly any (request.receive.timeout)"
         )
-
-    def _responsesBlocked(self, isBlocked: bool) -> None:
-        self.factory.gate.responsesStalled(self, isBlocked)
-        if isBlocked:
-            self._sendDeadline.start(self.factory.limits.sendSeconds)
-            if not self.isClosing:
-                self.muteFor(RESPONSES)
-            return
-        self._sendDeadline.stop()
-        if self.isClosing:
-            self._loseWhenSent()
-        else:
-            self.lastActiveSeconds = self.factory.clock.seconds()
-            self.unmuteFor(RESPONSES)
-
-    def _sendingStopped(self) -> None:
-        self.cutOff(
-            f"{self.responses.heldBytes} bytes of responses wait, and for "
-            f"{self.factory.limits.sendSeconds:g} s it has taken none (response.send.timeout)"
-        )
-
-    def _loseWhenSent(self) -> None:
-        if self.responses.isEmpty():
-            # TLS waits for its producer to go before it closes.
-            self.transport.unregisterProducer()
-            isHalfCloseable = IHalfCloseableDescriptor.providedBy(self.transport)
-            if self._hasFarewell and isHalfCloseable and not ISSLTransport.providedBy(self.transport):
-                # A socket that is closed with requests unread resets the connection, and takes back what the peer
-                # does not have yet.  So these are read, and dropped, until the peer has everything and hangs up.
-                self.transport.loseWriteConnection()
-            else:
-                self.transport.loseConnection()
-
-    def _graceExpired(self) -> None:
-        self._graceCall = None
-        self.abortConnection()
-
-    def _peerHungUp(self, isReset: bool) -> None:
-        fileno, self._watchedFileno = self._watchedFileno, None
-        if self.isLost or fileno is None:
-            return
-        if not isReset and (self.framer.bufferedBytes or unreadBytes(fileno) > self._farewellBytes):
-            # It has sent requests and gone; a producer that wants no
-            # acknowledgement does that.  They are read in their turn, and then
-            # its end is.
-            self.hasPeerGone = True
-            self.peerGone()
-            return
-        self.transport.abortConnection()
 
     def _explainFailure(self, reason: Failure) -> None:
         """
@@ -797,5 +696,4 @@ class AdmittedProtocol(Protocol):
             self.factory.refused(self, f"TLS failed: {words}")
 
     def __repr__(self) -> str:
-        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.mute)
-        return f"<{type(self).__name__} {self.peer} {state}>"
+        return f"<{type(self).__name__} {self.link!r}>"

@@ -55,10 +55,15 @@ class ResponseQueue:
     what the connection is charged for by being open.  Everything beyond is
     charged to the pool until the transport has drained.
 
+    @cvar heldWords: what C{heldBytes} of it are, for the log.
+    @cvar timeoutName: which setting says how long they may wait.
     @ivar heldBytes: bytes charged now.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
         L{None} while it takes what it gets.
     """
+
+    heldWords = "bytes of responses wait"
+    timeoutName = "response.send.timeout"
 
     __slots__ = (
         "_blocked",
@@ -140,6 +145,13 @@ class ResponseQueue:
         """
         return not self._waiting
 
+    @property
+    def isTaken(self) -> bool:
+        """
+        Whether the transport holds nothing back, and so nothing waits here.
+        """
+        return self.pausedSinceSeconds is None
+
     def discard(self) -> None:
         """
         Forget what was not sent.
@@ -182,3 +194,31 @@ class ResponseQueue:
     def _release(self, lease: ILease) -> None:
         self.heldBytes -= lease.sizeBytes
         lease.release()
+
+
+class WrittenQueue(ResponseQueue):
+    """
+    A queue for what may be written a line at a time, which the transport
+    gathers and sends once in a turn.
+    """
+
+    __slots__ = ()
+
+    heldWords = "bytes wait to be sent"
+    timeoutName = "sendSeconds"
+
+    def write(self, parts: Sequence[bytes], sizeBytes: int) -> None:
+        """
+        Send C{parts}, C{sizeBytes} in all: in pieces so small that a slow peer
+        can be told from one that takes nothing.
+        """
+        if sizeBytes > TRANSPORT_BUFFER_BYTES:
+            parts = [
+                part[start : start + TRANSPORT_BUFFER_BYTES]
+                for part in parts
+                for start in range(0, len(part), TRANSPORT_BUFFER_BYTES)
+            ]
+        super().write(parts, sizeBytes)
+
+    def _writeDirectly(self, data: bytes) -> None:
+        self._transport.write(data)

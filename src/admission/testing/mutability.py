@@ -19,6 +19,7 @@ from ..interfaces import ITransportMutability
 from .rules import Contract
 
 _MORE_THAN_A_READ = bytes(range(256)) * 1024
+_LESS_THAN_A_READ = bytes(range(256)) * 32
 
 
 @frozen
@@ -128,17 +129,36 @@ class TransportMutabilityContract(Contract):
 
     def test_nothingIsStranded(self) -> None:
         """
-        A protocol that mutes while it is given data gets the rest after
-        C{unmute}, unless C{hasBytesBuffered} says that the transport keeps it
-        without telling anybody.
+        A protocol that mutes while it is given data gets the rest, whole and in
+        order: first, from C{readBuffered}, what the transport keeps according to
+        C{hasBytesBuffered}, and the rest after C{unmute}.  It does not matter
+        whether the protocol mutes again from within that.
         """
-        self.protocol.onData = self.mutability.mute
-        self.connected.peerSends(_MORE_THAN_A_READ)
+        for sent in (_MORE_THAN_A_READ, _LESS_THAN_A_READ):
+            self.protocol.received = b""
+            self.protocol.onData = self.mutability.mute
+            self.connected.peerSends(sent)
+            self.connected.settle()
+            while self.mutability.hasBytesBuffered():
+                self.assertFalse(self.connected.isReading())
+                receivedBytes = len(self.protocol.received)
+                self.mutability.readBuffered()
+                self.assertFalse(self.connected.isReading(), "it reads by itself")
+                self.assertGreater(len(self.protocol.received), receivedBytes, "nothing was delivered")
+            self.assertFalse(self.connected.isReading())
+            self.protocol.onData = lambda: None
+            self.mutability.unmute()
+            self.connected.settle()
+            self.assertTrue(self.protocol.received == sent, "not what was sent")
+
+    def test_nothingIsBuffered(self) -> None:
+        """
+        C{readBuffered} does nothing when C{hasBytesBuffered} says no; least of
+        all does it read.
+        """
+        self.mutability.mute()
+        self.connected.peerSends(b"unread")
         self.connected.settle()
+        self.mutability.readBuffered()
+        self.assertEqual(self.protocol.received, b"")
         self.assertFalse(self.connected.isReading())
-        self.protocol.onData = lambda: None
-        self.mutability.unmute()
-        self.connected.settle()
-        self.assertTrue(_MORE_THAN_A_READ.startswith(self.protocol.received), "not what was sent")
-        isWhole = self.protocol.received == _MORE_THAN_A_READ
-        self.assertEqual(self.mutability.hasBytesBuffered(), not isWhole)

@@ -169,9 +169,9 @@ class WrappedFactory(AdmittedFactory):
 
     def _muted(self, now: float) -> Iterator[tuple[Sequence[str], float]]:
         connections: list[Any] = list(self.connections)
-        counts = Counter(reason for connection in connections for reason in connection.mute.reasons)
+        counts = Counter(reason for connection in connections for reason in connection.link.pauses.reasons)
         for reason, count in counts.items():
-            yield (reason,), count
+            yield (reason.value,), count
 
     def _restIfOver(self) -> None:
         if not (self.numPorts or self.connections):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
@@ -17,21 +17,16 @@ from zope.interface import directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..connection.deadline import Deadline
-from ..connection.mute import QUOTA, RESPONSES, Mute
-from ..connection.protocol import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES, hostOf, peerName
-from ..interfaces import CONNECTION, CONNECTIONS, RECEIVED, SENT, ILease, Request, Usage
-from .incoming import PROTOCOL, Incoming
-from .outgoing import Outgoing
+from ..connection.link import CLOSING, Link, LinkState
+from ..connection.pauses import Pause
+from ..connection.responses import WrittenQueue
+from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
+from .incoming import Incoming
+from .supply import Supply
 from .throttle import Throttle
 
 if TYPE_CHECKING:
     from . import WrappedFactory
-
-SENT_QUOTA = "sent quota"
-"""Reason not to read: the client has been sent more than its quota."""
-
-OPENING = "opening"
-"""Reason not to read: its address opens connections too fast."""
 
 MOST_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
@@ -46,28 +41,20 @@ class WrappedConnection(ProtocolWrapper):
     what we stop stays stopped as long as we have a reason.
 
     @ivar factory: the L{WrappedFactory <admission.wrap.WrappedFactory>} that made it.
+    @ivar link: what is between it and its transport; there once connected.
     @ivar wrappedProtocol: the protocol; L{None} when the connection is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
-    @ivar closeReason: why we close it, in words, if we do; the factory says.
     """
 
     factory: Any
+    link: Link
     transport: Any
     wrappedProtocol: Any
 
     peer = host = ""
-    closeReason: str | None = None
-    isTLS = False
-    isClosing = False
-    isLost = False
-
-    _activeSeconds = 0.0
-    _isAborting = False
     _isHalfClosing = False
-    _isCloseHandedOn = False
     _isIntroduced = False
-    _openCharge: ILease | None = None
 
     def __init__(self, factory: WrappedFactory) -> None:
         """
@@ -82,20 +69,16 @@ class WrappedConnection(ProtocolWrapper):
         Set up, ask the policies about the connection, and only then tell the protocol.
         """
         factory, clock = self.factory, self.factory.clock
-        address = transport.getPeer()
-        self.peer, self.host = peerName(address), hostOf(address)
-        self.isTLS = ISSLTransport.providedBy(transport)
         self.transport = transport
         self.connected = 1
+        self._supply = Supply(clock, self._failed)
+        link = self.link = Link(self, factory, transport, WrittenQueue)
+        self.peer, self.host = link.peer, link.host
         self._provide()
-        self._activeSeconds = clock.seconds()
         self._received = Throttle(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
         self._sent = Throttle(factory.control, clock, partial(self._asked, SENT), self._holdSent)
-        self._chargeOpen()
-        self._incoming = Incoming(factory, transport, self._deliver, self._holder)
-        self._opening = Deadline(clock, partial(self._incoming.unmuteFor, OPENING))
-        self._grace = Deadline(clock, self.abortConnection)
-        self._outgoing = Outgoing(factory, transport, self._sendingBlocked, self.cutOff, self._failed)
+        self._incoming = Incoming(link, factory.gate, clock, self._deliver, self._holder)
+        self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         factory.connected(self)
         if self._mayOpen():
             self._isIntroduced = True
@@ -105,14 +88,15 @@ class WrappedConnection(ProtocolWrapper):
         """
         Hand C{data} over, or hold it; and count it.
         """
-        if self.isClosing or self.isLost:
+        link = self.link
+        if link.state >= CLOSING:
             return
-        self._activeSeconds = self.factory.clock.seconds()
+        link.lastActiveSeconds = self.factory.clock.seconds()
         self._incoming.add(data)
         # Only now: it may have told who it is from.
         self._received.count(len(data), Usage(requestBytes=len(data)))
         if self._incoming.heldBytes > MOST_HELD_BYTES:
-            self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({self.mute!r})")
+            self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
 
     def handshakeCompleted(self) -> None:
         """
@@ -120,13 +104,13 @@ class WrappedConnection(ProtocolWrapper):
         """
         if self._isIntroduced and IHandshakeListener.providedBy(self.wrappedProtocol):
             self.wrappedProtocol.handshakeCompleted()
-        self._incoming.settle()
+        self.link.settle()
 
     def readConnectionLost(self) -> None:
         """
         The peer sends no more, and the protocol wants to know.
         """
-        self._incoming.isReadClosed = True
+        self.link.readClosed()
         self._incoming.handOver()
         if not self.isLost:
             self.wrappedProtocol.readConnectionLost()
@@ -141,19 +125,16 @@ class WrappedConnection(ProtocolWrapper):
         """
         Hand over what the peer sent before it left, and give back everything.
         """
-        self.isLost = True
+        wasClosing = self.isClosing
+        self.link.lost()
         self.connected = 0
-        for timer in (self._received, self._sent, self._opening, self._grace, self._outgoing):
+        for timer in (self._received, self._sent, self._opening):
             timer.close()
-        self._incoming.unwatch()
-        if self._isIntroduced and not self.isClosing:
+        if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
-        if self._openCharge is not None:
-            self._openCharge.release()
-            self._openCharge = None
         self.factory.disconnected(self)
-        self._outgoing.supply.stop()
+        self._supply.stop()
         wrapped, self.wrappedProtocol = self.wrappedProtocol, None
         if self._isIntroduced:
             wrapped.connectionLost(reason)
@@ -176,39 +157,37 @@ class WrappedConnection(ProtocolWrapper):
         if not all(isinstance(part, bytes) for part in parts):
             raise TypeError("Data must be bytes")
         sizeBytes = sum(map(len, parts))
-        if sizeBytes and not (self.isLost or self._isAborting or self._isCloseHandedOn):
-            self._activeSeconds = self.factory.clock.seconds()
-            self._outgoing.write(parts, sizeBytes)
-            self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
+        link = self.link
+        if not sizeBytes or link.state >= LinkState.CLOSED:
+            return
+        link.lastActiveSeconds = self.factory.clock.seconds()
+        heldBytes = link.responses.heldBytes
+        if heldBytes >= self.factory.maxUnsentBytes:
+            self.cutOff(f"{heldBytes} bytes wait to be sent, and more are written (maxUnsentBytes)")
+        else:
+            link.responses.write(parts, sizeBytes)
+            self._supply.wrote()
+        self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
 
     def pauseProducing(self) -> None:
         """
         Do not read until the protocol says so.
         """
-        self._incoming.muteFor(PROTOCOL)
+        self.link.pause(Pause.PROTOCOL)
 
     def resumeProducing(self) -> None:
         """
         Read again, as far as the protocol is concerned.
         """
-        self._incoming.unmuteFor(PROTOCOL)
+        self.link.resume(Pause.PROTOCOL)
 
     def stopProducing(self) -> None:
-        """
-        See L{loseConnection}.
-        """
         self.loseConnection()
 
     def stopReading(self) -> None:
-        """
-        See L{pauseProducing}.
-        """
         self.pauseProducing()
 
     def startReading(self) -> None:
-        """
-        See L{resumeProducing}.
-        """
         self.resumeProducing()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -220,13 +199,13 @@ class WrappedConnection(ProtocolWrapper):
         if self.isLost:
             producer.stopProducing()
         else:
-            self._outgoing.supply.register(producer, streaming)
+            self._supply.register(producer, streaming)
 
     def unregisterProducer(self) -> None:
         """
         The producer is done.
         """
-        self._outgoing.supply.unregister()
+        self._supply.unregister()
         self._closeWhenSent()
 
     def stopConsuming(self) -> None:
@@ -242,13 +221,11 @@ class WrappedConnection(ProtocolWrapper):
         that includes what a producer has yet to write if it is a pull producer,
         or on TLS, and not otherwise.
         """
-        if self.isClosing or self.isLost:
-            return
-        self._beginClosing()
-        if self.isTLS:
-            # Its close needs the peer's answer, so reading goes on; what it brings is dropped.
-            self.mute.resume()
-        self._closeWhenSent()
+        link = self.link
+        if link.state < CLOSING:
+            # A TLS close needs the peer's answer.
+            link.beginClosing(isReadOn=link.isTLS)
+            self._closeWhenSent()
 
     def loseWriteConnection(self) -> None:
         """
@@ -261,10 +238,7 @@ class WrappedConnection(ProtocolWrapper):
         """
         Close at once.
         """
-        if not (self._isAborting or self.isLost):
-            self._isAborting = True
-            self._beginClosing()
-            self.transport.abortConnection()
+        self.link.abort()
 
     def startTLS(self, *args: Any, **kwargs: Any) -> None:
         """
@@ -272,38 +246,80 @@ class WrappedConnection(ProtocolWrapper):
         if some of it was not handed over yet, the connection is cut off, and so
         it is if what was written before is not sent.
         """
-        if self._incoming.heldBytes or not self._outgoing.isTaken:
+        link = self.link
+        if self._incoming.heldBytes or link.pauses.hasBytesBuffered() or not link.responses.isTaken:
             self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
             return
         self.transport.startTLS(*args, **kwargs)
-        self.isTLS = True
         self._provide()
-        self._chargeOpen()
-        # A handshake that is not read never ends.
-        self.mute.resume()
+        link.tlsStarted()
+
+    # What the link asks
+
+    def unservedBytes(self) -> int:
+        return self._incoming.heldBytes
+
+    def serve(self) -> None:
+        self._incoming.serve()
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        if isBlocked:
+            self._supply.hold(Pause.UNSENT)
+            return
+        self._supply.release(Pause.UNSENT)
+        # The producer may have filled the transport again.
+        if self.link.responses.isTaken:
+            self._incoming.releaseLease()
+            self._closeWhenSent()
+
+    def peerHungUp(self, isReset: bool) -> None:
+        link = self.link
+        # A protocol that does not read may still want to answer a peer that has closed only its own side.
+        isWaitedFor = Pause.PROTOCOL in link.pauses.reasons
+        if isReset or not (isWaitedFor or link.hasUnserved):
+            # All that is left to read is the end, which the transport reports in its own way.
+            link.pauses.lift()
+
+    def closing(self) -> None:
+        self.disconnecting = 1
+        self._incoming.close()
 
     # What the factory calls
 
     @property
-    def mute(self) -> Mute:
+    def closeReason(self) -> str | None:
         """
-        Why it is not read, if it is not.
+        Why we close it, in words, if we do.
         """
-        return self._incoming.mute
+        return self.link.closeReason
 
     @property
-    def lastActiveSeconds(self) -> float:
+    def isTLS(self) -> bool:
         """
-        When anything was received or written last, or it was last let go on.
+        Whether it is encrypted.
         """
-        return max(self._activeSeconds, self._incoming.resumedSeconds)
+        return self.link.isTLS
+
+    @property
+    def isClosing(self) -> bool:
+        """
+        Whether nothing is read any more.
+        """
+        return self.link.state >= CLOSING
+
+    @property
+    def isLost(self) -> bool:
+        """
+        Whether the transport is gone.
+        """
+        return self.link.state is LinkState.LOST
 
     def closeGracefully(self) -> None:
         """
         Close when everything is sent, or after the grace period.
         """
         self.loseConnection()
-        self._closeWithin(self.factory.limits.closeGraceSeconds)
+        self.link.closeWithin(self.factory.limits.closeGraceSeconds)
 
     def drain(self) -> None:
         """
@@ -315,9 +331,7 @@ class WrappedConnection(ProtocolWrapper):
         """
         Close at once, after telling the log why.
         """
-        if not (self._isAborting or self.isLost):
-            self.factory.refused(self, reason)
-            self.abortConnection()
+        self.link.cutOff(reason)
 
     # Deciding
 
@@ -334,7 +348,7 @@ class WrappedConnection(ProtocolWrapper):
         delaySeconds = control.charge(request, Usage(connections=1), now).delaySeconds
         if delaySeconds > 0:
             self._opening.start(delaySeconds)
-            self._incoming.muteFor(OPENING)
+            self.link.pause(Pause.OPENING)
         # Who is over a quota does not get round it by another connection.
         self._received.ask()
         self._sent.ask()
@@ -375,65 +389,39 @@ class WrappedConnection(ProtocolWrapper):
 
     def _holdReceived(self, isHeld: bool) -> None:
         if isHeld:
-            self._incoming.muteFor(QUOTA)
+            self.link.pause(Pause.THROTTLED)
         else:
-            self._incoming.unmuteFor(QUOTA)
+            self.link.resume(Pause.THROTTLED)
 
     def _holdSent(self, isHeld: bool) -> None:
         if isHeld:
-            self._outgoing.supply.hold(SENT_QUOTA)
-            self._incoming.muteFor(SENT_QUOTA)
+            self._supply.hold(Pause.SENT_THROTTLED)
+            self.link.pause(Pause.SENT_THROTTLED)
         else:
-            self._outgoing.supply.release(SENT_QUOTA)
-            self._incoming.unmuteFor(SENT_QUOTA)
-
-    def _sendingBlocked(self, isBlocked: bool) -> None:
-        if isBlocked:
-            self._incoming.muteFor(RESPONSES)
-        else:
-            self._activeSeconds = self.factory.clock.seconds()
-            self._incoming.responsesTaken()
-            self._closeWhenSent()
+            self._supply.release(Pause.SENT_THROTTLED)
+            self.link.resume(Pause.SENT_THROTTLED)
 
     # Closing
 
-    def _beginClosing(self) -> None:
-        self.isClosing = True
-        self.disconnecting = 1
-        self._incoming.close()
-
     def _closeWhenSent(self) -> None:
-        if self.isLost or self._isAborting or self._isCloseHandedOn or not (self.isClosing or self._isHalfClosing):
+        link, supply = self.link, self._supply
+        isClosing = link.state is CLOSING
+        if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
             return
-        supply = self._outgoing.supply
-        isSupplied = supply.producer is not None and (self.isTLS or not supply.isStreaming)
-        if isSupplied or not self._outgoing.isTaken:
+        isSupplied = supply.producer is not None and (link.isTLS or not supply.isStreaming)
+        if isSupplied or not link.responses.isTaken:
             return
-        # TLS waits for its producer to go before it closes.
-        self.transport.unregisterProducer()
-        if self.isClosing:
-            self._isCloseHandedOn = True
-            self.transport.loseConnection()
-            self._closeWithin(self.factory.limits.sendSeconds)
+        if isClosing:
+            link.closeWhenSent()
+            link.closeWithin(self.factory.limits.sendSeconds)
         else:
+            # TLS waits for its producer to go before it closes.
+            self.transport.unregisterProducer()
             self.transport.loseWriteConnection()
-
-    def _closeWithin(self, graceSeconds: float) -> None:
-        due = self._grace.dueSeconds
-        if not self.isLost and (due is None or due > self.factory.clock.seconds() + graceSeconds):
-            self._grace.start(graceSeconds)
-
-    def _chargeOpen(self) -> None:
-        charge = self._openCharge
-        costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
-        self._openCharge = self.factory.gate.pool.charge(costBytes, CONNECTIONS)
-        if charge is not None:
-            charge.release()
 
     def _provide(self) -> None:
         interfaces = [IHalfCloseableProtocol] if IHalfCloseableProtocol.providedBy(self.wrappedProtocol) else []
         directlyProvides(self, providedBy(self.transport), *interfaces)
 
     def __repr__(self) -> str:
-        state = "lost" if self.isLost else "closing" if self.isClosing else repr(self.mute)
-        return f"<{type(self).__name__} {self.peer} {state}>"
+        return f"<{type(self).__name__} {self.link!r}>"

@@ -7,30 +7,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
-from ..connection.hangup import filenoOf, unreadBytes
-from ..connection.mute import MEMORY, RESPONSES, Mute
-from ..interfaces import CONNECTIONS, ILease, IWaiter
-
-if TYPE_CHECKING:
-    from . import WrappedFactory
-
-PROTOCOL = "protocol"
-"""Reason not to read: the protocol has paused its transport."""
-
-FAREWELL_BYTES = 85
-"""What a TLS peer sends to say that it closes, at most."""
+from ..connection.link import CLOSING, Link
+from ..connection.pauses import Pause
+from ..gate import Gate
+from ..interfaces import ILease, IWaiter
 
 
 @implementer(IWaiter)
 class Incoming:
     """
     Hands over what comes, unless there is a reason not to read.  Then the
-    transport is muted, and what comes all the same is held, and charged: TLS
+    transport is paused, and what comes all the same is held, and charged: TLS
     delivers what it has decrypted, and nothing can be stopped before its
     handshake is over.
 
@@ -40,40 +31,34 @@ class Incoming:
     While the pool is empty this waits at the gate: one connection at a time is
     let through, for the turn and until its peer has taken what is written to it.
 
-    @ivar mute: why nothing is read, if nothing is.
     @ivar heldBytes: how much is held.
     @ivar holder: who it was when it last asked for memory.
-    @ivar isReadClosed: whether the peer has closed its side; then there is
-        nothing to read or to stop reading.
-    @ivar resumedSeconds: when reading went on last.
     """
 
     def __init__(
-        self, factory: WrappedFactory, transport: Any, deliver: Callable[[bytes], None], holderNow: Callable[[], str]
+        self,
+        link: Link,
+        gate: Gate,
+        clock: IReactorTime,
+        deliver: Callable[[bytes], None],
+        holderNow: Callable[[], str],
     ) -> None:
         """
         @param deliver: hands over; does not raise.
         @param holderNow: tells whose memory it would be; does not raise, and
-            may close this.  Asked only when memory is.
+            may close the connection.  Asked only when memory is.
         """
-        self._gate = factory.gate
-        self._clock = factory.clock
-        self._hangUpWatch = factory.hangUpWatch
-        self._transport = transport
+        self._link = link
+        self._reasons = link.pauses.reasons
+        self._gate = gate
+        self._clock = clock
         self._deliver = deliver
         self._holderNow = holderNow
-        self.mute = Mute(transport, factory.clock.seconds, self._hasHeld, self._muteChanged)
         self.heldBytes = 0
         self.holder = ""
-        self.isReadClosed = False
         self._held: deque[bytes] = deque()
-        self._heldCharge: ILease | None = None
         self._lease: ILease | None = None
         self._serving: IDelayedCall | None = None
-        self._isServing = False
-        self._isClosed = False
-        self._watchedFileno: int | None = None
-        self.resumedSeconds = factory.clock.seconds()
 
     def add(self, data: bytes) -> None:
         """
@@ -81,71 +66,48 @@ class Incoming:
         """
         self._held.append(data)
         self.heldBytes += len(data)
-        if not self._isServing:
+        if not self._link.isServing:
             self._serve()
 
-    def muteFor(self, reason: str) -> None:
+    def serve(self) -> None:
         """
-        Do not read, for C{reason}.
+        Hand over what is held, in a turn of its own, unless there is a reason not to.
         """
-        self.mute.add(reason)
-        self.settle()
-
-    def unmuteFor(self, reason: str) -> None:
-        """
-        C{reason} is gone: if it was the last, hand over what is held, then read.
-        """
-        self.mute.discard(reason)
-        if self._held and not self.mute.reasons:
+        if self._held and not self._reasons:
             self._serveSoon()
         else:
-            self.settle()
-
-    def settle(self) -> None:
-        """
-        Have the transport do as the reasons say.
-        """
-        if not (self._isServing or self._isClosed or self.isReadClosed):
-            self.mute.settle()
-
-    def responsesTaken(self) -> None:
-        """
-        The peer has taken what was written to it.
-        """
-        self._releaseLease()
-        self.unmuteFor(RESPONSES)
+            self._link.settle()
 
     def handOver(self) -> None:
         """
         Hand over what is held whatever the reasons say, since nothing comes any more.
         """
-        self._isServing = True
+        link = self._link
+        link.isServing = True
         while self._held:
             self._deliver(self._take())
-        self._isServing = False
-        self._charge()
+        link.isServing = False
+        link.chargeHeld()
 
     def close(self) -> None:
         """
-        Drop what is held, and hand over nothing any more.  Reading is left as it is.
+        Drop what is held, and hand over nothing any more.
         """
-        self._isClosed = True
         self._gate.forget(self)
         self._held.clear()
         self.heldBytes = 0
-        self._charge()
-        self._releaseLease()
+        self.releaseLease()
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None
 
-    def unwatch(self) -> None:
+    def releaseLease(self) -> None:
         """
-        The transport is gone.
+        Let somebody else through, if this one was.
         """
-        if self._watchedFileno is not None:
-            self._hangUpWatch.discard(self._watchedFileno)
-            self._watchedFileno = None
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
 
     # What the gate calls
 
@@ -160,8 +122,8 @@ class Incoming:
         """
         The memory is there.
         """
-        self.mute.discard(MEMORY)
-        if self.mute.reasons:
+        self._link.pauses.discard(Pause.MEMORY)
+        if self._reasons:
             # It cannot be used yet, and others may need it.
             lease.release()
         else:
@@ -176,26 +138,27 @@ class Incoming:
     # Serving
 
     def _serve(self) -> None:
-        self._isServing = True
-        while self._held and not self.mute.reasons and self._hasMemory():
+        link = self._link
+        link.isServing = True
+        while self._held and not self._reasons and self._hasMemory():
             self._deliver(self._take())
-        self._isServing = False
-        if self._isClosed:
+        link.isServing = False
+        if link.state >= CLOSING:
             return
-        self._charge()
-        if self._lease is not None and RESPONSES not in self.mute.reasons:
+        link.chargeHeld()
+        if self._lease is not None and Pause.UNSENT not in self._reasons:
             # Until the next turn nobody else is let through.
             self._serveSoon()
-        self.settle()
+        link.settle()
 
     def _serveSoon(self) -> None:
-        if self._serving is None and not (self._isServing or self._isClosed):
+        if self._serving is None and not self._link.isServing and self._link.state < CLOSING:
             self._serving = self._clock.callLater(0, self._takeTurn)
 
     def _takeTurn(self) -> None:
         self._serving = None
-        if RESPONSES not in self.mute.reasons:
-            self._releaseLease()
+        if Pause.UNSENT not in self._reasons:
+            self.releaseLease()
         self._serve()
 
     def _take(self) -> bytes:
@@ -208,44 +171,10 @@ class Incoming:
         if self._lease is None and (gate.waitingForMemory or gate.pool.isOutOfMemory()):
             # Told before rather than when the gate asks, which must not find it closed.
             self.holder = self._holderNow()
-            if self._isClosed:
+            if self._link.state >= CLOSING:
                 return False
             self._lease = gate.tryAllocate(self, self.wantedBytes)
             if self._lease is None:
-                self.mute.add(MEMORY)
+                self._link.pauses.add(Pause.MEMORY)
                 return False
         return True
-
-    def _releaseLease(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release()
-
-    def _charge(self) -> None:
-        charge = self._heldCharge
-        if (0 if charge is None else charge.sizeBytes) != self.heldBytes:
-            self._heldCharge = self._gate.pool.charge(self.heldBytes, CONNECTIONS) if self.heldBytes else None
-            if charge is not None:
-                charge.release()
-
-    def _hasHeld(self) -> bool:
-        return bool(self._held)
-
-    def _muteChanged(self, isMuted: bool) -> None:
-        self.unwatch()
-        if not isMuted:
-            self.resumedSeconds = self._clock.seconds()
-            return
-        self._watchedFileno = filenoOf(self._transport)
-        if self._watchedFileno is not None:
-            self._hangUpWatch.add(self._watchedFileno, self._peerHungUp)
-
-    def _peerHungUp(self, isReset: bool) -> None:
-        fileno, self._watchedFileno = self._watchedFileno, None
-        # A protocol that does not read may still want to answer whoever has closed only its own side.
-        isWaitedFor = PROTOCOL in self.mute.reasons
-        if fileno is None:
-            return
-        if isReset or not (isWaitedFor or self._held or unreadBytes(fileno) > FAREWELL_BYTES):
-            # All that is left to read is the end, which the transport reports in its own way.
-            self.mute.resume()

@@ -10,6 +10,8 @@ from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from ..connection.pauses import Pause
+
 
 class Supply:
     """
@@ -31,7 +33,7 @@ class Supply:
         """
         self._clock = clock
         self._failed = failed
-        self._reasons: set[str] = set()
+        self._reasons: set[Pause] = set()
         self._pulling: IDelayedCall | None = None
         self._isPullDue = False
         self.producer: Any = None
@@ -80,7 +82,7 @@ class Supply:
             self._tell("stopProducing")
         self.unregister()
 
-    def hold(self, reason: str) -> None:
+    def hold(self, reason: Pause) -> None:
         """
         Pause it, for C{reason}.  No effect if it is a reason already.
         """
@@ -89,7 +91,7 @@ class Supply:
         if self.producer is not None and self.isStreaming and not wasHeld:
             self._tell("pauseProducing")
 
-    def release(self, reason: str) -> None:
+    def release(self, reason: Pause) -> None:
         """
         C{reason} is gone: if it was the last, the producer goes on.
         """

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import asdict
 
-from ...connection.mute import MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES
+from ...connection.pauses import Pause
 from ...control import AdmissionControl, Explanation
 from ...interfaces import Request
 from ..session import KafkaConnection
@@ -26,7 +26,7 @@ MOST_CONNECTIONS = 20
 RECENTLY_SECONDS = 10.0
 """For how long who was held back is still shown; delays are often shorter than what one can read."""
 
-_REASONS = (MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES)
+_REASONS = (Pause.MEMORY, Pause.THROTTLED, Pause.BUSY, Pause.SERVER_FULL, Pause.UNSENT)
 
 _Client = tuple[str, str, str]
 """A user, a client id and an address."""
@@ -36,10 +36,10 @@ def mutedFields(connections: Iterable[KafkaConnection]) -> dict[str, int]:
     """
     How many connections are not read, by reason; one may have several.
     """
-    counts = dict.fromkeys(_REASONS, 0)
+    counts = {reason.value: 0 for reason in _REASONS}
     for connection in connections:
-        for reason in connection.mute.reasons:
-            counts[reason] = counts.get(reason, 0) + 1
+        for reason in connection.pauses.reasons:
+            counts[reason.value] = counts.get(reason.value, 0) + 1
     return counts
 
 
@@ -55,9 +55,9 @@ def largestFields(connections: Collection[KafkaConnection], nowSeconds: float) -
             "heldBytes": heldBytes,
             "requestBytes": connection.requestBytes,
             "bufferedBytes": connection.framer.bufferedBytes,
-            "unsentBytes": connection.unsentBytes(),
-            "mutedFor": list(connection.mute.reasons),
-            "mutedSeconds": nowSeconds - min(connection.mute.reasons.values(), default=nowSeconds),
+            "unsentBytes": connection.link.unsentBytes(),
+            "mutedFor": [reason.value for reason in connection.pauses.reasons],
+            "mutedSeconds": nowSeconds - min(connection.pauses.reasons.values(), default=nowSeconds),
         }
         for heldBytes, connection in nlargest(
             MOST_CONNECTIONS, ((each.heldBytes, each) for each in connections), key=lambda pair: pair[0]

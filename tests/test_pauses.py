@@ -1,5 +1,5 @@
 """
-L{admission.connection.mute}.
+L{admission.connection.pauses}.
 """
 
 from __future__ import annotations
@@ -7,33 +7,36 @@ from __future__ import annotations
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.mute import MEMORY, QUOTA, REQUEST, REQUESTS, RESPONSES, Mute
+from admission.connection.pauses import Pause, Pauses
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 
 
-class MuteTests(SynchronousTestCase):
+class PausesTests(SynchronousTestCase):
     """
-    L{Mute}.
+    L{Pauses}.
     """
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.transport = FakeTransport(self.clock, Protocol())
-        self.hasBuffered = False
+        self.heldBytes = 0
+        self.failures: list[Failure] = []
         self.changes: list[tuple[bool, bool]] = []
-        self.mute = self.muteOf(self.transport)
+        self.pauses = self.pausesOf(self.transport)
 
-    def muteOf(self, transport: FakeTransport) -> Mute:
+    def pausesOf(self, transport: FakeTransport) -> Pauses:
         """
         The mute of C{transport}; changes are kept with whether it reads then.
         """
-        return Mute(
+        return Pauses(
             transport,
-            self.clock.seconds,
-            lambda: self.hasBuffered,
-            lambda isMuted: self.changes.append((isMuted, transport.isReading)),
+            self.clock,
+            lambda: self.heldBytes,
+            lambda isPaused: self.changes.append((isPaused, transport.isReading)),
+            lambda: self.failures.append(Failure()),
         )
 
     def test_wishesWait(self) -> None:
@@ -41,41 +44,41 @@ class MuteTests(SynchronousTestCase):
         Reasons that come and go before the mute is settled never touch the
         transport.
         """
-        self.mute.add(MEMORY)
-        self.mute.discard(MEMORY)
-        self.mute.settle()
+        self.pauses.add(Pause.MEMORY)
+        self.pauses.discard(Pause.MEMORY)
+        self.pauses.settle()
         self.assertEqual((self.transport.pauses, self.changes), (0, []))
 
     def test_everyReasonMutes(self) -> None:
         """
-        Each reason but C{REQUEST} stops reading when settled.
+        Each reason but C{BUSY} stops reading when settled.
         """
-        for reason in (MEMORY, REQUESTS, RESPONSES, QUOTA, "anything else"):
-            self.mute.add(reason)
-            self.mute.settle()
+        for reason in set(Pause) - {Pause.BUSY}:
+            self.pauses.add(reason)
+            self.pauses.settle()
             self.assertFalse(self.transport.isReading, reason)
-            self.mute.discard(reason)
-            self.mute.settle()
+            self.pauses.discard(reason)
+            self.pauses.settle()
             self.assertTrue(self.transport.isReading, reason)
 
     def test_requestIsLazy(self) -> None:
         """
-        C{REQUEST} alone stops reading only once something has come meanwhile.
+        C{BUSY} alone stops reading only once something has come meanwhile.
         """
-        self.mute.add(REQUEST)
-        self.mute.settle()
+        self.pauses.add(Pause.BUSY)
+        self.pauses.settle()
         self.assertTrue(self.transport.isReading)
-        self.hasBuffered = True
-        self.mute.settle()
+        self.heldBytes = 1
+        self.pauses.settle()
         self.assertFalse(self.transport.isReading)
 
     def test_requestWithAnother(self) -> None:
         """
-        With another reason C{REQUEST} does not wait for anything.
+        With another reason C{BUSY} does not wait for anything.
         """
-        self.mute.add(REQUEST)
-        self.mute.add(QUOTA)
-        self.mute.settle()
+        self.pauses.add(Pause.BUSY)
+        self.pauses.add(Pause.THROTTLED)
+        self.pauses.settle()
         self.assertFalse(self.transport.isReading)
 
     def test_lastReason(self) -> None:
@@ -83,15 +86,15 @@ class MuteTests(SynchronousTestCase):
         Reading starts again with the last reason gone, whatever the order and
         however often each was given.
         """
-        for reason in (MEMORY, QUOTA, MEMORY):
-            self.mute.add(reason)
-        self.mute.settle()
-        self.mute.discard(MEMORY)
-        self.mute.settle()
+        for reason in (Pause.MEMORY, Pause.THROTTLED, Pause.MEMORY):
+            self.pauses.add(reason)
+        self.pauses.settle()
+        self.pauses.discard(Pause.MEMORY)
+        self.pauses.settle()
         self.assertFalse(self.transport.isReading)
-        self.mute.discard(QUOTA)
-        self.mute.discard(QUOTA)
-        self.mute.settle()
+        self.pauses.discard(Pause.THROTTLED)
+        self.pauses.discard(Pause.THROTTLED)
+        self.pauses.settle()
         self.assertTrue(self.transport.isReading)
         self.assertEqual(self.transport.pauses, 1)
 
@@ -100,25 +103,25 @@ class MuteTests(SynchronousTestCase):
         A change is told once, both times while the transport does not read, so
         that nothing can come in between.
         """
-        self.mute.add(MEMORY)
-        self.mute.settle()
-        self.mute.settle()
-        self.mute.discard(MEMORY)
-        self.mute.settle()
-        self.mute.settle()
+        self.pauses.add(Pause.MEMORY)
+        self.pauses.settle()
+        self.pauses.settle()
+        self.pauses.discard(Pause.MEMORY)
+        self.pauses.settle()
+        self.pauses.settle()
         self.assertEqual(self.changes, [(True, False), (False, False)])
 
-    def test_resume(self) -> None:
+    def test_lift(self) -> None:
         """
         Resuming reads whatever the reasons say, and tells so.
         """
-        self.mute.resume()
+        self.pauses.lift()
         self.assertEqual(self.changes, [])
-        self.mute.add(MEMORY)
-        self.mute.settle()
-        self.mute.resume()
+        self.pauses.add(Pause.MEMORY)
+        self.pauses.settle()
+        self.pauses.lift()
         self.assertTrue(self.transport.isReading)
-        self.assertEqual((self.changes[-1], list(self.mute.reasons)), ((False, False), [MEMORY]))
+        self.assertEqual((self.changes[-1], list(self.pauses.reasons)), ((False, False), [Pause.MEMORY]))
 
     def test_handshakeFirst(self) -> None:
         """
@@ -127,8 +130,8 @@ class MuteTests(SynchronousTestCase):
         """
         transport = FakeTLSTransport(self.clock, Protocol())
         transport.connect()
-        mute = self.muteOf(transport)
-        mute.add(MEMORY)
+        mute = self.pausesOf(transport)
+        mute.add(Pause.MEMORY)
         mute.settle()
         self.assertEqual((transport.isReading, mute.isApplied, self.changes), (True, False, []))
         transport.peerFinishesHandshake()
@@ -141,8 +144,8 @@ class MuteTests(SynchronousTestCase):
         Any transport of Twisted's will do, adapted when it is first muted.
         """
         transport = StringTransport()
-        mute = Mute(transport, self.clock.seconds, lambda: False, lambda isMuted: None)
-        mute.add(MEMORY)
+        mute = Pauses(transport, self.clock, lambda: 0, lambda isPaused: None, lambda: None)
+        mute.add(Pause.MEMORY)
         mute.settle()
         self.assertEqual(transport.producerState, "paused")
 
@@ -150,8 +153,8 @@ class MuteTests(SynchronousTestCase):
         """
         What no adapter fits cannot be muted, and says so each time.
         """
-        mute = Mute(object(), self.clock.seconds, lambda: False, lambda isMuted: None)
-        mute.add(MEMORY)
+        mute = Pauses(object(), self.clock, lambda: 0, lambda isPaused: None, lambda: None)
+        mute.add(Pause.MEMORY)
         for _ in range(2):
             self.assertRaises(TypeError, mute.settle)
         self.assertFalse(mute.isApplied)
@@ -161,10 +164,10 @@ class MuteTests(SynchronousTestCase):
         It names each reason and for how long it has held, from the first time
         it was given.
         """
-        self.assertEqual(repr(self.mute), "not muted")
-        self.mute.add(MEMORY)
+        self.assertEqual(repr(self.pauses), "not muted")
+        self.pauses.add(Pause.MEMORY)
         self.clock.advance(2.25)
-        self.mute.add(QUOTA)
-        self.mute.add(MEMORY)
+        self.pauses.add(Pause.THROTTLED)
+        self.pauses.add(Pause.MEMORY)
         self.clock.advance(1)
-        self.assertEqual(repr(self.mute), "muted: memory 3.2 s, quota 1.0 s")
+        self.assertEqual(repr(self.pauses), "muted: memory 3.2 s, quota 1.0 s")

@@ -1,0 +1,443 @@
+# -*- test-case-name: tests.test_link -*-
+"""
+What lies between a connection and its transport, whatever protocol is spoken.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.interfaces import IAddress, IHalfCloseableDescriptor, ISSLTransport
+
+from ..interfaces import CONNECTIONS, ILease
+from .deadline import Deadline
+from .hangup import filenoOf, unreadBytes
+from .pauses import Pause, Pauses
+from .responses import ResponseQueue
+
+if TYPE_CHECKING:
+    from .factory import AdmittedFactory
+
+PLAIN_CONNECTION_BYTES = 8 << 10
+"""What an open connection is charged for: objects and kernel-side leftovers."""
+
+TLS_CONNECTION_BYTES = 48 << 10
+"""The same with TLS state, an incomplete record included."""
+
+_LARGEST_CLOSE_NOTIFY_BYTES = 85
+"""What a TLS peer sends to say that it closes, at most."""
+
+_MAPPED = "::ffff:"
+"""How IPv6 writes addresses of IPv4."""
+
+
+def peerName(address: IAddress) -> str:
+    """
+    C{address} in words.
+    """
+    host, port = getattr(address, "host", None), getattr(address, "port", None)
+    if host is None:
+        return str(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def hostOf(address: IAddress | None) -> str:
+    """
+    C{address} without its port: what limits by address go by.  One of IPv4 is
+    the same at a port that listens on IPv6.
+    """
+    host = str(getattr(address, "host", ""))
+    mapped = host.removeprefix(_MAPPED)
+    return host if ":" in mapped else mapped
+
+
+class LinkState(IntEnum):
+    """
+    The life of a connection.  It goes forward only, and may skip states.
+    """
+
+    OPEN = 0
+    """It reads and answers."""
+
+    DRAINING = 1
+    """It answers what was read, and reads nothing more."""
+
+    CLOSING = 2
+    """It sends what is unsent; what comes is dropped."""
+
+    CLOSED = 3
+    """All is sent, and the transport has been told to close."""
+
+    ABORTED = 4
+    """The transport has been told to close at once."""
+
+    LOST = 5
+    """The transport has said that it is gone."""
+
+
+# Looked up once: every request compares its connection's state with these.
+DRAINING, CLOSING = LinkState.DRAINING, LinkState.CLOSING
+
+
+class LinkOwner(Protocol):
+    """
+    A kind of connection: what it does with what comes by its link.
+    """
+
+    def unservedBytes(self) -> int:
+        """
+        How many bytes have come and were not served yet.
+        """
+
+    def serve(self) -> None:
+        """
+        Serve what has come as far as the pauses allow, then L{Link.settle}; now
+        or soon.
+        """
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        """
+        The peer takes nothing any more; or it has taken everything.
+        """
+
+    def peerHungUp(self, isReset: bool) -> None:
+        """
+        The peer has closed its side while it is not read.
+
+        @param isReset: the connection has failed, and nothing can be read from it.
+        """
+
+    def closing(self) -> None:
+        """
+        From now on nothing is read: drop what has come, and wait for nothing.
+        Called once, unless the connection is lost first.
+        """
+
+
+class Link:
+    """
+    Pauses and watches a transport, charges for what the connection costs, sends
+    what it is given, and ends it.
+
+    To the L{Gate <admission.gate.Gate>} it is the reader that may have stalled.
+
+    @ivar state: see L{LinkState}; changed here only.
+    @ivar peer: who is at the other end, in words.
+    @ivar host: the peer's address without its port.
+    @ivar isTLS: whether it is encrypted.
+    @ivar pauses: why it is not read, if it is not.
+    @ivar responses: what is to be sent.
+    @ivar heldCharge: what L{chargeHeld} has charged, if that is anything.
+    @ivar isServing: whether its owner serves what has come, and will settle the
+        pauses after that; the owner says so.
+    @ivar isReadClosed: whether there is nothing to read any more, and so nothing
+        to pause.
+    @ivar lastActiveSeconds: when the peer last sent something, took something or
+        was let go on, in seconds of the factory's clock.
+    @ivar resumedSeconds: when reading was resumed last.
+    @ivar closeReason: why we close it, in words, if we do.
+    """
+
+    __slots__ = (
+        "_awaitsPeer",
+        "_factory",
+        "_grace",
+        "_openCharge",
+        "_owner",
+        "_sendDeadline",
+        "_transport",
+        "_watchedFileno",
+        "closeReason",
+        "heldCharge",
+        "host",
+        "isReadClosed",
+        "isServing",
+        "isTLS",
+        "lastActiveSeconds",
+        "pauses",
+        "peer",
+        "responses",
+        "resumedSeconds",
+        "state",
+    )
+
+    def __init__(
+        self, owner: LinkOwner, factory: AdmittedFactory, transport: Any, queue: type[ResponseQueue] = ResponseQueue
+    ) -> None:
+        """
+        @param transport: what has just been connected.
+        @param queue: what sends.
+        """
+        clock, address = factory.clock, transport.getPeer()
+        self._owner = owner
+        self._factory = factory
+        self._transport = transport
+        self.state = LinkState.OPEN
+        self.peer = peerName(address)
+        self.host = hostOf(address)
+        self.isTLS = ISSLTransport.providedBy(transport)
+        self.isServing = self.isReadClosed = self._awaitsPeer = False
+        self.closeReason: str | None = None
+        self.lastActiveSeconds = self.resumedSeconds = clock.seconds()
+        self.pauses = Pauses(transport, clock, owner.unservedBytes, self._readingChanged, self._readingFailed)
+        self._watchedFileno: int | None = None
+        self._grace = Deadline(clock, self.abort)
+        self._sendDeadline = Deadline(clock, self._sendingStopped)
+        self.heldCharge: ILease | None = None
+        self._openCharge: ILease | None = None
+        self._chargeOpen()
+        self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked)
+
+    # Reading
+
+    def pause(self, reason: Pause) -> None:
+        """
+        Do not read, for C{reason}.
+        """
+        self.pauses.add(reason)
+        self.settle()
+
+    def resume(self, reason: Pause) -> None:
+        """
+        C{reason} is gone: if it was the last, serve what has come, then read
+        again.
+        """
+        self.pauses.discard(reason)
+        self._owner.serve()
+
+    def settle(self) -> None:
+        """
+        Have the transport do as the pauses say; what has come must have been
+        served as far as they allow.
+        """
+        if not (self.isServing or self.isReadClosed) and self.state < CLOSING:
+            self.pauses.settle()
+
+    def chargeHeld(self) -> None:
+        """
+        Charge for what has come and is not served.  It is memory already, which
+        the transport may add to although it is paused: TLS delivers what it has
+        decrypted.
+        """
+        charge, heldBytes = self.heldCharge, self._owner.unservedBytes()
+        if self.state is LinkState.LOST or heldBytes == (0 if charge is None else charge.sizeBytes):
+            return
+        self.heldCharge = self._factory.gate.pool.charge(heldBytes, CONNECTIONS) if heldBytes else None
+        if charge is not None:
+            charge.release()
+
+    @property
+    def openBytes(self) -> int:
+        """
+        What is charged for its being open.
+        """
+        return 0 if self._openCharge is None else self._openCharge.sizeBytes
+
+    @property
+    def hasUnserved(self) -> bool:
+        """
+        Whether the peer has sent anything that was not served, wherever that is.
+        """
+        if self._owner.unservedBytes() or self.pauses.hasBytesBuffered():
+            return True
+        fileno = filenoOf(self._transport)
+        return fileno is not None and unreadBytes(fileno) > (_LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0)
+
+    def readClosed(self) -> None:
+        """
+        The peer has closed its side, and the owner goes on all the same.
+        """
+        self.isReadClosed = True
+        self.pauses.stop()
+
+    def tlsStarted(self) -> None:
+        """
+        The transport has begun with TLS.  It reads whatever the pauses say: a
+        handshake that is not read never ends.
+        """
+        self.isTLS = True
+        self._chargeOpen()
+        self.pauses.lift()
+
+    # What the gate calls
+
+    def unsentBytes(self) -> int:
+        """
+        Bytes that the peer has not taken.
+        """
+        return self.responses.heldBytes
+
+    def stalledSeconds(self) -> float:
+        """
+        For how long it has taken none.
+        """
+        since = self.responses.pausedSinceSeconds
+        return 0.0 if since is None else self._factory.clock.seconds() - since
+
+    def cutOff(self, reason: str) -> None:
+        """
+        Close at once, after telling the log why.
+        """
+        if self.state < LinkState.ABORTED:
+            self._factory.refused(self._owner, reason)
+            self.abort()
+
+    # Ending
+
+    def explain(self, reason: str) -> None:
+        """
+        If it closes now, this is why, unless there was a reason before.
+        """
+        self.closeReason = self.closeReason or reason
+
+    def drain(self) -> None:
+        """
+        Read nothing more; the owner closes when what was read is answered, or
+        else the end of the grace period does.  No effect unless it is open.
+        """
+        if self.state is not LinkState.OPEN:
+            return
+        self.state = DRAINING
+        self._awaitsPeer = not self.responses.isEmpty()
+        self.closeWithin(self._factory.limits.closeGraceSeconds)
+        self.pause(Pause.DRAINING)
+
+    def answerSent(self) -> None:
+        """
+        While draining: the peer is owed what was just sent.
+        """
+        self._awaitsPeer = True
+
+    def beginClosing(self, isReadOn: bool) -> None:
+        """
+        Read nothing more, and drop what comes; L{closeWhenSent} closes.  No
+        effect if that has begun.
+
+        @param isReadOn: read in order to drop it, whatever the pauses say, as a
+            TLS close needs, which has to be answered.
+        """
+        if self.state < CLOSING:
+            self._end(CLOSING)
+            if isReadOn:
+                self.pauses.lift()
+
+    def closeWhenSent(self) -> None:
+        """
+        If closing has begun, and the peer has taken everything, close.
+        """
+        if self.state is not CLOSING or not self.responses.isTaken:
+            return
+        self.state = LinkState.CLOSED
+        transport = self._transport
+        # TLS waits for its producer to go before it closes.
+        transport.unregisterProducer()
+        isHalfCloseable = IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(transport)
+        if self._awaitsPeer and isHalfCloseable:
+            # A socket that is closed with requests unread resets the connection, and takes back what the peer
+            # does not have yet.  So these are read, and dropped, until the peer has everything and hangs up.
+            transport.loseWriteConnection()
+        else:
+            transport.loseConnection()
+
+    def closeWithin(self, seconds: float) -> None:
+        """
+        Abort after C{seconds}, or earlier if that was said before.
+        """
+        due = self._grace.dueSeconds
+        if self.state is not LinkState.LOST and (due is None or due > self._factory.clock.seconds() + seconds):
+            self._grace.start(seconds)
+
+    def abort(self) -> None:
+        """
+        Close at once, whatever is unsent.
+        """
+        if self.state < LinkState.ABORTED:
+            self._end(LinkState.ABORTED)
+            self._transport.abortConnection()
+
+    def lost(self) -> None:
+        """
+        The transport is gone: charge for nothing, watch nothing, leave no timer.
+        """
+        self.state = LinkState.LOST
+        self.pauses.stop()
+        self._unwatch()
+        self._factory.gate.responsesStalled(self, False)
+        self.responses.discard()
+        self._grace.close()
+        self._sendDeadline.close()
+        for charge in (self._openCharge, self.heldCharge):
+            if charge is not None:
+                charge.release()
+        self._openCharge = self.heldCharge = None
+
+    def _end(self, state: LinkState) -> None:
+        isFirst = self.state < CLOSING
+        self.state = state
+        if isFirst:
+            self.pauses.stop()
+            self._owner.closing()
+            self.chargeHeld()
+
+    def _chargeOpen(self) -> None:
+        charge = self._openCharge
+        costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
+        self._openCharge = self._factory.gate.pool.charge(costBytes, CONNECTIONS)
+        if charge is not None:
+            charge.release()
+
+    # What pauses, the watch and the queue call
+
+    def _readingChanged(self, isPaused: bool) -> None:
+        if not isPaused:
+            self._unwatch()
+            self.lastActiveSeconds = self.resumedSeconds = self._factory.clock.seconds()
+            return
+        self.chargeHeld()
+        self._watchedFileno = filenoOf(self._transport)
+        if self._watchedFileno is not None:
+            self._factory.hangUpWatch.add(self._watchedFileno, self._peerHungUp)
+
+    def _readingFailed(self) -> None:
+        self._factory.log.failure("reading from {peer} failed", peer=self.peer)
+        self.cutOff("what it sent could not be read")
+
+    def _unwatch(self) -> None:
+        if self._watchedFileno is not None:
+            self._factory.hangUpWatch.discard(self._watchedFileno)
+            self._watchedFileno = None
+
+    def _peerHungUp(self, isReset: bool) -> None:
+        if self._watchedFileno is not None:
+            self._watchedFileno = None
+            self._owner.peerHungUp(isReset)
+
+    def _sendingBlocked(self, isBlocked: bool) -> None:
+        if self.state is LinkState.LOST:
+            return
+        self._factory.gate.responsesStalled(self, isBlocked)
+        if isBlocked:
+            self._sendDeadline.start(self._factory.limits.sendSeconds)
+            self._owner.sendingBlocked(True)
+            if self.state < CLOSING:
+                self.pause(Pause.UNSENT)
+            return
+        self._sendDeadline.stop()
+        self._owner.sendingBlocked(False)
+        # The owner may have filled the transport again, or closed.
+        if self.responses.isTaken and self.state < CLOSING:
+            self.lastActiveSeconds = self._factory.clock.seconds()
+            self.resume(Pause.UNSENT)
+
+    def _sendingStopped(self) -> None:
+        queue = self.responses
+        self.cutOff(
+            f"{queue.heldBytes} {queue.heldWords}, and for {self._factory.limits.sendSeconds:g} s it has taken none "
+            f"({queue.timeoutName})"
+        )
+
+    def __repr__(self) -> str:
+        if self.state < CLOSING:
+            return f"{self.peer} {self.pauses!r}"
+        return f"{self.peer} " + ("lost" if self.state is LinkState.LOST else "closing")
