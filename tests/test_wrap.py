@@ -727,6 +727,23 @@ class FactoryTests(SynchronousTestCase):
         """
         self.assertEqual(wrapFactory(Factory()).clock.getDelayedCalls(), Clock().getDelayedCalls())
 
+    def test_addressesStay(self) -> None:
+        """
+        What the protocol is handed when the connection is gone already finds the addresses as they were.
+        """
+        server = wrapped(self)
+        protocol, transport = server.connect()
+        connection = protocol.transport
+        expected = connection.getHost(), connection.getPeer()
+        self.assertEqual(expected, (transport.getHost(), transport.getPeer()))
+        found: list[object] = []
+        protocol.dataReceived = lambda data: found.append((connection.getHost(), connection.getPeer()))
+        connection.pauseProducing()
+        connection.dataReceived(b"late")
+        transport.getHost = transport.getPeer = self.fail
+        transport._lose(ConnectionError())
+        self.assertEqual(found, [expected])
+
     def test_severalPolicies(self) -> None:
         """
         Policies are given by description or as they are, several of a kind

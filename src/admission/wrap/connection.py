@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
@@ -53,6 +53,8 @@ class WrappedConnection(ProtocolWrapper):
     wrappedProtocol: Any
 
     peer = host = ""
+    _hostAddress: IAddress
+    _peerAddress: IAddress
     _isHalfClosing = False
     _isIntroduced = False
 
@@ -70,6 +72,8 @@ class WrappedConnection(ProtocolWrapper):
         """
         factory, clock = self.factory, self.factory.clock
         self.transport = transport
+        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
+        self._hostAddress, self._peerAddress = transport.getHost(), transport.getPeer()
         self.connected = 1
         self._supply = Supply(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
@@ -168,6 +172,18 @@ class WrappedConnection(ProtocolWrapper):
             link.responses.write(parts, sizeBytes)
             self._supply.wrote()
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
+
+    def getHost(self) -> IAddress:
+        """
+        Our address, also when the connection is gone.
+        """
+        return self._hostAddress
+
+    def getPeer(self) -> IAddress:
+        """
+        The peer's, likewise.
+        """
+        return self._peerAddress
 
     def pauseProducing(self) -> None:
         """
