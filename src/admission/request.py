@@ -62,7 +62,9 @@ class ServerRequest:
         it to its end whatever happens.
     """
 
-    # In slots, and all set at once: with so many attributes a dictionary would take longer.
+    # In slots, and all set at once: with so many attributes a dictionary would take longer.  A request that keeps its
+    # moments costs a microsecond and a half more than one whose parts lay about, of fifty for the smallest Produce
+    # (benchmarks.broker); for that nothing that serves asks whether it is recorded.
     __slots__ = (
         "answered",
         "arrived",
