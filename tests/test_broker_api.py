@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.address import IPv4Address, UNIXAddress
 
 from admission.broker.api.refusals import reasonOf, repeated
-from admission.broker.broker import Address
+from admission.broker.kafkarequest import Address
 from admission.wire.versions import API_VERSIONS, APIS, BY_KEY
 from tests.brokerfixture import (
     API_KEYS,

@@ -11,7 +11,7 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.broker import Address
+from admission.broker.kafkarequest import Address
 from admission.broker.options import Options, buildPool, parseAddress
 from admission.broker.settings import loadSettings
 from admission_plugins.bounded import BoundedPool, UnboundedPool

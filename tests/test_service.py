@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from admission.broker import service as serviceModule
-from admission.broker.broker import Address
+from admission.broker.kafkarequest import Address
 from admission.broker.options import Listener, Options, buildOrder
 from admission.broker.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
 from admission.broker.settings import loadSettings

@@ -6,7 +6,7 @@ What the APIs of the broker have in common.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from attrs import define, field, frozen
 from twisted.cred.portal import Portal
@@ -24,16 +24,6 @@ from .limits import QuotaLimits
 from .log.interface import ILog, Partition
 from .security.login import Logins
 from .settings import Settings
-
-
-class Address(NamedTuple):
-    """
-    Where clients are told to find the broker.
-    """
-
-    host: str
-    port: int
-
 
 ANONYMOUS = "ANONYMOUS"
 """The principal of clients that have not logged in, where they need not."""

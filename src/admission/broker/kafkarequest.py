@@ -6,16 +6,34 @@ One request of a Kafka client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 from ..metrics.events import UNKNOWN
 from ..request import ServerRequest
 from ..wire.headers import RequestHeader
 from ..wire.produce import PartitionResult
 
-if TYPE_CHECKING:
-    from .broker import Address
-    from .session import KafkaConnection
+
+class Address(NamedTuple):
+    """
+    Where clients are told to find the broker.
+    """
+
+    host: str
+    port: int
+
+
+class ClientConnection(Protocol):
+    """
+    What a request tells of the connection that it came by.
+    """
+
+    host: str
+
+    def reachedAddress(self) -> Address:
+        """
+        Where its client is to find the broker.
+        """
 
 
 class KafkaRequest(ServerRequest):
@@ -40,7 +58,7 @@ class KafkaRequest(ServerRequest):
 
     # Without slots of its own: few of these are set for any one request.
 
-    connection: KafkaConnection
+    connection: ClientConnection
     clientId: str
     header: RequestHeader = None  # type: ignore[assignment]
     apiKey = UNKNOWN

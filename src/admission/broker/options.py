@@ -36,7 +36,7 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
-from .broker import Address
+from .kafkarequest import Address
 from .memory import parseProfile
 from .security.authoptions import AuthOptions
 from .settings import Settings, loadSettings

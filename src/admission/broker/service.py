@@ -37,8 +37,9 @@ from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
 from ..units import formatBytes, formatSeconds
-from .broker import Address, Broker
+from .broker import Broker
 from .impatience import Impatience
+from .kafkarequest import Address
 from .log.interface import LogRefusal
 from .log.lmdb_log import LmdbLog
 from .memory import MemoryProfile, claimsOf, makeProfiler

@@ -25,9 +25,9 @@ from ..wire.primitives import MalformedRequest
 from ..wire.produce import ProduceRequest, parseProduce
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 from .api import metadata, produce, security
-from .broker import ANONYMOUS, Address, Answer, Body, Broker
+from .broker import ANONYMOUS, Answer, Body, Broker
 from .gaps import Gap
-from .kafkarequest import KafkaRequest, groupOf
+from .kafkarequest import Address, KafkaRequest, groupOf
 from .producing import ALL, ProduceResponses, throttleTimeMs
 from .security.login import Authenticator
 from .servedapis import SERVED
