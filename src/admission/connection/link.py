@@ -441,3 +441,41 @@ class Link:
         if self.state < CLOSING:
             return f"{self.peer} {self.pauses!r}"
         return f"{self.peer} " + ("lost" if self.state is LinkState.LOST else "closing")
+
+
+class Linked:
+    """
+    What both kinds of connection tell of their link.
+
+    @ivar link: what is between the connection and its transport.
+    """
+
+    link: Link
+
+    @property
+    def closeReason(self) -> str | None:
+        """
+        Why we close it, in words, if we do.
+        """
+        return self.link.closeReason
+
+    @property
+    def isTLS(self) -> bool:
+        """
+        Whether it is encrypted.
+        """
+        return self.link.isTLS
+
+    @property
+    def isClosing(self) -> bool:
+        """
+        Whether nothing is read any more, nor anything sent that was not before.
+        """
+        return self.link.state >= CLOSING
+
+    @property
+    def isLost(self) -> bool:
+        """
+        Whether the transport is gone.
+        """
+        return self.link.state is LinkState.LOST

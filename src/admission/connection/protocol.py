@@ -18,7 +18,7 @@ from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
 from .framing import Framer, FrameRefused
-from .link import CLOSING, DRAINING, Link, LinkState
+from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FAILED = "its request could not be answered"
 
 
 @implementer(IWaiter)
-class AdmittedProtocol(Protocol):
+class AdmittedProtocol(Linked, Protocol):
     """
     A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
 
@@ -61,7 +61,6 @@ class AdmittedProtocol(Protocol):
     """
 
     factory: AdmittedFactory
-    link: Link
     transport: Any
     headBytes = 0
     makeRequest: Callable[..., ServerRequest] = ServerRequest
@@ -112,39 +111,11 @@ class AdmittedProtocol(Protocol):
         """
 
     @property
-    def closeReason(self) -> str | None:
-        """
-        Why we close it, in words, if we do.
-        """
-        return self.link.closeReason
-
-    @property
-    def isTLS(self) -> bool:
-        """
-        Whether it is encrypted.
-        """
-        return self.link.isTLS
-
-    @property
     def isDraining(self) -> bool:
         """
         Whether the request that has been read is the last one, see L{drain}.
         """
         return self.link.state is DRAINING
-
-    @property
-    def isClosing(self) -> bool:
-        """
-        Whether nothing is read any more, nor anything sent that was not before.
-        """
-        return self.link.state >= CLOSING
-
-    @property
-    def isLost(self) -> bool:
-        """
-        Whether the transport is gone.
-        """
-        return self.link.state is LinkState.LOST
 
     @property
     def whyClosed(self) -> str | None:
@@ -564,12 +535,7 @@ class AdmittedProtocol(Protocol):
         request, self.request = self.request, None
         if request is None:
             # A length that is negative is refused before there is a request.
-            factory = self.factory
-            self.requestCount += 1
-            self._openRequests += 1
-            request = self.makeRequest(
-                self, 0, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
-            )
+            request = self._requestArrived(0)
         request.reject(reason)
         self.requestOver(request, self.factory.clock.seconds())
         self.close(reason)
@@ -580,12 +546,7 @@ class AdmittedProtocol(Protocol):
 
     def _announced(self, sizeBytes: int, head: bytes) -> str | None:
         if self.request is None:
-            factory = self.factory
-            self.requestCount += 1
-            self._openRequests += 1
-            self.request = self.makeRequest(
-                self, sizeBytes, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
-            )
+            self.request = self._requestArrived(sizeBytes)
         else:
             # What follows the length was late, and memory is asked for only now.
             self.request.asked = self.factory.clock.seconds()
@@ -594,6 +555,14 @@ class AdmittedProtocol(Protocol):
             # It was closed on the way, and nothing may be read any more.
             reason = self.closeReason or FAILED
         return reason
+
+    def _requestArrived(self, sizeBytes: int) -> ServerRequest:
+        factory = self.factory
+        self.requestCount += 1
+        self._openRequests += 1
+        return self.makeRequest(
+            self, sizeBytes, factory.clock.seconds(), self._openRequests, factory.gate.pool.availableBytes
+        )
 
     def _allocate(self, sizeBytes: int) -> ILease | None:
         request = self.request

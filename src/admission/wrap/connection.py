@@ -17,7 +17,7 @@ from zope.interface import directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..connection.deadline import Deadline
-from ..connection.link import CLOSING, Link, LinkState
+from ..connection.link import CLOSING, Link, Linked, LinkState
 from ..connection.pauses import Pause
 from ..connection.responses import WrittenQueue
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
@@ -33,7 +33,7 @@ MOST_HELD_BYTES = 1 << 20
 
 
 @implementer(IHandshakeListener)
-class WrappedConnection(ProtocolWrapper):
+class WrappedConnection(Linked, ProtocolWrapper):
     """
     Stands between a transport and a protocol, and is each to the other.
 
@@ -41,14 +41,12 @@ class WrappedConnection(ProtocolWrapper):
     what we stop stays stopped as long as we have a reason.
 
     @ivar factory: the L{WrappedFactory <admission.wrap.WrappedFactory>} that made it.
-    @ivar link: what is between it and its transport; there once connected.
     @ivar wrappedProtocol: the protocol; L{None} when the connection is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
     """
 
     factory: Any
-    link: Link
     transport: Any
     wrappedProtocol: Any
 
@@ -301,34 +299,6 @@ class WrappedConnection(ProtocolWrapper):
         self._incoming.close()
 
     # What the factory calls
-
-    @property
-    def closeReason(self) -> str | None:
-        """
-        Why we close it, in words, if we do.
-        """
-        return self.link.closeReason
-
-    @property
-    def isTLS(self) -> bool:
-        """
-        Whether it is encrypted.
-        """
-        return self.link.isTLS
-
-    @property
-    def isClosing(self) -> bool:
-        """
-        Whether nothing is read any more.
-        """
-        return self.link.state >= CLOSING
-
-    @property
-    def isLost(self) -> bool:
-        """
-        Whether the transport is gone.
-        """
-        return self.link.state is LinkState.LOST
 
     def closeGracefully(self) -> None:
         """
