@@ -139,6 +139,7 @@ class _Replay:
                 key,
                 flags,
                 identityCount,
+                refusal,
                 _,
                 _,
                 _,
@@ -156,6 +157,7 @@ class _Replay:
                     serviceUs,
                     row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else (),
                     flags & COUNTED != 0,
+                    refusal,
                 )
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = delayUs

@@ -5,7 +5,7 @@ A policy at work on a trace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from math import inf
 from typing import Any
 
@@ -15,8 +15,8 @@ from ...control import SWEEP_SECONDS, AdmissionControl
 from ...interfaces import CONNECTION, NOTHING, IQuotaPolicy, IReplayable, Refusal, Request, Usage
 from .boots import LimitChange
 
-REFUSABLE = frozenset({"Produce", "Fetch", "InitProducerId"})
-"""The kinds of requests that the server's protocol has a way to refuse."""
+REFUSALS: Sequence[Refusal] = (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER)
+"""How requests can be refused, by the numbers that a replay has for it."""
 
 ADMITTED_AT_ONCE = (0, False)
 """What L{LivePolicy.answer} returns for most requests."""
@@ -29,7 +29,6 @@ Requester = tuple[str, str, str, str]
 
 # Looked up once, like the methods below: this runs for every request of a recording.  So are named tuples made
 # without the call that gives their fields names.
-_ERROR, _NEVER = Refusal.ERROR, Refusal.NEVER
 _newTuple: Any = tuple.__new__
 
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
@@ -57,7 +56,6 @@ class LivePolicy:
         beginUs: int,
         changes: Sequence[LimitChange],
         mostDelayUs: int,
-        refusable: Collection[str] = REFUSABLE,
         hasSay: bool = True,
     ) -> None:
         """
@@ -65,7 +63,6 @@ class LivePolicy:
         @param beginUs: when the trace begins.
         @param changes: in their order.
         @param mostDelayUs: the longest delay to give at a time.
-        @param refusable: the kinds of requests that can be refused.
         @param hasSay: whether it can refuse; what delays it asks for is told in any case.
         """
         self.policy = policy
@@ -73,7 +70,7 @@ class LivePolicy:
         # Looked up here, for what runs for every request.
         self._admit = self._control.admit
         self._charge = self._control.charge
-        self._refusable = refusable if hasSay else ()
+        self._refusals = REFUSALS if hasSay else (Refusal.NEVER,) * len(REFUSALS)
         self._changes = [change for change in changes if not change.isStart]
         self._changed = 0
         self._isLimiting = self._control.isLimiting
@@ -113,12 +110,14 @@ class LivePolicy:
         serviceUs: int,
         identities: Sequence[int],
         isCounted: bool,
+        refusal: int,
     ) -> tuple[int, bool]:
         """
         Put a request to the policy, as the server does when it has served it.
 
         @param atUs: when, not before the last one.
         @param isCounted: whether the policy is told what it took.
+        @param refusal: how it can be refused: its place in L{REFUSALS}.
         @return: the delay in microseconds, and whether it was refused.
         """
         if atUs >= self._nextUs:
@@ -126,14 +125,15 @@ class LivePolicy:
         if not self._isLimiting:
             return ADMITTED_AT_ONCE
         now = atUs / 1e6
-        kind = requester[0]
         request = _newTuple(Request, (*requester, requestBytes, identities))
-        decision = self._admit(request, now, _ERROR if kind in self._refusable else _NEVER)
+        decision = self._admit(request, now, self._refusals[refusal])
         if not decision.admitted:
             return round(decision.delaySeconds * 1e6), True
         usage = NOTHING
         if isCounted:
-            usage = _newTuple(Usage, (requestBytes, responseBytes, serviceUs / 1e6, 1 if kind == CONNECTION else 0))
+            usage = _newTuple(
+                Usage, (requestBytes, responseBytes, serviceUs / 1e6, 1 if requester[0] == CONNECTION else 0)
+            )
         delaySeconds = self._charge(request, usage, now, decision).delaySeconds
         return (round(delaySeconds * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
 

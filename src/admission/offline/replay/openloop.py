@@ -65,12 +65,13 @@ def _told(batch: pa.RecordBatch) -> list[list[Any]]:
     For each argument of L{LivePolicy.answer} its values.
     """
     requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
-    atUs, requestBytes, responseBytes, serviceUs, isCounted = (
+    atUs, requestBytes, responseBytes, serviceUs, isCounted, refusals = (
         numbersOf(batch.column(name)).tolist()
-        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted")
+        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted", "refusal")
     )
     asked: list[Any] = [requesters[place] for place in places.tolist()]
-    return [atUs, asked, requestBytes, responseBytes, serviceUs, listsOf(batch.column("producer_ids")), isCounted]
+    identities = listsOf(batch.column("producer_ids"))
+    return [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals]
 
 
 def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
