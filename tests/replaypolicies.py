@@ -24,6 +24,7 @@ from admission.interfaces import (
 from admission.offline.replay import trials
 from admission.offline.replay.candidates import Candidate
 from admission.quotas.policy import QuotaPolicy
+from admission.testing.cuedquota import CuedQuota
 
 from . import replaymodel
 
@@ -101,6 +102,31 @@ class AtMost(QuotaPolicy):
         """
         self.underWay[request.clientId] -= 1
         self.told.append((False, request.clientId, now, outcome))
+
+
+@implementer(IRequestLifecycle)
+class Following(CuedQuota):
+    """
+    Does as it is told, and notes which requests begin and end.
+    """
+
+    def __init__(self, countsParked: bool) -> None:
+        super().__init__()
+        self.countsParked = countsParked
+        self.begunAt: list[float] = []
+        self.endedAt: list[tuple[float, Outcome]] = []
+
+    def begun(self, request: Request, now: float) -> None:
+        """
+        Note it.
+        """
+        self.begunAt.append(now)
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        """
+        Note it.
+        """
+        self.endedAt.append((now, outcome))
 
 
 @implementer(IReplayable)

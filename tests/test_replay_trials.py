@@ -367,7 +367,7 @@ class LiveTests(SynchronousTestCase):
         Put one request to it.
         """
         return live.answer(
-            atUs, (kind, "alice", "app", "peer"), 100, 20, 1500, (7,), isCounted, REFUSALS.index(refusal)
+            atUs, (kind, "alice", "app", "peer"), 100, 20, 1500, (7,), isCounted, REFUSALS.index(refusal), 2500
         )
 
     def test_record(self) -> None:

@@ -33,8 +33,6 @@ from admission.interfaces import (
     IMetricsExporter,
     IMetricsExporterFactory,
     IQuotaPolicyFactory,
-    IRequestLifecycle,
-    Outcome,
     PolicyContext,
     QuotaEntity,
     Request,
@@ -67,7 +65,8 @@ from admission.offline.synthpopulation import (
     Population,
 )
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.cuedquota import CuedQuota
+
+from .replaypolicies import Following
 
 SMALL = Population(seed=1, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
 
@@ -200,31 +199,6 @@ def answeredUs(event: KafkaRequestEvent) -> int:
     delaySeconds = max(event.policyDelaysSeconds, default=0.0)
     decidedUs = 0 if math.isnan(event.decidedSeconds) else us(event.decidedSeconds)
     return max(us(event.sentSeconds), decidedUs + us(delaySeconds))
-
-
-@implementer(IRequestLifecycle)
-class Following(CuedQuota):
-    """
-    A policy that notes which requests begin and end.
-    """
-
-    def __init__(self, countsParked: bool) -> None:
-        super().__init__()
-        self.countsParked = countsParked
-        self.begunAt: list[float] = []
-        self.endedAt: list[tuple[float, Outcome]] = []
-
-    def begun(self, request: Request, now: float) -> None:
-        """
-        Note it.
-        """
-        self.begunAt.append(now)
-
-    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
-        """
-        Note it.
-        """
-        self.endedAt.append((now, outcome))
 
 
 class AgendaTests(SynchronousTestCase):

@@ -44,6 +44,7 @@ COLUMNS: Sequence[str] = (
     "throttle_ms",
     "service_us",
     "sent_mono_us",
+    "purgatory_wait_us",
     "refusal",
 )
 """What of the requests table a replay needs."""
@@ -57,7 +58,7 @@ OFFERS = pa.schema(
         ("slice", pa.int64()),
         ("seq", pa.int64()),
         ("conn_id", pa.int64()),
-        # What the policy is told.
+        # What the policy is told, and when: when the request was decided, or its work began if it follows requests.
         ("at_us", pa.int64()),
         ("kind", pa.string()),
         ("principal", pa.string()),
@@ -73,7 +74,7 @@ OFFERS = pa.schema(
         # What the policies that stay have made of it.
         ("is_barred", pa.bool_()),
         ("retained_us", pa.int64()),
-        # What the client's thinking is found by, and nothing else may read.
+        # What the client's thinking is found by, and nothing else may read but when a request that is followed ends.
         ("arrived_us", pa.int64()),
         ("sent_us", pa.int64()),
         ("released_us", pa.int64()),
@@ -153,6 +154,7 @@ class _Requests:
         """
         batch, boot = self._batch, trial.boot
         size = batch.num_rows
+        atUs = self._begunUs() if trial.isFollowing else self._atUs
         replaced = [boot.policyNames[index] for index in trial.replaced] if trial.hasSay else []
         isOwn = pc.is_in(batch.column("policy").cast(pa.string()), value_set=pa.array(replaced, pa.string()))
         isBarred = self._isRefused & ~numbersOf(isOwn)
@@ -164,9 +166,9 @@ class _Requests:
         isAsked = isAsked & ~isBarred
         columns = {
             "candidate": _repeated(trial.candidate.label, size),
-            "replay_key": self._keys(finder),
+            "replay_key": self._keys(finder, atUs),
             "slice": np.zeros(size, np.int64),
-            "at_us": self._atUs,
+            "at_us": atUs,
             "is_counted": batch.column("is_counted").fill_null(True),
             "refusal": self._refusals,
             "is_asked": isAsked,
@@ -174,7 +176,7 @@ class _Requests:
             "retained_us": np.where(isAsked, retainedUs, heldUs),
             "arrived_us": self._arrivedUs,
             "sent_us": self._sentUs,
-            "released_us": np.maximum(self._sentUs, self._atUs + heldUs),
+            "released_us": np.maximum(self._sentUs, atUs + heldUs),
         }
         for name in ("request_bytes", "response_bytes", "service_us"):
             columns[name] = numbersOf(batch.column(name))
@@ -210,8 +212,17 @@ class _Requests:
         known = [index for index in policies if index < self._delaysUs.shape[1]]
         return self._delaysUs[:, known].max(axis=1, initial=0)
 
-    def _keys(self, finder: KeyFinder) -> pa.Array:
-        eras = finder.eras(self._atUs)
+    def _begunUs(self) -> Any:
+        """
+        When the work on each began: its service before it was decided, and the
+        time that it was parked as far as that did not come afterwards.
+        """
+        serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", "purgatory_wait_us"))
+        parkedBeforeUs = np.maximum(parkedUs - (self._sentUs - self._atUs), 0)
+        return np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+
+    def _keys(self, finder: KeyFinder, atUs: Any) -> pa.Array:
+        eras = finder.eras(atUs)
         places = eras * len(self._requesters) + self._rows
         found, rows = np.unique(places, return_inverse=True)
         wanted = []

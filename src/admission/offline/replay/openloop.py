@@ -54,10 +54,14 @@ def replayOpenLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, 
                 answers, begun = [], start
             trial = ofGroup
             if isNew or live is None:
+                if live is not None:
+                    live.finish()
                 live = trial.begin(columns[0][start])
             answers += map(live.answer, *(column[start:stop] for column in columns))
         if trial is not None:
             yield _decided(trial, noticed.slice(begun), answers)
+    if live is not None:
+        live.finish()
 
 
 def _told(batch: pa.RecordBatch) -> list[list[Any]]:
@@ -71,7 +75,8 @@ def _told(batch: pa.RecordBatch) -> list[list[Any]]:
     )
     asked: list[Any] = [requesters[place] for place in places.tolist()]
     identities = listsOf(batch.column("producer_ids"))
-    return [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals]
+    answersUs = (numbersOf(batch.column("sent_us")) - numbersOf(batch.column("at_us"))).tolist()
+    return [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals, answersUs]
 
 
 def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
