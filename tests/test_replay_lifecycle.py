@@ -10,12 +10,15 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, Outcome, QuotaEntity
 from admission.offline.replay.boots import LimitChange
 from admission.offline.replay.lanes import planRoutes
 from admission.offline.replay.live import EVERYTHING, LivePolicy
+from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
+from admission.offline.replay.tally import Totals, labelled
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 
 from .replaymodel import Client, Recording, Step, askersIn, closedLoop, openLoop, population, serve
@@ -202,6 +205,19 @@ class LifecycleTests(SynchronousTestCase):
             sorted([trial.candidate.label for trial in lane.trials] for lane in routes.lanes),
             [["at-most:2", "at-most:3"], ["per-second:5"]],
         )
+
+    def test_labelled(self) -> None:
+        """
+        Results say which of them are approximate.
+        """
+        recording = recorded(SECOND)
+        trials = self.trials(recording, "at-most:2", "per-second:5")
+        minutes = mergeMinutes(countMinutes(openLoop(recording, trials).to_batches()))
+        totals = labelled(Totals(addUp(minutes, ()), addUp(minutes, ("client_id",)), pa.table({})), trials)
+        expected = {("at-most:2", True), ("per-second:5", False)}
+        for table in (totals.summary, totals.clients):
+            said = {(row["candidate"], row["is_approximate"]) for row in table.to_pylist()}
+            self.assertEqual(said, expected)
 
     def test_recorded(self) -> None:
         """

@@ -112,6 +112,7 @@ class LivePolicy:
             if change.isStart:
                 self._change(change, beginUs)
         self._sweepUs: float = beginUs + _SWEEP_US
+        self._nextUs: float = beginUs
         self._findNext()
 
     def keyOf(self, requester: Requester) -> Hashable:
@@ -194,7 +195,8 @@ class LivePolicy:
         outcome = Outcome(True, serviceUs / 1e6, max(lastUs - serviceUs, 0) / 1e6)
         heappush(self._ends, (atUs + lastUs, self._begunCount, begun, request, outcome))
         self._begunCount += 1
-        self._nextUs = min(self._nextUs, atUs + lastUs)
+        if atUs + lastUs < self._nextUs:
+            self._nextUs = atUs + lastUs
 
     def _endUntil(self, atUs: float) -> None:
         ends = self._ends
