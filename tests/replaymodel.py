@@ -49,6 +49,7 @@ WALL_OFFSET_US = 1_700_000_000_000_000
 
 _TYPES: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("broker_id", "boot_id", "peer", "principal", "client_id", "kind", "decision"), pa.string()),
+    "refusal": pa.string(),
     **dict.fromkeys(("policy", "user", "ip", "limit_name", "changed_by"), pa.string()),
     **dict.fromkeys(("policy_names", "policy_descriptions"), pa.list_(pa.string())),
     **dict.fromkeys(("producer_ids", "policy_delays_us"), pa.list_(pa.int64())),
@@ -163,12 +164,15 @@ def serve(
     changes: Sequence[Change] = (),
     quotaWindows: int = 11,
     mostDelaySeconds: float = 1e6,
+    refusals: Mapping[str, Refusal] | None = None,
 ) -> Recording:
     """
     Let clients send requests, each when it has the answer to the last one and
     has thought, until C{horizonUs}.
 
     @param policies: names and descriptions.
+    @param refusals: how requests of each kind can be refused; L{None} for a
+        server that does not record it.
     @return: what an exporter would have recorded.
     """
     clock = Clock()
@@ -244,7 +248,11 @@ def serve(
         delayUs = 0
         if control.isLimiting:
             row["decided_mono_us"] = decidedUs
-            refusal = Refusal.ERROR if step.kind in ("Produce", "Fetch") else Refusal.NEVER
+            if refusals is None:
+                refusal = Refusal.ERROR if step.kind in ("Produce", "Fetch") else Refusal.NEVER
+            else:
+                refusal = refusals[step.kind]
+                row["refusal"] = refusal.value
             decision = control.admit(request, now, refusal)
             if not decision.admitted:
                 delayUs = round(decision.delaySeconds * 1e6)
@@ -257,7 +265,7 @@ def serve(
                 )
             else:
                 usage = Usage(step.sizeBytes, 0, step.workUs / 1e6, int(isConnection))
-                charge = control.charge(request, usage, now)
+                charge = control.charge(request, usage, now, decision)
                 delayUs = round(charge.delaySeconds * 1e6)
                 row.update(
                     policy_delays_us=[round(share * 1e6) for share in charge.shares],

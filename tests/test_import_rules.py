@@ -37,7 +37,7 @@ ALLOWED = {
     "wire": EVERYONE,
     "broker": EVERYONE | {"control", "gate", "request", "connection", "quotas", "metrics", "recording", "wire"},
     "consumer": EVERYONE | {"wire", "clock", "operations", "metrics"},
-    "offline": EVERYONE | {"control", "plugins", "metrics"},
+    "offline": EVERYONE | {"control", "request", "recording", "plugins", "metrics"},
     "cli": EVERYONE | {"commands"},
     "commands": EVERYONE | {"broker", "consumer", "offline", "profiling"},
     "admission_plugins": EVERYONE | {"operations", "quotas", "metrics"},

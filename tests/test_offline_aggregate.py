@@ -101,6 +101,7 @@ class CleanTests(SynchronousTestCase):
                 ("decided", {"decided_mono_us": -1}),
                 ("sent", {"sent_mono_us": -1}),
                 ("counted", {"decided_mono_us": None}),
+                ("refusal", {"refusal": "politely"}),
                 ("identities", {"producer_ids": [1]}),
             ],
         )

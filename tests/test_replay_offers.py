@@ -22,6 +22,7 @@ from admission.offline.replay.offers import COLUMNS, OFFERS, makeOffers
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 
 from .replaymodel import REQUEST_COLUMNS, addComponents, componentsOf, tableOf
+from .replaypolicies import candidate
 
 CLIENTS = QuotaEntity(clientId=DEFAULT)
 RATE = "producer_byte_rate"
@@ -106,6 +107,7 @@ class OffersTests(OffersTestCase):
                 "at_us": 1500,
                 "is_asked": True,
                 "is_barred": False,
+                "refusal": 0,
                 "retained_us": 9000,
                 "arrived_us": 1000,
                 "sent_us": 1700,
@@ -210,6 +212,51 @@ class OffersTests(OffersTestCase):
         self.assertFalse(self.offer(boot, **unasked, kind=None)["is_asked"])
         [recorded] = self.offers(planRecorded([boot]), unasked)
         self.assertFalse(recorded["is_asked"])
+
+    def test_refusal(self) -> None:
+        """
+        How a request can be refused is as recorded; where that is not, three
+        kinds can be told so and no policy is asked about others.
+        """
+        for refusal, kind, expected in (
+            ("error", "Metadata", 0),
+            ("delay", "Produce", 1),
+            ("never", "Produce", 2),
+            (None, "Produce", 0),
+            (None, "Fetch", 0),
+            (None, "InitProducerId", 0),
+            (None, "Metadata", 2),
+            (None, "connection", 2),
+        ):
+            self.assertEqual(self.offer(TWO, refusal=refusal, kind=kind)["refusal"], expected)
+
+    def test_imposed(self) -> None:
+        """
+        Of a refusal that became a delay the server may have imposed less than
+        the policy asked for: what the client was told.
+        """
+        delayed = {"refusal": "delay", "policy_delays_us": [0, 90_000], "throttle_ms": 30}
+        row = self.offer(TWO, **delayed)
+        self.assertEqual((row["is_asked"], row["retained_us"], row["released_us"]), (True, 30_000, 31_500))
+
+    def test_begun(self) -> None:
+        """
+        A candidate that follows requests is asked when the work on them began:
+        their service, and the time that they were parked before they were
+        decided, but not what came afterwards, and not before they arrived.
+        """
+        served = {"mono_us": 1000, "decided_mono_us": 9000, "service_us": 400}
+        for parkedUs, sentUs, expected in (
+            (0, 9000, 8600),
+            (5000, 9000, 3600),
+            (5000, 14_000, 8600),
+            (9000, 9000, 1000),
+        ):
+            [row] = self.offers(
+                planTrials([candidate("at-most:1")], [TWO]),
+                {**served, "purgatory_wait_us": parkedUs, "sent_mono_us": sentUs},
+            )
+            self.assertEqual((row["at_us"], row["sent_us"]), (expected, sentUs))
 
     def test_unnoticed(self) -> None:
         """

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEntity, Request, Usage
+from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEntity, Refusal, Request, Usage
 from admission.offline.replay.boots import (
     BOOT_COLUMNS,
     BOOTS,
@@ -29,7 +29,7 @@ from admission.offline.replay.boots import (
     summarizeBoots,
 )
 from admission.offline.replay.candidates import Candidate, resolveCandidate
-from admission.offline.replay.live import EVERYTHING, LivePolicy
+from admission.offline.replay.live import EVERYTHING, REFUSALS, LivePolicy
 from admission.offline.replay.trials import Trial, planRecorded, planTrials
 from admission.plugins import PolicyError
 from admission.quotas.policy import QuotaPolicy
@@ -355,11 +355,20 @@ class LiveTests(SynchronousTestCase):
         """
         return LivePolicy(self.policy, 0, changes, mostDelayUs)
 
-    def ask(self, live: LivePolicy, atUs: int = 5, kind: str = "Produce", isCounted: bool = True) -> tuple[int, bool]:
+    def ask(
+        self,
+        live: LivePolicy,
+        atUs: int = 5,
+        kind: str = "Produce",
+        isCounted: bool = True,
+        refusal: Refusal = Refusal.ERROR,
+    ) -> tuple[int, bool]:
         """
         Put one request to it.
         """
-        return live.answer(atUs, (kind, "alice", "app", "peer"), 100, 20, 1500, (7,), isCounted)
+        return live.answer(
+            atUs, (kind, "alice", "app", "peer"), 100, 20, 1500, (7,), isCounted, REFUSALS.index(refusal), 2500
+        )
 
     def test_record(self) -> None:
         """
@@ -396,11 +405,22 @@ class LiveTests(SynchronousTestCase):
 
     def test_cannotBeRefused(self) -> None:
         """
-        Requests that the protocol has no way to refuse are not put to decide.
+        Requests about which no policy is asked are not put to decide.
         """
         self.policy.decision = Decision(False, 1.0)
-        self.assertEqual(self.ask(self.live(), kind="Metadata"), (0, False))
+        self.assertEqual(self.ask(self.live(), refusal=Refusal.NEVER), (0, False))
         self.assertEqual(len(self.policy.recorded), 1)
+
+    def test_delayed(self) -> None:
+        """
+        A refusal that cannot be told becomes a delay, and what the request
+        took is recorded; the longer of two delays counts.
+        """
+        self.policy.decision = Decision(False, 1.0)
+        self.assertEqual(self.ask(self.live(), refusal=Refusal.DELAY), (1_000_000, False))
+        self.policy.delaySeconds = 2.0
+        self.assertEqual(self.ask(self.live(), refusal=Refusal.DELAY), (2_000_000, False))
+        self.assertEqual(len(self.policy.recorded), 2)
 
     def test_clamped(self) -> None:
         """

@@ -963,6 +963,15 @@ class ChangedPageTests(SynchronousTestCase):
         self.directory.joinpath("evaluation.json").write_text('{"sample": "10%"}')
         self.assertIn("a sample of the clients was taken (10%)", textOf(pageIn(self.directory), "assumptions"))
 
+    def test_approximate(self) -> None:
+        """
+        That is said, too, of policies that follow requests, with their names.
+        """
+        words = "Approximate, because they want to know which requests are under way"
+        self.assertNotIn(words, textOf(pageIn(self.directory), "assumptions"))
+        self.directory.joinpath("evaluation.json").write_text('{"approximate": ["at-most:1", "<b>"]}')
+        self.assertIn(f"{words}: at-most:1, <b>.", textOf(pageIn(self.directory), "assumptions"))
+
     def test_hostileEvaluation(self) -> None:
         """
         So is whatever else comes from a file.

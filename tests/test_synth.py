@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, pstdev
@@ -28,10 +29,12 @@ from admission.commands.synth import SynthOptions
 from admission.control import AdmissionControl
 from admission.interfaces import (
     CONNECTION,
+    DEFAULT,
     IMetricsExporter,
     IMetricsExporterFactory,
     IQuotaPolicyFactory,
     PolicyContext,
+    QuotaEntity,
     Request,
     Usage,
 )
@@ -49,6 +52,7 @@ from admission.metrics.events import (
     SensorSample,
 )
 from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.metrics.schema import CONNECTIONS, Column, ColumnType
 from admission.metrics.tables import REQUESTS
 from admission.offline import synth
 from admission.offline.agenda import MICROSECONDS, Agenda
@@ -62,6 +66,8 @@ from admission.offline.synthpopulation import (
 )
 from admission.plugins import PolicyError, buildPolicy
 
+from .replaypolicies import Following
+
 SMALL = Population(seed=1, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
 
 POLICIES = ("client-bytes:produce=20k:fetch=60k", "request-time:percent=0.2", "connections:perSecond=0.5:burst=1s")
@@ -69,6 +75,18 @@ POLICIES = ("client-bytes:produce=20k:fetch=60k", "request-time:percent=0.2", "c
 
 TIGHT = "bounded:400KiB"
 """A pool in which its requests wait now and then."""
+
+
+HASTY = Population(seed=3, clients=30, connections=4, seconds=4.0, requests=6000, largestBytes=256 << 10)
+"""Clients of which some are refused, and some are not done at the end."""
+
+HASTY_POLICIES = ("client-bytes:produce=600k:fetch=600k", "producer-ids:rate=2:window=2s")
+
+OF_ANSWERED = ("response_bytes", "policy", "throttle_ms", "service_us", "purgatory_wait_us")
+"""What a request that is given up may have been recorded with in other versions."""
+
+PINNED = "13f4e2b1cf07b8ba694e0c58b3d4748d54ff843fd9b0d99f50dfe109f03c1671"
+"""The digest of what L{SMALL} and L{HASTY} do, from before requests were the core's."""
 
 
 @implementer(IMetricsExporter)
@@ -140,6 +158,31 @@ def ran(population: Population, quotas: Sequence[str] = (), pool: str | None = N
     kept = Kept()
     SyntheticServer(population, quotas, pool).run(kept)
     return kept
+
+
+def pinnedRows(kept: Kept) -> Iterator[list[Any]]:
+    """
+    What becomes of requests and connections, as it is recorded; of requests
+    that were given up without what only those know that were answered.
+    """
+    for event in kept.events:
+        table = {KafkaRequestEvent: REQUESTS, ConnectionEvent: CONNECTIONS}.get(type(event))
+        if table is not None:
+            isGivenUp = table is REQUESTS and event.decision == EXPIRE
+            leftOut = {"refusal", *(OF_ANSWERED if isGivenUp else ())}
+            columns = [column for column in table.recorded if column.name not in leftOut]
+            yield [pinned(column, getattr(event, column.attribute)) for column in columns]
+
+
+def pinned(column: Column, value: Any) -> Any:
+    """
+    A value as it is recorded.
+    """
+    if column.type is ColumnType.SECONDS:
+        return None if math.isnan(value) else us(value)
+    if column.type is ColumnType.DURATIONS:
+        return [us(each) for each in value]
+    return list(value) if column.type.isList else value
 
 
 def us(seconds: float) -> int:
@@ -325,6 +368,46 @@ class ServerTests(SynchronousTestCase):
         first, again = (ran(SMALL, POLICIES, TIGHT) for _ in range(2))
         self.assertGreater(len(first.events), 1000)
         self.assertEqual([repr(each) for each in first.events], [repr(each) for each in again.events])
+
+    def test_pinned(self) -> None:
+        """
+        They are the same from one version to the next, so that what was
+        measured on one recording can be measured again.
+        """
+        small, hasty = ran(SMALL, POLICIES, TIGHT), ran(HASTY, HASTY_POLICIES, "bounded:1000KiB")
+        decisions = Counter(event.decision for kept in (small, hasty) for event in kept.of(KafkaRequestEvent))
+        self.assertEqual(set(decisions), {ADMIT, THROTTLE, REJECT, MUTE, EXPIRE})
+        rows = "\n".join(repr(row) for kept in (small, hasty) for row in pinnedRows(kept))
+        self.assertEqual(sha256(rows.encode()).hexdigest(), PINNED)
+
+    def test_refusal(self) -> None:
+        """
+        How requests could be refused is recorded where a policy was asked.
+        """
+        kept = ran(SMALL, POLICIES)
+        self.assertEqual(
+            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(KafkaRequestEvent)},
+            {("error", False)},
+        )
+        self.assertEqual({event.refusal for event in ran(SMALL).requests}, {None})
+
+    def test_lifecycle(self) -> None:
+        """
+        A policy that wants to know is told of each request when the work on it
+        begins and, once, when it is over or parked.
+        """
+        for countsParked in (True, False):
+            policy = Following(countsParked)
+            policy.configure(QuotaEntity(user=DEFAULT), {"cued_rate": 1.0}, 0.0)
+            server = SyntheticServer(SMALL)
+            server.control = AdmissionControl([("following", policy)])
+            kept = Kept()
+            server.run(kept)
+            worked = [event for event in kept.requests if event.decision != EXPIRE or event.serviceSeconds]
+            self.assertGreater(len(worked), 1000)
+            self.assertEqual((len(policy.begunAt), len(policy.endedAt)), (len(worked), len(worked)))
+            parkedSeconds = {outcome.parkedSeconds for _, outcome in policy.endedAt if outcome.parkedSeconds}
+            self.assertEqual(bool(parkedSeconds), countsParked)
 
     def test_independentOfPolicies(self) -> None:
         """

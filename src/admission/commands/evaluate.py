@@ -112,8 +112,8 @@ def inWords(answer: Answer) -> str:
         ]
         for row in answer.totals.summary.to_pylist():
             counts = [f"{row[name]:,}" for name in ("requests", "throttled", "refused")]
-            isForecast = "yes" if row["is_forecast"] else "no"
-            quotas.append((row["candidate"], row["mode"], *counts, f"{row['throttle_s']:,.1f} s", isForecast))
+            forecast = ("approximate" if row["is_approximate"] else "yes") if row["is_forecast"] else "no"
+            quotas.append((row["candidate"], row["mode"], *counts, f"{row['throttle_s']:,.1f} s", forecast))
         parts.append(table(quotas))
         parts.append("".join(f"{each.inWords()}\n" for each in answer.fidelities))
     if answer.pools is not None:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from pyspark_admission.columns import columnsOf
 
+from ..interfaces import Refusal
 from ..metrics.events import ADMIT, CLOSED, COUNTER, EXPIRE, GAUGE, MUTE, OPENED, REJECT, THROTTLE
 from ..metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from ..metrics.tables import REQUESTS
@@ -77,6 +78,11 @@ RULES: Mapping[str, Sequence[Rule]] = {
         Rule("decided", "decided_mono_us < mono_us", "it was decided on before it came"),
         Rule("sent", "sent_mono_us < mono_us", "it was answered before it came"),
         Rule("counted", "is_counted AND decided_mono_us IS NULL", "it was counted by policies that were never asked"),
+        Rule(
+            "refusal",
+            f"refusal NOT IN ({_oneOf(each.value for each in Refusal)})",
+            "nobody knows how it could have been refused",
+        ),
         Rule("identities", "size(producer_ids) > producer_id_count", "it carries more producers than it counts"),
     ),
     CONNECTIONS.name: (

@@ -14,7 +14,8 @@ whoever reads them needs nothing else.  One object, with these keys:
     cannot be read, and C{brokenRows}, how many rows cannot be,
   - of the replay: C{candidates} and C{pools}, each with C{label} and
     C{description}, C{modes}, C{gaps} (C{brokerId}, C{bootId}, C{seq}, C{at} and
-    C{missing} of the first of them), C{seqGaps} and C{missingEvents} (of all),
+    C{missing} of the first of them), C{approximate} (the labels of those
+    policies that want to know which requests are under way), C{seqGaps} and C{missingEvents} (of all),
     C{isTrusted} (whether every replay of a policy in force agrees with what was
     recorded; null if there is none) and C{trust}, the same in sentences,
   - C{notes}: what else is to be known of the replay, in sentences.

@@ -35,7 +35,7 @@ from .replay.candidates import Candidate
 from .replay.identity import Fidelity
 from .replay.spark import Scale, findBoots
 from .replay.sparkpools import PoolTotals, planPools, replayPoolTrials
-from .replay.tally import Totals, fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
+from .replay.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
 from .replay.trials import RECORDED, planRecorded, planTrials
 from .running import Selection
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
@@ -252,7 +252,13 @@ def replay(work: Work, question: Question) -> Answer:
         if each.label.startswith(RECORDED):
             raise PolicyError(f"{each.label!r} is called as if it had been in force; write another label before the =")
     work.clear(REPLAY)
-    facts: dict[str, object] = {"modes": list(question.modes), "notes": [], "isTrusted": None, "trust": []}
+    facts: dict[str, object] = {
+        "modes": list(question.modes),
+        "approximate": [],
+        "notes": [],
+        "isTrusted": None,
+        "trust": [],
+    }
     for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
         facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
     work.evaluation.tell(facts)
@@ -282,12 +288,13 @@ def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fide
         }
     )
     trials = {**planRecorded(boots), **planTrials(question.candidates, boots)}
+    work.evaluation.tell({"approximate": approximate(trials)})
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
     replayed = outcomes(work.requests, trials, question.modes, Scale(work.requestCount)).persist()
     try:
         fidelities = judgeReplays(work.requests, replayed, trials, question.modes)
         work.write("replay_fidelity", fidelityTable(fidelities))
-        totals = totalsOf(replayed)
+        totals = labelled(totalsOf(replayed), trials)
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)

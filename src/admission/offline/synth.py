@@ -116,7 +116,7 @@ class SyntheticServer:
             )
         gateSeed = Random(f"{population.seed} gate").getrandbits(63)
         self.gate = buildGate(self.pool, evolve(self.context, random=Random(gateSeed)))
-        self.control = AdmissionControl(self._buildPolicies(quotas), MAX_DELAY_SECONDS)
+        self.control = AdmissionControl(self._buildPolicies(quotas), MAX_DELAY_SECONDS, isObserved=True)
         self.origin = Origin(
             BROKER_ID,
             f"{BROKER_ID}-{population.seed}",

@@ -5,15 +5,14 @@ A connection between a client and a server that both do not exist.
 
 from __future__ import annotations
 
-import re
-from math import ceil
 from typing import TYPE_CHECKING
 
 from zope.interface import implementer
 
-from ..interfaces import CONNECTION, CONNECTIONS, ILease, IWaiter, Request, Usage
-from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE
+from ..interfaces import CONNECTION, CONNECTIONS, ILease, IWaiter, Refusal, Request, Usage
 from ..metrics.kafkacolumns import KafkaRequestEvent
+from ..recording.eventof import eventOf, withoutNumbers
+from ..request import ServerRequest
 from .agenda import MICROSECONDS
 from .synthpopulation import Draft, Stream
 
@@ -23,11 +22,7 @@ if TYPE_CHECKING:
 CONNECTION_BYTES = 8 << 10
 """What an open connection is charged for."""
 
-_LISTENER = "tcp:9092"
 _STRANGER = "ANONYMOUS"
-_THROTTLED = "over its quota"
-_MUTED = "it waited for memory"
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 # The names, keys and versions of Kafka's requests, by whether they write.
 _APIS = {True: ("Produce", 0, 9), False: ("Fetch", 1, 12)}
@@ -40,67 +35,67 @@ class SyntheticConnection:
     server reads again.  It is the L{IWaiter} that the gate knows.
 
     @ivar stream: what it asks for.
+    @ivar factory: the server.
+    @ivar connectionId: its number in the recording; L{None} while it is closed.
+    @ivar listener: the port that it came by.
+    @ivar host: its client's address.
+    @ivar principal: its user: all have logged in.
     """
 
     __slots__ = (
         "_agenda",
         "_charge",
         "_draft",
-        "_event",
         "_freeUs",
-        "_grantedUs",
-        "_id",
-        "_lease",
         "_openedUs",
         "_request",
         "_requestCount",
-        "_server",
+        "connectionId",
+        "factory",
+        "host",
+        "listener",
+        "principal",
         "stream",
     )
 
     _charge: ILease
     _draft: Draft
-    _grantedUs: int | None
     _openedUs: int
-    _request: Request
 
     def __init__(self, server: SyntheticServer, stream: Stream) -> None:
         self.stream = stream
-        self._server = server
+        self.factory = server
+        self.connectionId: int | None = None
+        self.listener = "tcp:9092"
+        self.host = stream.member.peer
+        self.principal = stream.member.principal
         self._agenda = server.agenda
-        self._id: int | None = None
         self._requestCount = 0
         self._freeUs = 0
-        self._event: KafkaRequestEvent | None = None
-        self._lease: ILease | None = None
+        self._request: ServerRequest | None = None
 
     def open(self) -> None:
         """
         Connect; the policies are asked as by a server that does not know yet
         who it is.
         """
-        server, peer = self._server, self.stream.member.peer
+        server = self.factory
         self._freeUs = self._openedUs = self._agenda.nowUs
-        self._id = server.recorder.connectionOpened(_LISTENER, peer)
+        self.connectionId = server.recorder.connectionOpened(self.listener, self.host)
         self._charge = server.pool.charge(CONNECTION_BYTES, CONNECTIONS)
-        if server.control.isLimiting:
-            self._request = Request(CONNECTION, _STRANGER, "", peer, 0)
-            event = KafkaRequestEvent(
-                self._id,
-                self._agenda.seconds(),
-                _LISTENER,
-                peer,
-                _STRANGER,
-                kind=CONNECTION,
-                poolUsedBytes=server.pool.sizeBytes - server.pool.availableBytes,
-                poolAvailableBytes=server.pool.availableBytes,
-            )
-            isRefused = self._refuse(event)
-            if not isRefused:
-                self._count(event, Usage(connections=1))
-            server.answered(event)
-            if isRefused:
-                self.leave(event.reason)
+        if server.control.wants.decision:
+            now = self._agenda.seconds()
+            opening = ServerRequest(self, 0, now, poolAvailableBytes=server.pool.availableBytes)
+            opening.begin(now)
+            opening.kind, opening.principal, opening.serviceSeconds = CONNECTION, _STRANGER, 0.0
+            opening.view = Request(CONNECTION, _STRANGER, "", self.host, 0)
+            isAdmitted = self._isAdmitted(opening)
+            if isAdmitted:
+                self._chargeUsage(opening, Usage(connections=1))
+            opening.answer(now, opening.delaySeconds)
+            self._over(opening)
+            if not isAdmitted:
+                self.leave(withoutNumbers(opening.decision.reason))
                 return
         self._think()
 
@@ -108,31 +103,27 @@ class SyntheticConnection:
         """
         Disconnect, whatever is under way; no effect if it is not connected.
         """
-        if self._id is None:
+        if self.connectionId is None:
             return
-        server, member = self._server, self.stream.member
+        server = self.factory
         server.gate.forget(self)
-        event = self._event
-        if event is not None:
-            if self._grantedUs is None:
-                event.poolWaitSeconds = self._agenda.seconds() - event.arrivedSeconds
-            self._release(event)
-            event.decision, event.reason, event.policy = EXPIRE, reason, None
-            self._event = None
-            server.answered(event)
+        request, self._request = self._request, None
+        if request is not None:
+            request.expire(reason or "")
+            self._over(request)
         self._charge.release()
         openSeconds = (self._agenda.nowUs - self._openedUs) / MICROSECONDS
         server.recorder.connectionClosed(
-            self._id, _LISTENER, member.peer, member.principal, reason, self._requestCount, openSeconds
+            self.connectionId, self.listener, self.host, self.principal, reason, self._requestCount, openSeconds
         )
-        self._id = None
+        self.connectionId = None
 
     @property
     def holder(self) -> str:
         """
-        Its user: all have logged in.
+        Its user.
         """
-        return self.stream.member.principal
+        return self.principal
 
     @property
     def wantedBytes(self) -> int:
@@ -145,8 +136,6 @@ class SyntheticConnection:
         """
         The request may be read.
         """
-        assert self._event is not None
-        self._event.poolWaitSeconds = self._agenda.seconds() - self._event.arrivedSeconds
         self._receive(lease)
 
     def turnGranted(self) -> None:
@@ -159,109 +148,117 @@ class SyntheticConnection:
         self._agenda.at(self._freeUs + draft.thinkUs, self._arrive)
 
     def _arrive(self) -> None:
-        member, draft, pool = self.stream.member, self._draft, self._server.pool
-        assert self._id is not None
-        kind, apiKey, apiVersion = _APIS[draft.isProduce]
-        identities = (draft.producerId,) if draft.isProduce else ()
+        draft, server = self._draft, self.factory
+        now = self._agenda.seconds()
         self._requestCount += 1
-        self._grantedUs = None
-        availableBytes = pool.availableBytes
-        self._event = KafkaRequestEvent(
-            self._id,
-            self._agenda.seconds(),
-            _LISTENER,
-            member.peer,
-            member.principal,
-            member.clientId,
-            kind,
-            apiKey=apiKey,
-            apiVersion=apiVersion,
-            correlationId=self._requestCount,
-            requestBytes=draft.requestBytes,
-            responseBytes=draft.responseBytes,
-            producerIds=identities,
-            producerEpoch=0 if draft.isProduce else -1,
-            poolUsedBytes=pool.sizeBytes - availableBytes,
-            poolAvailableBytes=availableBytes,
-        )
-        self._request = Request(kind, member.principal, member.clientId, member.peer, draft.requestBytes, identities)
-        lease = self._server.gate.tryAllocate(self, draft.requestBytes)
+        request = ServerRequest(self, draft.requestBytes, now, poolAvailableBytes=server.pool.availableBytes)
+        request.kind = _APIS[draft.isProduce][0]
+        request.principal, request.clientId = self.principal, self.stream.member.clientId
+        request.asked = now
+        self._request = request
+        lease = server.gate.tryAllocate(self, draft.requestBytes)
         if lease is not None:
             self._receive(lease)
 
     def _receive(self, lease: ILease) -> None:
-        self._lease = lease
-        self._grantedUs = self._agenda.nowUs
-        self._agenda.at(self._grantedUs + self._draft.receiveUs, self._work)
+        request = self._request
+        assert request is not None
+        request.lease, request.granted = lease, self._agenda.seconds()
+        self._agenda.at(self._agenda.nowUs + self._draft.receiveUs, self._work)
 
     def _work(self) -> None:
-        event = self._event
-        assert event is not None
-        if not self._draft.isProduce:
+        request, draft, control = self._request, self._draft, self.factory.control
+        assert request is not None and request.kind is not None and request.clientId is not None
+        request.complete = now = self._agenda.seconds()
+        request.begin(now)
+        if not draft.isProduce:
             # Once it is decoded, a Fetch needs its memory no more.
-            self._release(event)
-        elif self._server.control.isLimiting and self._refuse(event):
-            self._release(event)
-            self._send()
-            return
-        self._agenda.at(self._agenda.nowUs + self._draft.serviceUs, self._answer)
+            request.release(now)
+        if control.wants.decision:
+            request.view = Request(
+                request.kind, self.principal, request.clientId, self.host, request.sizeBytes, self._identities
+            )
+            if not self._isAdmitted(request):
+                request.release(now)
+                self._send()
+                return
+            request.begunPolicies = control.begin(request.view, now)
+        self._agenda.at(self._agenda.nowUs + draft.serviceUs, self._answer)
 
     def _answer(self) -> None:
-        event, draft = self._event, self._draft
-        assert event is not None
-        event.serviceSeconds = draft.serviceUs / MICROSECONDS
-        if self._server.control.isLimiting:
-            self._count(event, Usage(draft.requestBytes, draft.responseBytes, event.serviceSeconds))
-        if event.decision == ADMIT and event.poolWaitSeconds:
-            event.decision, event.reason = MUTE, _MUTED
+        request, draft = self._request, self._draft
+        assert request is not None
+        now = self._agenda.seconds()
+        serviceSeconds = request.serviceSeconds = draft.serviceUs / MICROSECONDS
+        request.responseBytes = draft.responseBytes
+        if request.view is not None:
+            self._chargeUsage(request, Usage(draft.requestBytes, draft.responseBytes, serviceSeconds))
         if not draft.isProduce:
             self._send()
             return
-        self._release(event)
-        event.purgatoryWaitSeconds = draft.commitUs / MICROSECONDS
+        request.park(now)
+        if request.begunPolicies:
+            assert request.view is not None
+            request.begunPolicies = self.factory.control.park(
+                request.begunPolicies, request.view, request.outcome(now), now
+            )
         self._agenda.at(self._agenda.nowUs + draft.commitUs, self._send)
 
     def _send(self) -> None:
-        event = self._event
-        assert event is not None
-        self._event = None
-        event.sentSeconds = self._agenda.seconds()
+        request, self._request = self._request, None
+        assert request is not None
+        now = self._agenda.seconds()
+        if request.parked is not None:
+            request.resume(now)
+        request.answer(now, request.delaySeconds)
         self._freeUs = max(self._freeUs, self._agenda.nowUs)
-        self._server.answered(event)
+        self._over(request)
         self._think()
 
-    def _refuse(self, event: KafkaRequestEvent) -> bool:
-        control, request, now = self._server.control, self._request, self._agenda.seconds()
-        isKnown = control.isKnown(request, now) if request.identities else None
-        if isKnown is not None:
-            event.bloomSeen = isKnown
-        decision = control.admit(request, now)
-        if decision.admitted:
-            return False
-        name = decision.policy
-        # There is room for a few thousand texts only.
-        event.decision, event.policy, event.reason = REJECT, name, _NUMBER.sub("N", decision.reason)
-        event.policyDelaysSeconds = [decision.delaySeconds if each == name else 0.0 for each in control.policyNames]
-        self._holdBack(event, decision.delaySeconds)
-        return True
+    @property
+    def _identities(self) -> tuple[int, ...]:
+        return (self._draft.producerId,) if self._draft.isProduce else ()
 
-    def _count(self, event: KafkaRequestEvent, usage: Usage) -> None:
-        control = self._server.control
-        charge = control.charge(self._request, usage, self._agenda.seconds())
-        event.isCounted = True
-        event.policyDelaysSeconds = charge.shares
-        if charge.delaySeconds:
-            event.decision, event.policy, event.reason = THROTTLE, control.strictest(charge), _THROTTLED
-        self._holdBack(event, charge.delaySeconds)
+    def _isAdmitted(self, request: ServerRequest) -> bool:
+        control, view, now = self.factory.control, request.view, self._agenda.seconds()
+        assert view is not None
+        if control.wants.isKnown and view.identities:
+            request.isKnown = control.isKnown(view, now)
+        request.refusal = Refusal.ERROR
+        decision = request.decision = control.admit(view, now, Refusal.ERROR)
+        if not decision.admitted:
+            request.decided, request.policy = now, decision.policy
+            request.charge = control.refusalShares(decision)
+            request.reject(decision.reason)
+            self._holdBack(request, decision.delaySeconds)
+        return decision.admitted
 
-    def _holdBack(self, event: KafkaRequestEvent, delaySeconds: float) -> None:
-        event.decidedSeconds = self._agenda.seconds()
-        event.throttleTimeMs = ceil(delaySeconds * 1000)
+    def _chargeUsage(self, request: ServerRequest, usage: Usage) -> None:
+        control, view, now = self.factory.control, request.view, self._agenda.seconds()
+        assert view is not None
+        charge = control.charge(view, usage, now, request.decision)
+        request.decided, request.isCounted, request.charge = now, True, charge.shares
+        request.policy = control.strictest(charge)
+        self._holdBack(request, charge.delaySeconds)
+
+    def _holdBack(self, request: ServerRequest, delaySeconds: float) -> None:
+        request.delaySeconds = delaySeconds
         self._freeUs = self._agenda.nowUs + round(delaySeconds * MICROSECONDS)
 
-    def _release(self, event: KafkaRequestEvent) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            assert self._grantedUs is not None
-            event.poolHoldSeconds = (self._agenda.nowUs - self._grantedUs) / MICROSECONDS
-            lease.release()
+    def _over(self, request: ServerRequest) -> None:
+        """
+        Tell whoever wants to know; the connection has let go of it.
+        """
+        server, now = self.factory, self._agenda.seconds()
+        request.end(now)
+        if request.begunPolicies:
+            assert request.view is not None
+            begun, request.begunPolicies = request.begunPolicies, ()
+            server.control.end(begun, request.view, request.outcome(now), now)
+        event = eventOf(request, KafkaRequestEvent)
+        if request.kind != CONNECTION:
+            _, event.apiKey, event.apiVersion = _APIS[self._draft.isProduce]
+            event.correlationId = self._requestCount
+            if self._draft.isProduce:
+                event.producerIds, event.producerEpoch = self._identities, 0
+        server.answered(event)

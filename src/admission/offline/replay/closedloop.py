@@ -139,6 +139,7 @@ class _Replay:
                 key,
                 flags,
                 identityCount,
+                refusal,
                 _,
                 _,
                 _,
@@ -156,6 +157,8 @@ class _Replay:
                     serviceUs,
                     row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else (),
                     flags & COUNTED != 0,
+                    refusal,
+                    answerUs,
                 )
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = delayUs
@@ -206,6 +209,8 @@ class _Replay:
                     following,
                 ),
             )
+        if live is not None:
+            live.finish()
         component.close()
 
     def flush(self) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ MOST_IDENTITIES = 4
 _MOST_TUPLES = 100_000
 _MOST_TUPLES_OF_ONE = 1024
 
-IDENTITIES_FROM = 12
+IDENTITIES_FROM = 13
 """Where in a row its producers begin."""
 
 ASKED, COUNTED, AHEAD = 1, 2, 4
@@ -52,6 +52,7 @@ PACKED = np.dtype(
         ("replayKey", "i4"),
         ("flags", "u1"),
         ("identityCount", "u1"),
+        ("refusal", "u1"),
         *((f"identity{index}", "i8") for index in range(MOST_IDENTITIES)),
     ]
 )
@@ -122,6 +123,7 @@ class Packer:
         rows["requestBytes"] = number["request_bytes"]
         rows["responseBytes"] = number["response_bytes"]
         rows["serviceUs"] = number["service_us"]
+        rows["refusal"] = number["refusal"]
         requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
         rows["requester"] = self._texts.codesOf(requesters, self._texts.requesters)[places]
         keys, places = distinctRows([batch.column("replay_key")])
@@ -151,6 +153,7 @@ _NUMBERS = (
     "is_asked",
     "is_barred",
     "is_counted",
+    "refusal",
 )
 
 

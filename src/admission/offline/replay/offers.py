@@ -13,10 +13,15 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 
+from ...interfaces import Refusal
 from ...metrics.events import EXPIRE, REJECT
 from .keys import KeyFinder
+from .live import REFUSALS
 from .ordered import distinctRows, numbersOf
 from .trials import Trial, TrialKey
+
+REFUSABLE = ("Produce", "Fetch", "InitProducerId")
+"""The kinds of requests that Kafka's protocol has a way to refuse, where recordings do not say."""
 
 COLUMNS: Sequence[str] = (
     "broker_id",
@@ -39,6 +44,8 @@ COLUMNS: Sequence[str] = (
     "throttle_ms",
     "service_us",
     "sent_mono_us",
+    "purgatory_wait_us",
+    "refusal",
 )
 """What of the requests table a replay needs."""
 
@@ -51,7 +58,7 @@ OFFERS = pa.schema(
         ("slice", pa.int64()),
         ("seq", pa.int64()),
         ("conn_id", pa.int64()),
-        # What the policy is told.
+        # What the policy is told, and when: when the request was decided, or its work began if it follows requests.
         ("at_us", pa.int64()),
         ("kind", pa.string()),
         ("principal", pa.string()),
@@ -62,11 +69,12 @@ OFFERS = pa.schema(
         ("service_us", pa.int64()),
         ("producer_ids", pa.list_(pa.int64())),
         ("is_counted", pa.bool_()),
+        ("refusal", pa.int8()),
         ("is_asked", pa.bool_()),
         # What the policies that stay have made of it.
         ("is_barred", pa.bool_()),
         ("retained_us", pa.int64()),
-        # What the client's thinking is found by, and nothing else may read.
+        # What the client's thinking is found by, and nothing else may read but when a request that is followed ends.
         ("arrived_us", pa.int64()),
         ("sent_us", pa.int64()),
         ("released_us", pa.int64()),
@@ -76,8 +84,9 @@ OFFERS = pa.schema(
 What is put to a candidate, in a row for each request and candidate: no delay
 and no decision of the policy that it replaces is there.
 
-A connection's rows are all there, C{is_asked} or not, since each of them takes
-its time.  Without a C{replay_key} the candidate takes no notice of a request.
+C{refusal} is a place in L{admission.offline.replay.live.REFUSALS}.  A
+connection's rows are all there, C{is_asked} or not, since each of them takes its
+time.  Without a C{replay_key} the candidate takes no notice of a request.
 """
 
 OPEN_GROUP = ("candidate", "broker_id", "boot_id", "replay_key", "slice")
@@ -91,6 +100,11 @@ CLOSED_GROUP = ("candidate", "broker_id", "boot_id", "component")
 
 CLOSED_ORDER = ("conn_id", "arrived_us", "seq")
 """The same."""
+
+
+_REFUSALS = pa.array([each.value for each in REFUSALS])
+_ERROR, _DELAY, _NEVER = map(REFUSALS.index, (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER))
+_FOREVER_US = 2**62
 
 
 def makeOffers(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
@@ -130,6 +144,9 @@ class _Requests:
         self._isRefused = self._isDecided & ~numbersOf(batch.column("is_counted").is_valid())
         self._toldUs = numbersOf(batch.column("throttle_ms")) * 1000
         self._delaysUs, self._counts = _matrix(batch.column("policy_delays_us"))
+        self._refusals = self._findRefusals()
+        # A server may impose less of a refusal that became a delay than its policy asks for.
+        self._mostUs = np.where(self._refusals == _DELAY, self._toldUs, _FOREVER_US)
 
     def offeredTo(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
         """
@@ -137,26 +154,29 @@ class _Requests:
         """
         batch, boot = self._batch, trial.boot
         size = batch.num_rows
+        atUs = self._begunUs() if trial.isFollowing else self._atUs
         replaced = [boot.policyNames[index] for index in trial.replaced] if trial.hasSay else []
         isOwn = pc.is_in(batch.column("policy").cast(pa.string()), value_set=pa.array(replaced, pa.string()))
         isBarred = self._isRefused & ~numbersOf(isOwn)
         # Not all delays are recorded of many policies.
         isPartial = self._counts < max(len(boot.policyNames), 1)
-        heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
+        heldUs = np.minimum(np.where(isPartial, self._toldUs, self._strictest(trial.decisive)), self._mostUs)
+        retainedUs = np.minimum(self._strictest(trial.retained), self._mostUs)
         isAsked = self._isDecided if trial.isRecorded else self._isDecided | self._wouldBeAsked(trial)
         isAsked = isAsked & ~isBarred
         columns = {
             "candidate": _repeated(trial.candidate.label, size),
-            "replay_key": self._keys(finder),
+            "replay_key": self._keys(finder, atUs),
             "slice": np.zeros(size, np.int64),
-            "at_us": self._atUs,
+            "at_us": atUs,
             "is_counted": batch.column("is_counted").fill_null(True),
+            "refusal": self._refusals,
             "is_asked": isAsked,
             "is_barred": isBarred,
-            "retained_us": np.where(isAsked, self._strictest(trial.retained), heldUs),
+            "retained_us": np.where(isAsked, retainedUs, heldUs),
             "arrived_us": self._arrivedUs,
             "sent_us": self._sentUs,
-            "released_us": np.maximum(self._sentUs, self._atUs + heldUs),
+            "released_us": np.maximum(self._sentUs, atUs + heldUs),
         }
         for name in ("request_bytes", "response_bytes", "service_us"):
             columns[name] = numbersOf(batch.column(name))
@@ -167,6 +187,16 @@ class _Requests:
 
     def _isDecision(self, decision: str) -> Any:
         return numbersOf(pc.equal(self._batch.column("decision").cast(pa.string()), decision))
+
+    def _findRefusals(self) -> Any:
+        """
+        How each could be refused: as recorded, or else, where no policy was
+        asked and in recordings of before, by its kind.
+        """
+        kinds = self._batch.column("kind").cast(pa.string())
+        isRefusable = numbersOf(pc.is_in(kinds, value_set=pa.array(REFUSABLE)))
+        recorded = pc.index_in(self._batch.column("refusal").cast(pa.string()), value_set=_REFUSALS)
+        return np.where(numbersOf(recorded.is_valid()), numbersOf(recorded), np.where(isRefusable, _ERROR, _NEVER))
 
     def _wouldBeAsked(self, trial: Trial) -> Any:
         """
@@ -182,8 +212,17 @@ class _Requests:
         known = [index for index in policies if index < self._delaysUs.shape[1]]
         return self._delaysUs[:, known].max(axis=1, initial=0)
 
-    def _keys(self, finder: KeyFinder) -> pa.Array:
-        eras = finder.eras(self._atUs)
+    def _begunUs(self) -> Any:
+        """
+        When the work on each began: its service before it was decided, and the
+        time that it was parked as far as that did not come afterwards.
+        """
+        serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", "purgatory_wait_us"))
+        parkedBeforeUs = np.maximum(parkedUs - (self._sentUs - self._atUs), 0)
+        return np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+
+    def _keys(self, finder: KeyFinder, atUs: Any) -> pa.Array:
+        eras = finder.eras(atUs)
         places = eras * len(self._requesters) + self._rows
         found, rows = np.unique(places, return_inverse=True)
         wanted = []

@@ -54,10 +54,14 @@ def replayOpenLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, 
                 answers, begun = [], start
             trial = ofGroup
             if isNew or live is None:
+                if live is not None:
+                    live.finish()
                 live = trial.begin(columns[0][start])
             answers += map(live.answer, *(column[start:stop] for column in columns))
         if trial is not None:
             yield _decided(trial, noticed.slice(begun), answers)
+    if live is not None:
+        live.finish()
 
 
 def _told(batch: pa.RecordBatch) -> list[list[Any]]:
@@ -65,12 +69,14 @@ def _told(batch: pa.RecordBatch) -> list[list[Any]]:
     For each argument of L{LivePolicy.answer} its values.
     """
     requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
-    atUs, requestBytes, responseBytes, serviceUs, isCounted = (
+    atUs, requestBytes, responseBytes, serviceUs, isCounted, refusals = (
         numbersOf(batch.column(name)).tolist()
-        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted")
+        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted", "refusal")
     )
     asked: list[Any] = [requesters[place] for place in places.tolist()]
-    return [atUs, asked, requestBytes, responseBytes, serviceUs, listsOf(batch.column("producer_ids")), isCounted]
+    identities = listsOf(batch.column("producer_ids"))
+    answersUs = (numbersOf(batch.column("sent_us")) - numbersOf(batch.column("at_us"))).tolist()
+    return [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals, answersUs]
 
 
 def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:

@@ -98,7 +98,8 @@ those that were not held back included, and no less than the exact ones.
 How many connections ran out of requests is about the whole candidate and mode,
 whatever else is told apart: while they are missing, nobody competes with them.
 So is C{is_forecast}: whether the numbers may be read as what would have
-happened.  Open loop they may not.
+happened.  Open loop they may not.  What the jobs write has C{is_approximate}
+besides, see L{admission.offline.replay.tally.labelled}.
 """
 
 

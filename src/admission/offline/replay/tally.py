@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
+from pyarrow import compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -68,6 +69,8 @@ class Totals:
         L{TOTAL_COLUMNS <admission.offline.replay.results.TOTAL_COLUMNS>}.
     @ivar clients: likewise, by principal and client id as well.
     @ivar histogram: of L{HISTOGRAM}.
+
+    Once L{labelled}, the first two say C{is_approximate} at the end.
     """
 
     summary: pa.Table
@@ -136,6 +139,26 @@ def totalsOf(outcomes: DataFrame) -> Totals:
     table = collected(merged, MINUTES)
     batch = mergeMinutes(table.to_batches())
     return Totals(addUp(batch, ()), addUp(batch, kept[2:]), _histogram(batch))
+
+
+def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
+    """
+    The labels of those candidates whose decisions are approximate, since they
+    follow requests: see L{LivePolicy <admission.offline.replay.live.LivePolicy>}.
+    """
+    return sorted({trial.candidate.label for trial in trials.values() if trial.isFollowing})
+
+
+def labelled(totals: Totals, trials: Mapping[TrialKey, Trial]) -> Totals:
+    """
+    The same, with a column that says which of it is L{approximate}.
+    """
+    labels = pa.array(approximate(trials), pa.string())
+
+    def told(table: pa.Table) -> pa.Table:
+        return table.append_column("is_approximate", pc.is_in(table["candidate"], value_set=labels))
+
+    return evolve(totals, summary=told(totals.summary), clients=told(totals.clients))
 
 
 def judgeReplays(

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from twisted.internet.task import Clock
 
 from ...control import AdmissionControl
-from ...interfaces import IQuotaPolicy, IReplayable, QuotaEntity
+from ...interfaces import IQuotaPolicy, IReplayable, IRequestLifecycle, QuotaEntity
 from ...plugins import PolicyError
 from .boots import Boot, LimitChange
 from .candidates import Candidate, resolveCandidate
@@ -56,7 +56,10 @@ class Trial:
     @ivar retained: which others have a say.
     @ivar hasSay: whether what it says is done.
     @ivar isRecorded: whether it is the policy in force.
-    @ivar horizonSeconds: see L{IReplayable}; L{None} for all other policies, too.
+    @ivar horizonSeconds: see L{IReplayable}; L{None} for all other policies, too,
+        and for those that follow requests, since these may last longer.
+    @ivar isFollowing: whether the policy is told when requests begin and end, so
+        that what it says is approximate, see L{LivePolicy}.
     """
 
     candidate: Candidate
@@ -67,6 +70,7 @@ class Trial:
     hasSay: bool = True
     isRecorded: bool = False
     horizonSeconds: float | None = None
+    isFollowing: bool = False
 
     @property
     def key(self) -> TrialKey:
@@ -95,7 +99,7 @@ class Trial:
         Trials of the same boot with the same outlook see the same of a request.
         """
         replaced = tuple(self.replaced) if self.hasSay else ()
-        return replaced, tuple(self.retained), tuple(self.decisive), self.mayBeAskedMore
+        return replaced, tuple(self.retained), tuple(self.decisive), self.mayBeAskedMore, self.isFollowing
 
     def begin(self, atUs: int) -> LivePolicy:
         """
@@ -233,5 +237,7 @@ def _checked(trial: Trial) -> Trial:
                 f"{candidate.label!r} does not take a limit of boot {boot.bootId} of broker {boot.brokerId} ({error}); "
                 "set another one in its description"
             ) from error
-    horizonSeconds = policy.horizonSeconds if IReplayable.providedBy(policy) else None
-    return evolve(trial, changes=known, horizonSeconds=horizonSeconds)
+    isFollowing = IRequestLifecycle.providedBy(policy)
+    forgets = IReplayable.providedBy(policy) and not isFollowing
+    horizonSeconds = policy.horizonSeconds if forgets else None
+    return evolve(trial, changes=known, horizonSeconds=horizonSeconds, isFollowing=isFollowing)

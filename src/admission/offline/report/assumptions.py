@@ -32,6 +32,9 @@ _ASSUMPTIONS = (
     f"{share(MOST_EXHAUSTED_SHARE)} of the connections done early there is no point estimate.",
     "A candidate takes the place of the recorded policies of its kind. All other policies keep the delays and "
     "refusals that they were recorded with, and the longest delay counts.",
+    "What is said of a policy that wants to know which requests are under way is approximate: it is asked about a "
+    "request, and told what that took, at the recorded moment at which the work on it began, and every request is "
+    "taken to be answered as fast as it was, however many others there are.",
     "Delays are cut off at the longest that the server allowed. Limits that were set while the server ran are set "
     "again at the same moments, unless the candidate says otherwise.",
     "What comes after the end of the recording is not counted. Of events that are missing nobody knows what they "
@@ -47,6 +50,10 @@ def assumptionsSection(results: Results) -> Tag:
     What the answers take for granted.
     """
     items: list[Any] = list(_ASSUMPTIONS)
+    approximate = results.says("approximate", list)
+    if approximate:
+        names = ", ".join(shown(each) for each in approximate[:MOST_ANSWERS])
+        items.insert(0, ("Approximate, because they want to know which requests are under way: ", named(names), "."))
     sample = results.says("sample", str)
     if sample is not None:
         items.insert(
