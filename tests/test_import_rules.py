@@ -26,7 +26,7 @@ ALLOWED = {
     "operations": EVERYONE,
     "metrics": EVERYONE,
     "quotas": EVERYONE | {"metrics"},
-    "control": EVERYONE | {"metrics", "quotas"},
+    "control": EVERYONE | {"metrics", "quotas", "request"},
     "gate": EVERYONE | FOUNDATION,
     "request": EVERYONE,
     "recording": EVERYONE | {"metrics", "request"},

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 
 from .interfaces import (
     ADMITTED,
+    NOTHING,
     Decision,
     IIdentityAudit,
     IQuotaPolicy,
@@ -32,6 +33,7 @@ from .interfaces import (
     Usage,
 )
 from .metrics.registry import SensorRegistry
+from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
 """How often whoever drives a control calls L{AdmissionControl.sweep}."""
@@ -206,13 +208,6 @@ class AdmissionControl:
                 delayed = Decision(True, delaySeconds, reason, member.name)
         return delayed
 
-    def refusalShares(self, decision: Decision) -> tuple[float, ...]:
-        """
-        What L{Charge.shares} would be for a request that C{decision} refuses: the
-        delay of the policy that does.
-        """
-        return tuple(decision.delaySeconds if name == decision.policy else 0.0 for name in self.policyNames)
-
     def budgetBytes(self, request: Request, now: float) -> int | None:
         """
         How much a read may return now.
@@ -314,6 +309,76 @@ class AdmissionControl:
                 IRequestLifecycle(member.policy).ended(request, outcome, now)
             except Exception:
                 self._failed(member, now)
+
+    # The same of a request that keeps what was said
+
+    def admitRequest(self, request: ServerRequest, now: float, refusal: Refusal) -> Decision:
+        """
+        May C{request} go ahead?  Before anything is done of it; see L{admit}.
+
+        @param request: with the policies' view of it.
+        @param now: in whole microseconds, since it is recorded, see
+            L{admission.clock.wholeMicroseconds}; as below.
+        """
+        if not self._limiting:
+            return ADMITTED
+        view = request.view
+        assert view is not None
+        if self.wants.isKnown and view.identities:
+            request.isKnown = self.isKnown(view, now)
+        request.refusal = refusal
+        decision = request.decision = self.admit(view, now, refusal)
+        if not decision.admitted:
+            policy = request.policy = decision.policy
+            request.charge = tuple(decision.delaySeconds if name == policy else 0.0 for name in self.policyNames)
+            request.decided = now
+            request.reject(decision.reason)
+        return decision
+
+    def beginRequest(self, request: ServerRequest, now: float) -> None:
+        """
+        The work on C{request} begins; see L{begin}.
+        """
+        if self._following:
+            assert request.view is not None
+            request.begunPolicies = self.begin(request.view, now)
+
+    def chargeRequest(self, request: ServerRequest, usage: Usage, now: float, maxRefusalSeconds: float = inf) -> float:
+        """
+        Count what C{request} took, see L{charge}; once.
+
+        @return: the delay that its client is given, in seconds.
+        """
+        if not self._limiting:
+            return 0.0
+        assert request.view is not None
+        charge = self.charge(request.view, usage, now, request.decision, maxRefusalSeconds)
+        request.decided = now
+        request.isCounted = usage is not NOTHING
+        request.charge = charge.shares
+        request.policy = self.strictest(charge)
+        return charge.delaySeconds
+
+    def parkRequest(self, request: ServerRequest, now: float) -> None:
+        """
+        Nobody works on C{request}, which waits; see L{park}.
+        """
+        request.park(now)
+        if request.begunPolicies:
+            assert request.view is not None
+            request.begunPolicies = self.park(request.begunPolicies, request.view, request.outcome(now), now)
+
+    def endRequest(self, request: ServerRequest, now: float) -> None:
+        """
+        C{request} is over; see L{end}.
+        """
+        request.end(now)
+        if request.begunPolicies:
+            assert request.view is not None
+            begun, request.begunPolicies = request.begunPolicies, NONE_BEGUN
+            self.end(begun, request.view, request.outcome(now), now)
+
+    # The limits
 
     def strictest(self, charge: Charge) -> str | None:
         """

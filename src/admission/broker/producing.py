@@ -79,7 +79,7 @@ class ProduceResponses:
         """
         connection = self._connection
         now = connection.factory.clock.seconds()
-        connection.requestParked(request, now)
+        connection.factory.control.parkRequest(request, now)
         if connection.isLost:
             # While it was worked on.
             connection.requestOver(request, now)

@@ -290,7 +290,7 @@ class KafkaConnection(AdmittedProtocol):
                 assert servedApi.refuse is not None
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
-            self.requestBegun(request, self.factory.clock.seconds())
+            self.broker.control.beginRequest(request, self.factory.clock.seconds())
         answer = servedApi.serve(self.broker, request)
         if not isinstance(answer, Deferred):
             self._answer(request, answer)
@@ -343,31 +343,13 @@ class KafkaConnection(AdmittedProtocol):
 
     def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
         """
-        Say who asks for what, and put that to the quota policies, if any of
-        them limits anybody.
+        Say who asks for what, and put that to the quota policies.
         """
         assert request.kind is not None
-        control = self.broker.control
-        view = request.view = Request(
-            request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities
-        )
-        wants = control.wants
-        if not wants.decision:
-            self.lastAdmitted = view
-            return ADMITTED
+        request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
         now = wholeMicroseconds(self.factory.clock.seconds())
-        if wants.isKnown and identities:
-            request.isKnown = control.isKnown(view, now)
-        request.refusal = refusal
-        decision = request.decision = control.admit(view, now, refusal)
-        if decision.admitted:
-            self.lastAdmitted = view
-        else:
-            self.lastAdmitted = None
-            request.decided = now
-            request.policy = decision.policy
-            request.charge = control.refusalShares(decision)
-            request.reject(decision.reason)
+        decision = self.broker.control.admitRequest(request, now, refusal)
+        self.lastAdmitted = request.view if decision.admitted else None
         return decision
 
     def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
@@ -376,19 +358,9 @@ class KafkaConnection(AdmittedProtocol):
 
         @return: the delay that its client is given, in seconds.
         """
-        view = request.view
-        control = self.broker.control
-        if view is None or not control.wants.decision:
-            return 0.0
-        decision = request.decision
-        request.decided = decided = wholeMicroseconds(now)
         # Only a refusal that could not be said has a delay and is admitted; members must be heard of in time.
-        maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if decision.delaySeconds else 0.0
-        charge = control.charge(view, usage, decided, decision, maxRefusalSeconds)
-        request.isCounted = usage is not NOTHING
-        request.charge = charge.shares
-        request.policy = control.strictest(charge)
-        return charge.delaySeconds
+        maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if request.decision.delaySeconds else 0.0
+        return self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
 
     def _answer(self, request: KafkaRequest, answer: Answer) -> None:
         body = _encoded(request, answer, 0)
@@ -475,7 +447,7 @@ class KafkaConnection(AdmittedProtocol):
             request.reject(BEHIND.reason)
             return BEHIND
         else:
-            self.requestBegun(request, self.factory.clock.seconds())
+            self.broker.control.beginRequest(request, self.factory.clock.seconds())
         return decision
 
     def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:

@@ -223,25 +223,8 @@ class AdmittedProtocol(Linked, Protocol):
         """
         request = self.request
         assert request is not None
-        self.requestParked(request, self.factory.clock.seconds())
+        self.factory.control.parkRequest(request, self.factory.clock.seconds())
         self._endTurn()
-
-    def requestBegun(self, request: ServerRequest, now: float) -> None:
-        """
-        All policies have admitted C{request}, and the work on it begins.
-        """
-        assert request.view is not None
-        request.begunPolicies = self.factory.control.begin(request.view, now)
-
-    def requestParked(self, request: ServerRequest, now: float) -> None:
-        """
-        C{request} waits, and nobody works on it.
-        """
-        request.park(now)
-        if request.begunPolicies:
-            assert request.view is not None
-            outcome = request.outcome(now)
-            request.begunPolicies = self.factory.control.park(request.begunPolicies, request.view, outcome, now)
 
     def requestOver(self, request: ServerRequest, now: float) -> None:
         """
@@ -251,11 +234,7 @@ class AdmittedProtocol(Linked, Protocol):
         self._openRequests -= 1
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
             request.expire(self.whyExpired)
-        request.end(now)
-        if request.begunPolicies:
-            assert request.view is not None
-            begun, request.begunPolicies = request.begunPolicies, ()
-            self.factory.control.end(begun, request.view, request.outcome(now), now)
+        self.factory.control.endRequest(request, now)
         for observer in self.factory.observers:
             observer.requestOver(request)
 

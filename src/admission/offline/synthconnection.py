@@ -89,13 +89,15 @@ class SyntheticConnection:
             opening.begin(now)
             opening.kind, opening.principal, opening.serviceSeconds = CONNECTION, _STRANGER, 0.0
             opening.view = Request(CONNECTION, _STRANGER, "", self.host, 0)
-            isAdmitted = self._isAdmitted(opening)
-            if isAdmitted:
-                self._chargeUsage(opening, Usage(connections=1))
-            opening.answer(now, opening.delaySeconds)
+            decision = server.control.admitRequest(opening, now, Refusal.ERROR)
+            delaySeconds = decision.delaySeconds
+            if decision.admitted:
+                delaySeconds = server.control.chargeRequest(opening, Usage(connections=1), now)
+            self._throttle(opening, delaySeconds)
+            opening.answer(now, delaySeconds)
             self._over(opening)
-            if not isAdmitted:
-                self.leave(withoutNumbers(opening.decision.reason))
+            if not decision.admitted:
+                self.leave(withoutNumbers(decision.reason))
                 return
         self._think()
 
@@ -178,11 +180,13 @@ class SyntheticConnection:
             request.view = Request(
                 request.kind, self.principal, request.clientId, self.host, request.sizeBytes, self._identities
             )
-            if not self._isAdmitted(request):
+            decision = control.admitRequest(request, now, Refusal.ERROR)
+            if not decision.admitted:
+                self._throttle(request, decision.delaySeconds)
                 request.release(now)
                 self._send()
                 return
-            request.begunPolicies = control.begin(request.view, now)
+            control.beginRequest(request, now)
         self._agenda.at(self._agenda.nowUs + draft.serviceUs, self._answer)
 
     def _answer(self) -> None:
@@ -191,17 +195,14 @@ class SyntheticConnection:
         now = self._agenda.seconds()
         serviceSeconds = request.serviceSeconds = draft.serviceUs / MICROSECONDS
         request.responseBytes = draft.responseBytes
+        control = self.factory.control
         if request.view is not None:
-            self._chargeUsage(request, Usage(draft.requestBytes, draft.responseBytes, serviceSeconds))
+            usage = Usage(draft.requestBytes, draft.responseBytes, serviceSeconds)
+            self._throttle(request, control.chargeRequest(request, usage, now))
         if not draft.isProduce:
             self._send()
             return
-        request.park(now)
-        if request.begunPolicies:
-            assert request.view is not None
-            request.begunPolicies = self.factory.control.park(
-                request.begunPolicies, request.view, request.outcome(now), now
-            )
+        control.parkRequest(request, now)
         self._agenda.at(self._agenda.nowUs + draft.commitUs, self._send)
 
     def _send(self) -> None:
@@ -219,29 +220,7 @@ class SyntheticConnection:
     def _identities(self) -> tuple[int, ...]:
         return (self._draft.producerId,) if self._draft.isProduce else ()
 
-    def _isAdmitted(self, request: ServerRequest) -> bool:
-        control, view, now = self.factory.control, request.view, self._agenda.seconds()
-        assert view is not None
-        if control.wants.isKnown and view.identities:
-            request.isKnown = control.isKnown(view, now)
-        request.refusal = Refusal.ERROR
-        decision = request.decision = control.admit(view, now, Refusal.ERROR)
-        if not decision.admitted:
-            request.decided, request.policy = now, decision.policy
-            request.charge = control.refusalShares(decision)
-            request.reject(decision.reason)
-            self._holdBack(request, decision.delaySeconds)
-        return decision.admitted
-
-    def _chargeUsage(self, request: ServerRequest, usage: Usage) -> None:
-        control, view, now = self.factory.control, request.view, self._agenda.seconds()
-        assert view is not None
-        charge = control.charge(view, usage, now, request.decision)
-        request.decided, request.isCounted, request.charge = now, True, charge.shares
-        request.policy = control.strictest(charge)
-        self._holdBack(request, charge.delaySeconds)
-
-    def _holdBack(self, request: ServerRequest, delaySeconds: float) -> None:
+    def _throttle(self, request: ServerRequest, delaySeconds: float) -> None:
         request.delaySeconds = delaySeconds
         self._freeUs = self._agenda.nowUs + round(delaySeconds * MICROSECONDS)
 
@@ -250,11 +229,7 @@ class SyntheticConnection:
         Tell whoever wants to know; the connection has let go of it.
         """
         server, now = self.factory, self._agenda.seconds()
-        request.end(now)
-        if request.begunPolicies:
-            assert request.view is not None
-            begun, request.begunPolicies = request.begunPolicies, ()
-            server.control.end(begun, request.view, request.outcome(now), now)
+        server.control.endRequest(request, now)
         event = eventOf(request, KafkaRequestEvent)
         if request.kind != CONNECTION:
             _, event.apiKey, event.apiVersion = _APIS[self._draft.isProduce]
