@@ -169,6 +169,10 @@ class GroupsMachine(RuleBasedStateMachine):
         for consumer in self.living():
             if consumer.waiting is not None:
                 continue
+            if not consumer.memberId:
+                # Its join failed: it has no id to send a heartbeat under, and under its name there may be another.
+                consumer.join()
+                continue
             errorCode = consumer.heartbeat()
             if errorCode is ErrorCode.unknown_member_id and consumer.joined is not None:
                 consumer.memberId, consumer.joined = "", None
@@ -339,3 +343,17 @@ class GroupStatesTests(SynchronousTestCase):
         run_state_machine_as_test(
             GroupsMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
         )
+
+    def test_joinsAgainAfterAFullLog(self) -> None:
+        """
+        A member with a name that could not be stored when it joined joins
+        again once there is room.
+        """
+        machine = GroupsMachine()
+        machine.storeSlowly(0.0, isFull=True)
+        machine.appear(6.0, 5.0, mustKnowItsId=False, instanceId="x", syncsLate=False)
+        machine.wait(3.0)
+        machine.settle()
+        machine.ownersAreUnique()
+        machine.everybodyIsHeardOf()
+        machine.teardown()
