@@ -38,6 +38,7 @@ from admission.offline.replay.offers import (
     COLUMNS,
     OPEN_GROUP,
     OPEN_ORDER,
+    PARKED_COLUMN,
     makeOffers,
 )
 from admission.offline.replay.openloop import replayOpenLoop
@@ -58,7 +59,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     "value": pa.float64(),
 }
 
-REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, *BOOT_COLUMNS, *VERDICT_COLUMNS)))
+REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, PARKED_COLUMN, *BOOT_COLUMNS, *VERDICT_COLUMNS)))
 
 
 def tableOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> pa.Table:

@@ -18,7 +18,7 @@ from admission.metrics.tables import REQUESTS
 from admission.offline.replay.boots import Boot, LimitChange
 from admission.offline.replay.candidates import resolveCandidate
 from admission.offline.replay.keys import COMPONENTS, LINKS, findComponents
-from admission.offline.replay.offers import COLUMNS, OFFERS, makeOffers
+from admission.offline.replay.offers import COLUMNS, OFFERS, columnsFor, makeOffers
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 
 from .replaymodel import REQUEST_COLUMNS, addComponents, componentsOf, tableOf
@@ -303,6 +303,12 @@ class OffersTests(OffersTestCase):
         trials = planTrials([resolveCandidate("client-bytes:produce=4M")], [TWO])
         [batch] = makeOffers(tableOf([ROW], COLUMNS).to_batches(), trials)
         self.assertEqual(batch.schema, OFFERS)
+        following = planTrials([candidate("at-most:1")], [TWO])
+        columns = [*columnsFor(following.values())]
+        self.assertEqual(columns, [*COLUMNS, "purgatory_wait_us"])
+        [batch] = makeOffers(tableOf([ROW], columns).to_batches(), following)
+        self.assertEqual(batch.schema, OFFERS)
+        self.assertEqual(columnsFor(trials.values()), COLUMNS)
 
 
 class ComponentTests(OffersTestCase):

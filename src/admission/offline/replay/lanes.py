@@ -124,8 +124,8 @@ class Routes:
         """
         Prepare requests and put them in parcels.
 
-        @param requests: of L{admission.offline.replay.offers.COLUMNS}, in any
-            order.
+        @param requests: of L{admission.offline.replay.offers.columnsFor} all
+            trials, in any order.
         @return: of L{admission.offline.replay.parcels.PARCELS}.
         """
         ways: dict[TrialKey, list[Lane]] = {}

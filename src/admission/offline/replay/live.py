@@ -148,7 +148,7 @@ class LivePolicy:
         identities: Sequence[int],
         isCounted: bool,
         refusal: int,
-        answerUs: int,
+        answerUs: int = 0,
     ) -> tuple[int, bool]:
         """
         Put a request to the policy, as the server does when it has served it.
@@ -156,7 +156,8 @@ class LivePolicy:
         @param atUs: when, not before the last one.
         @param isCounted: whether the policy is told what it took.
         @param refusal: how it can be refused: its place in L{REFUSALS}.
-        @param answerUs: how much later its answer is sent.
+        @param answerUs: how much later its answer is sent; for policies that
+            follow requests.
         @return: the delay in microseconds, and whether it was refused.
         """
         if atUs >= self._nextUs:

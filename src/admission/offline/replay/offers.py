@@ -17,7 +17,7 @@ from ...interfaces import Refusal
 from ...metrics.events import EXPIRE, REJECT
 from .keys import KeyFinder
 from .live import REFUSALS
-from .ordered import distinctRows, numbersOf
+from .ordered import codesOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
 REFUSABLE = ("Produce", "Fetch", "InitProducerId")
@@ -44,10 +44,12 @@ COLUMNS: Sequence[str] = (
     "throttle_ms",
     "service_us",
     "sent_mono_us",
-    "purgatory_wait_us",
     "refusal",
 )
 """What of the requests table a replay needs."""
+
+PARKED_COLUMN = "purgatory_wait_us"
+"""What it needs besides for candidates that follow requests."""
 
 OFFERS = pa.schema(
     [
@@ -102,16 +104,23 @@ CLOSED_ORDER = ("conn_id", "arrived_us", "seq")
 """The same."""
 
 
-_REFUSALS = pa.array([each.value for each in REFUSALS])
+_NUMBERS: Mapping[str | None, int] = {each.value: number for number, each in enumerate(REFUSALS)}
 _ERROR, _DELAY, _NEVER = map(REFUSALS.index, (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER))
 _FOREVER_US = 2**62
+
+
+def columnsFor(trials: Iterable[Trial]) -> Sequence[str]:
+    """
+    What of the requests table these trials need.
+    """
+    return [*COLUMNS, PARKED_COLUMN] if any(trial.isFollowing for trial in trials) else COLUMNS
 
 
 def makeOffers(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
     Make of each request what each candidate is to see of it.
 
-    @param batches: of L{COLUMNS}, in any order.
+    @param batches: of L{columnsFor} these trials, in any order.
     @return: of L{OFFERS}.
     """
     byBoot: dict[tuple[str, ...], list[tuple[Trial, KeyFinder]]] = {}
@@ -146,7 +155,8 @@ class _Requests:
         self._delaysUs, self._counts = _matrix(batch.column("policy_delays_us"))
         self._refusals = self._findRefusals()
         # A server may impose less of a refusal that became a delay than its policy asks for.
-        self._mostUs = np.where(self._refusals == _DELAY, self._toldUs, _FOREVER_US)
+        isDelayed = self._refusals == _DELAY
+        self._mostUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
 
     def offeredTo(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
         """
@@ -160,8 +170,10 @@ class _Requests:
         isBarred = self._isRefused & ~numbersOf(isOwn)
         # Not all delays are recorded of many policies.
         isPartial = self._counts < max(len(boot.policyNames), 1)
-        heldUs = np.minimum(np.where(isPartial, self._toldUs, self._strictest(trial.decisive)), self._mostUs)
-        retainedUs = np.minimum(self._strictest(trial.retained), self._mostUs)
+        heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
+        retainedUs = self._strictest(trial.retained)
+        if self._mostUs is not None:
+            heldUs, retainedUs = np.minimum(heldUs, self._mostUs), np.minimum(retainedUs, self._mostUs)
         isAsked = self._isDecided if trial.isRecorded else self._isDecided | self._wouldBeAsked(trial)
         isAsked = isAsked & ~isBarred
         columns = {
@@ -193,10 +205,15 @@ class _Requests:
         How each could be refused: as recorded, or else, where no policy was
         asked and in recordings of before, by its kind.
         """
-        kinds = self._batch.column("kind").cast(pa.string())
-        isRefusable = numbersOf(pc.is_in(kinds, value_set=pa.array(REFUSABLE)))
-        recorded = pc.index_in(self._batch.column("refusal").cast(pa.string()), value_set=_REFUSALS)
-        return np.where(numbersOf(recorded.is_valid()), numbersOf(recorded), np.where(isRefusable, _ERROR, _NEVER))
+        ofKinds = [_ERROR if kind in REFUSABLE else _NEVER for kind, *_ in self._requesters]
+        refusals = np.array(ofKinds, np.int8)[self._rows]
+        column = self._batch.column("refusal")
+        if column.null_count == len(column):
+            return refusals
+        codes, names = codesOf(column)
+        # The last is for null, which has the code -1.
+        recorded = np.array([_NUMBERS.get(name, -1) for name in [*names, None]], np.int8)[codes]
+        return np.where(recorded < 0, refusals, recorded)
 
     def _wouldBeAsked(self, trial: Trial) -> Any:
         """
@@ -217,7 +234,7 @@ class _Requests:
         When the work on each began: its service before it was decided, and the
         time that it was parked as far as that did not come afterwards.
         """
-        serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", "purgatory_wait_us"))
+        serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", PARKED_COLUMN))
         parkedBeforeUs = np.maximum(parkedUs - (self._sentUs - self._atUs), 0)
         return np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
 

@@ -43,7 +43,7 @@ def replayOpenLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, 
         isTold = numbersOf(batch.column("is_asked")) | numbersOf(batch.column("is_barred"))
         yield from _letThrough(batch.filter(pa.array(isTold & ~isNoticed)), trials)
         noticed = batch.filter(pa.array(isNoticed))
-        columns = _told(noticed)
+        columns = _told(noticed, any(trial.isFollowing for trial in trials.values()))
         answers: list[tuple[int, bool]] = []
         begun = 0
         trial: Trial | None = None
@@ -64,9 +64,12 @@ def replayOpenLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, 
         live.finish()
 
 
-def _told(batch: pa.RecordBatch) -> list[list[Any]]:
+def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     """
     For each argument of L{LivePolicy.answer} its values.
+
+    @param isFollowed: whether any candidate follows requests, and so has to be
+        told when their answers are sent.
     """
     requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
     atUs, requestBytes, responseBytes, serviceUs, isCounted, refusals = (
@@ -75,8 +78,10 @@ def _told(batch: pa.RecordBatch) -> list[list[Any]]:
     )
     asked: list[Any] = [requesters[place] for place in places.tolist()]
     identities = listsOf(batch.column("producer_ids"))
-    answersUs = (numbersOf(batch.column("sent_us")) - numbersOf(batch.column("at_us"))).tolist()
-    return [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals, answersUs]
+    told = [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals]
+    if isFollowed:
+        told.append((numbersOf(batch.column("sent_us")) - numbersOf(batch.column("at_us"))).tolist())
+    return told
 
 
 def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:

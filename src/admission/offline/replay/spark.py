@@ -33,7 +33,7 @@ from .decisions import CLOSED, DECISIONS, OPEN
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
 from .keys import ASKERS, askersOf
 from .lanes import Routes, Step, planRoutes
-from .offers import COLUMNS, makeOffers
+from .offers import COLUMNS, columnsFor, makeOffers
 from .ordered import Batches
 from .parcels import PARCELS
 from .slices import LEAST_REQUESTS, SPANS, countSpans, findCuts
@@ -129,7 +129,7 @@ def replay(
     def replayed(parcels: Batches) -> Iterator[pa.RecordBatch]:
         return routes.replay(parcels, finish)
 
-    parcels = requests.select(*COLUMNS).mapInArrow(routes.send, sparkSchema(PARCELS))
+    parcels = requests.select(*columnsFor(trials.values())).mapInArrow(routes.send, sparkSchema(PARCELS))
     brought = parcels.repartitionById(routes.tasks, "task").sortWithinPartitions("lane")
     return brought.mapInArrow(replayed, sparkSchema(schema))
 
