@@ -39,6 +39,7 @@ from .replaymodel import (
     steadySteps,
     tableOf,
 )
+from .replaypolicies import candidate
 from .sparksession import sharedSession
 
 SECOND = 1_000_000
@@ -94,6 +95,19 @@ class ReplayTests(SynchronousTestCase):
             found = collected(replay(framed(), trials, list(cores), Scale(0, 3)), DECISIONS)
             self.assertEqual(rowsOf(found), rowsOf(expected))
             self.assertGreater(sum(delay > 0 for delay in found["delay_us"].to_pylist()), 100)
+
+    def test_lifecycle(self) -> None:
+        """
+        Candidates that follow requests are told of the same ones as alone,
+        beside others, and in one place or by client.
+        """
+        texts = ("at-most:1", "at-most-of-client:2", "per-second:60")
+        trials = planTrials([candidate(text) for text in texts], throttled().boots())
+        expected = pa.concat_tables([core(throttled(), trials) for core in (closedLoop, openLoop)])
+        found = collected(replay(framed(), trials, [CLOSED, OPEN], Scale(0, 3)), DECISIONS)
+        self.assertEqual(rowsOf(found), rowsOf(expected))
+        refused = {row["candidate"] for row in found.to_pylist() if row["is_refused"]}
+        self.assertEqual(refused, set(texts))
 
     def test_slices(self) -> None:
         """
