@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
-from ..connection.pauses import Pause
+from ..connection.pauses import UNANSWERED, Pause
 from ..interfaces import PARKED, ILease
 from ..operations import waitFor
 from ..wire.headers import frame
@@ -84,12 +84,13 @@ class ProduceResponses:
             # While it was worked on.
             connection.requestOver(request, now)
             return
-        request.delaySeconds = delaySeconds
-        request.throttledUntilSeconds = now + delaySeconds
+        if delaySeconds:
+            request.delaySeconds = delaySeconds
+            request.throttledUntilSeconds = now + delaySeconds
         self._requests.append(request)
         self._uncommitted += 1
         if len(self._requests) >= MOST_UNANSWERED:
-            connection.pauses.add(Pause.UNANSWERED)
+            connection.pauses.add(UNANSWERED)
         connection.broker.log.whenCommitted(partial(self._committed, request, wantsSync))
 
     def answer(self) -> None:
@@ -121,8 +122,8 @@ class ProduceResponses:
             connection.send(responses)
         if requests and requests[0].commit > syncedCount:
             self._awaitSync(requests[0])
-        if Pause.UNANSWERED in connection.pauses.reasons and len(requests) < MOST_UNANSWERED:
-            connection.resume(Pause.UNANSWERED)
+        if UNANSWERED in connection.pauses.reasons and len(requests) < MOST_UNANSWERED:
+            connection.resume(UNANSWERED)
         if not requests:
             connection.produceAnswered()
 

@@ -466,7 +466,7 @@ class KafkaConnection(AdmittedProtocol):
         Every Produce request read so far has been answered, or the client is
         gone.
         """
-        if Pause.CLOSING in self.pauses.reasons and not self.isLost:
+        if self.pauses.reasons and Pause.CLOSING in self.pauses.reasons and not self.isLost:
             self.closeGracefully()
         if self._isPutOff:
             self._isPutOff = False

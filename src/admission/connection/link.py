@@ -76,8 +76,9 @@ class LinkState(IntEnum):
     """The transport has said that it is gone."""
 
 
-# Looked up once: every request compares its connection's state with these.
-DRAINING, CLOSING = LinkState.DRAINING, LinkState.CLOSING
+# Looked up once: every request compares its connection's state with these, and until Python 3.12 a look costs as much
+# as a call.
+DRAINING, CLOSING, CLOSED, LOST = LinkState.DRAINING, LinkState.CLOSING, LinkState.CLOSED, LinkState.LOST
 
 
 class LinkOwner(Protocol):
@@ -221,7 +222,7 @@ class Link:
         decrypted.
         """
         charge, heldBytes = self.heldCharge, self._owner.unservedBytes()
-        if self.state is LinkState.LOST or heldBytes == (0 if charge is None else charge.sizeBytes):
+        if self.state is LOST or heldBytes == (0 if charge is None else charge.sizeBytes):
             return
         self.heldCharge = self._factory.gate.pool.charge(heldBytes, CONNECTIONS) if heldBytes else None
         if charge is not None:
@@ -328,7 +329,7 @@ class Link:
         """
         if self.state is not CLOSING or not self.responses.isTaken:
             return
-        self.state = LinkState.CLOSED
+        self.state = CLOSED
         transport = self._transport
         # TLS waits for its producer to go before it closes.
         transport.unregisterProducer()
@@ -345,7 +346,7 @@ class Link:
         Abort after C{seconds}, or earlier if that was said before.
         """
         due = self._grace.dueSeconds
-        if self.state is not LinkState.LOST and (due is None or due > self._factory.clock.seconds() + seconds):
+        if self.state is not LOST and (due is None or due > self._factory.clock.seconds() + seconds):
             self._grace.start(seconds)
 
     def abort(self) -> None:
@@ -360,7 +361,7 @@ class Link:
         """
         The transport is gone: charge for nothing, watch nothing, leave no timer.
         """
-        self.state = LinkState.LOST
+        self.state = LOST
         self.pauses.stop()
         self._unwatch()
         self._factory.gate.responsesStalled(self, False)
@@ -414,7 +415,7 @@ class Link:
             self._owner.peerHungUp(isReset)
 
     def _sendingBlocked(self, isBlocked: bool) -> None:
-        if self.state is LinkState.LOST:
+        if self.state is LOST:
             return
         self._factory.gate.responsesStalled(self, isBlocked)
         if isBlocked:
@@ -440,7 +441,7 @@ class Link:
     def __repr__(self) -> str:
         if self.state < CLOSING:
             return f"{self.peer} {self.pauses!r}"
-        return f"{self.peer} " + ("lost" if self.state is LinkState.LOST else "closing")
+        return f"{self.peer} " + ("lost" if self.state is LOST else "closing")
 
 
 class Linked:
@@ -478,4 +479,4 @@ class Linked:
         """
         Whether the transport is gone.
         """
-        return self.link.state is LinkState.LOST
+        return self.link.state is LOST

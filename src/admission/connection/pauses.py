@@ -58,8 +58,8 @@ class Pause(Enum):
     """It closes after the next response."""
 
 
-BUSY = Pause.BUSY
-"""L{Pause.BUSY}, looked up once: every request takes it."""
+BUSY, UNSENT, UNANSWERED = Pause.BUSY, Pause.UNSENT, Pause.UNANSWERED
+"""Looked up once, since every request asks for them; see L{admission.connection.link.LOST}."""
 
 
 class Pauses:

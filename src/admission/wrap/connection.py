@@ -17,7 +17,7 @@ from zope.interface import directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..connection.deadline import Deadline
-from ..connection.link import CLOSING, Link, Linked, LinkState
+from ..connection.link import CLOSED, CLOSING, Link, Linked
 from ..connection.pauses import Pause
 from ..connection.responses import WrittenQueue
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
@@ -160,7 +160,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             raise TypeError("Data must be bytes")
         sizeBytes = sum(map(len, parts))
         link = self.link
-        if not sizeBytes or link.state >= LinkState.CLOSED:
+        if not sizeBytes or link.state >= CLOSED:
             return
         link.lastActiveSeconds = self.factory.clock.seconds()
         heldBytes = link.responses.heldBytes

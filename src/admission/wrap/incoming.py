@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
 from ..connection.link import CLOSING, Link
-from ..connection.pauses import Pause
+from ..connection.pauses import UNSENT, Pause
 from ..gate import Gate
 from ..interfaces import ILease, IWaiter
 
@@ -146,7 +146,7 @@ class Incoming:
         if link.state >= CLOSING:
             return
         link.chargeHeld()
-        if self._lease is not None and Pause.UNSENT not in self._reasons:
+        if self._lease is not None and UNSENT not in self._reasons:
             # Until the next turn nobody else is let through.
             self._serveSoon()
         link.settle()
@@ -157,7 +157,7 @@ class Incoming:
 
     def _takeTurn(self) -> None:
         self._serving = None
-        if Pause.UNSENT not in self._reasons:
+        if UNSENT not in self._reasons:
             self.releaseLease()
         self._serve()
 
