@@ -25,6 +25,9 @@ _INT32: Final = struct.Struct(">i")
 _MOST_VARINT_BYTES: Final = 5
 _MOST_VARLONG_BYTES: Final = 10
 
+# Made once: every name and list of a response begins with one.
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+
 #: The encoding of "no tagged fields follow".
 NO_TAGS: Final = b"\x00"
 
@@ -140,7 +143,7 @@ def _readInt32Length(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def _compactLength(length: int) -> bytes:
-    return unsignedVarint(length + 1)
+    return _ONE_BYTE[length + 1] if length < 0x7F else unsignedVarint(length + 1)
 
 
 @frozen
