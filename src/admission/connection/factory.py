@@ -60,7 +60,7 @@ class ConnectionLimits:
 class Observer(Protocol):
     """
     Who wants to know what became of connections and requests.  Nobody asks it
-    anything, and what it is told is over.
+    anything, what it is told is over, and it does not raise.
     """
 
     def connectionOpened(self, connection: AdmittedProtocol) -> None:
