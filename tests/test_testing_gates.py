@@ -59,7 +59,7 @@ class RecordingGateTests(SynchronousTestCase):
         self.assertEqual(self.gate.asked, [Asked("tryAllocate", me, 5), Asked("tryBegin", me), Asked("end")])
         self.gate.asked.clear()
         self.hangUp()
-        self.assertEqual(self.gate.asked, [Asked("forget", me), Asked("responsesStalled", me, isGranted=False)])
+        self.assertEqual(self.gate.asked, [Asked("responsesStalled", me.link, isGranted=False), Asked("forget", me)])
 
     def test_refused(self) -> None:
         """
