@@ -247,13 +247,13 @@ def serve(
             "throttle_ms": 0,
         }
         delayUs = 0
+        if refusals is None:
+            refusal = Refusal.ERROR if step.kind in ("Produce", "Fetch") else Refusal.NEVER
+        else:
+            refusal = refusals[step.kind]
+            row["refusal"] = refusal.value
         if control.isLimiting:
             row["decided_mono_us"] = decidedUs
-            if refusals is None:
-                refusal = Refusal.ERROR if step.kind in ("Produce", "Fetch") else Refusal.NEVER
-            else:
-                refusal = refusals[step.kind]
-                row["refusal"] = refusal.value
             decision = control.admit(request, now, refusal)
             if not decision.admitted:
                 delayUs = round(decision.delaySeconds * 1e6)

@@ -31,6 +31,7 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
 from admission.quotas.policy import QuotaPolicy
+from admission.request import ServerRequest
 from admission.testing.cuedquota import CuedQuota
 from admission.testing.quotas import FixedQuotaPolicyContract
 from admission_plugins.clientquota import ClientBytes
@@ -408,13 +409,24 @@ class RefusalTests(ControlTestCase):
         }
         control = self.compose(**policies)
         decision = control.admit(REQUEST, self.now, Refusal.DELAY)
-        self.assertEqual(decision, Decision(True, 7.0, "never", "b"))
+        self.assertEqual(decision, Decision(True, 7.0, "never", "b", (("a", 3.0), ("b", 7.0))))
         charge = control.charge(REQUEST, USAGE, self.now, decision)
-        self.assertEqual(charge, (7.0, (0.0, 7.0, 5.0, 0.0)))
+        self.assertEqual(charge, (7.0, (3.0, 7.0, 5.0, 0.0)))
         self.assertEqual(control.strictest(charge), "b")
         policies["c"].delaySeconds = 8.0
         charge = control.charge(REQUEST, USAGE, self.now, decision)
-        self.assertEqual((charge, control.strictest(charge)), ((8.0, (0.0, 7.0, 8.0, 0.0)), "c"))
+        self.assertEqual((charge, control.strictest(charge)), ((8.0, (3.0, 7.0, 8.0, 0.0)), "c"))
+
+    def test_isKept(self) -> None:
+        """
+        How a request could be refused is kept of it, also while nobody is
+        limited: others might have refused it.
+        """
+        for control in (self.compose(), self.compose(a=CuedQuota())):
+            request = ServerRequest(None, 10, self.now)
+            request.view = REQUEST
+            control.admitRequest(request, self.now, Refusal.DELAY)
+            self.assertIs(request.refusal, Refusal.DELAY)
 
     def test_delayIsClamped(self) -> None:
         """
@@ -437,6 +449,15 @@ class RefusalTests(ControlTestCase):
         for largestSeconds, expected in ((3.0, 3.0), (0.5, 1.0), (9.0, 7.0)):
             charge = control.charge(REQUEST, USAGE, self.now, decision, largestSeconds)
             self.assertEqual(charge, (expected, (7.0,)))
+        control = self.compose(
+            a=CuedQuota(decision=Decision(False, 7.0, "no")),
+            b=CuedQuota(delaySeconds=5.0),
+            c=CuedQuota(delaySeconds=1.0),
+        )
+        decision = control.admit(REQUEST, self.now, Refusal.DELAY)
+        for largestSeconds, expected in ((9.0, "a"), (3.0, "b")):
+            charge = control.charge(REQUEST, USAGE, self.now, decision, largestSeconds)
+            self.assertEqual(control.strictest(charge), expected)
 
 
 @implementer(IRequestLifecycle)

@@ -201,12 +201,12 @@ class RecorderTests(SynchronousTestCase):
         Each limit that changed is an event, and one that was removed has no
         value.
         """
-        self.recorder.limitsChanged(QuotaEntity(user="me", clientId="a"), {"rate": 5.0, "share": None}, "admin")
+        self.recorder.limitsChanged(QuotaEntity(user="me", clientId="a"), {"rate": 5.0, "share": None}, 49.5, "admin")
         first, second = self.exporter.events
         self.assertIsInstance(first, LimitEvent)
         self.assertEqual(
             (first.user, first.clientId, first.ip, first.limitName, first.value, first.changedBy, first.atSeconds),
-            ("me", "a", None, "rate", 5.0, "admin", 50.0),
+            ("me", "a", None, "rate", 5.0, "admin", 49.5),
         )
         self.assertEqual(second.limitName, "share")
         self.assertTrue(isnan(second.value))

@@ -1297,14 +1297,15 @@ class QuotasTests(RecordedTestCase):
                     ],
                 )
         by = f"{ANONYMOUS} at 192.0.2.1"
+        now = self.clock.seconds()
         alice, bob = QuotaEntity(user="alice"), QuotaEntity(user="bob")
         self.assertEqual(
             told,
             [
-                (alice, {"producer_ids_rate": 5.0}, by),
-                (bob, {"producer_ids_rate": 5.0}, by),
-                (alice, {"producer_ids_rate": None}, by),
-                (bob, {"producer_ids_rate": 9.0}, by),
+                (alice, {"producer_ids_rate": 5.0}, by, now),
+                (bob, {"producer_ids_rate": 5.0}, by, now),
+                (alice, {"producer_ids_rate": None}, by, now),
+                (bob, {"producer_ids_rate": 9.0}, by, now),
             ],
         )
 

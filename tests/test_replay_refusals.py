@@ -4,7 +4,8 @@ Replays of requests that can be refused in different ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -25,13 +26,13 @@ REFUSALS = {"Produce": Refusal.ERROR, "JoinGroup": Refusal.DELAY, "Heartbeat": R
 Row = dict[str, Any]
 
 
-def steps(client: Client) -> Iterator[Step]:
+def steps(client: Client, kinds: Sequence[str] = tuple(REFUSALS)) -> Iterator[Step]:
     """
-    Requests of all three kinds.
+    Requests of all three kinds, or of some.
     """
     random = Random(client.number)
     while True:
-        kind = random.choice(list(REFUSALS))
+        kind = random.choice(kinds)
         yield Step(random.randrange(1, 200_000), 100, random.randrange(200, 900), 100, kind)
 
 
@@ -121,18 +122,34 @@ class RefusalTests(SynchronousTestCase):
 
     def test_gate(self) -> None:
         """
-        The identity gate compares refusals that became delays, too.
+        The identity gate compares refusals that became delays, too, of one
+        policy and of several that refuse the same requests.
         """
-        recording = served("per-second:12")
-        trials = planRecorded(recording.boots())
-        verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(), trials), VERDICTS)
-        [key] = trials
-        for decisions in (openLoop(recording, trials), closedLoop(recording, trials)):
-            matches = countMatches(compare(decisions, verdicts).to_batches())
-            [fidelity] = judge(matches, {key: len(verdicts)}, trials)
-            self.assertTrue(fidelity.isTrusted, fidelity.inWords())
-            self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
-            self.assertGreater(fidelity.throttled, 100)
+        both = {"per-second": "per-second:12", "per-second-#2": "per-second:11"}
+        joining = partial(steps, kinds=["JoinGroup"])
+        together = serve(both, population(2, 3), joining, 20 * SECOND, refusals=REFUSALS)
+        for recording in (served("per-second:12"), together):
+            for key, trial in planRecorded(recording.boots()).items():
+                alone = {key: trial}
+                verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(), alone), VERDICTS)
+                for decisions in (openLoop(recording, alone), closedLoop(recording, alone)):
+                    matches = countMatches(compare(decisions, verdicts).to_batches())
+                    [fidelity] = judge(matches, {key: len(verdicts)}, alone)
+                    self.assertTrue(fidelity.isTrusted, fidelity.inWords())
+                    self.assertEqual((fidelity.matchShare, fidelity.missing), (1.0, 0))
+                    self.assertGreater(fidelity.throttled, 50)
+
+    def test_unlimited(self) -> None:
+        """
+        Candidates refuse as they could have, also where nobody was limited.
+        """
+        recording = serve({}, population(2, 3), steps, 20 * SECOND, refusals=REFUSALS)
+        decisions = closedLoop(recording, self.trials(recording, "per-second:9")).to_pylist()
+        rejected = [row for row in decisions if row["is_refused"]]
+        delayed = [row for row in decisions if row["delay_us"] and not row["is_refused"]]
+        self.assertEqual({row["kind"] for row in rejected}, {"Produce"})
+        self.assertEqual({row["kind"] for row in delayed}, {"JoinGroup"})
+        self.assertGreater(min(len(rejected), len(delayed)), 50)
 
     def test_notRecorded(self) -> None:
         """

@@ -566,17 +566,20 @@ class OthersTests(ThrottlingTestCase):
     def test_refusedStayAway(self) -> None:
         """
         Whoever was refused owes nothing, and a change of limits does not bring
-        them back early.
+        them back early; nor where the answer could not say no.
         """
         self.topic()
-        client = self.connect()
+        refused, delayed = self.connect(), self.connect()
         self.policy.decision = Decision(False, 5.0, "no")
-        client.produce("events", batchOf(b"a"))
+        refused.produce("events", batchOf(b"a"))
+        delayed.ask("Metadata", 9, topics=None)
         self.broker._limitsChanged()
         self.clock.advance(4.9)
-        self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
+        for client in (refused, delayed):
+            self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)
         self.clock.advance(0.2)
-        self.assertEqual(client.protocol.pauses.reasons, {})
+        for client in (refused, delayed):
+            self.assertEqual(client.protocol.pauses.reasons, {})
 
     def test_unlimited(self) -> None:
         """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import inf
 from typing import NamedTuple
 
-from attrs import define
+from attrs import define, evolve
 from twisted.logger import Logger
 
 from .interfaces import (
@@ -189,7 +189,8 @@ class AdmissionControl:
         """
         if refusal is _NEVER:
             return ADMITTED
-        delayed = ADMITTED
+        strictest = ADMITTED
+        delays: list[tuple[str, float]] = []
         for member in self._limiting:
             try:
                 decision = member.decide(request, now)
@@ -204,9 +205,11 @@ class AdmissionControl:
                 continue
             if refusal is _ERROR:
                 return Decision(False, delaySeconds, reason, member.name)
-            if delaySeconds > delayed.delaySeconds:
-                delayed = Decision(True, delaySeconds, reason, member.name)
-        return delayed
+            if delaySeconds > 0.0:
+                delays.append((member.name, delaySeconds))
+                if delaySeconds > strictest.delaySeconds:
+                    strictest = Decision(True, delaySeconds, reason, member.name)
+        return evolve(strictest, delays=tuple(delays)) if delays else ADMITTED
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
         """
@@ -241,7 +244,7 @@ class AdmissionControl:
 
         @param decision: what L{admit} said to it.
         @param maxRefusalSeconds: of a refusal that became a delay, how much to
-            impose; the share of its policy is all of it.
+            impose; the shares of the policies that refused are all of theirs.
         """
         delaySeconds = 0.0
         shares: list[float] | None = None
@@ -260,12 +263,12 @@ class AdmissionControl:
             shares[member.index] = share
             if share > delaySeconds and not member.isShadow:
                 delaySeconds = share
-        if decision is not ADMITTED and decision.delaySeconds > 0.0 and decision.policy in self.policyNames:
+        for name, share in decision.delays:
             if shares is None:
                 shares = [0.0] * len(self._members)
-            index = self.policyNames.index(decision.policy)
-            shares[index] = max(shares[index], decision.delaySeconds)
-            delaySeconds = max(delaySeconds, min(decision.delaySeconds, maxRefusalSeconds))
+            index = self.policyNames.index(name)
+            shares[index] = max(shares[index], share)
+            delaySeconds = max(delaySeconds, min(share, maxRefusalSeconds))
         return self._nothingDue if shares is None else Charge(delaySeconds, tuple(shares))
 
     def begin(self, request: Request, now: float) -> Begun:
@@ -320,13 +323,13 @@ class AdmissionControl:
         @param now: in whole microseconds, since it is recorded, see
             L{admission.clock.wholeMicroseconds}; as below.
         """
+        request.refusal = refusal
         if not self._limiting:
             return ADMITTED
         view = request.view
         assert view is not None
         if self.wants.isKnown and view.identities:
             request.isKnown = self.isKnown(view, now)
-        request.refusal = refusal
         decision = request.decision = self.admit(view, now, refusal)
         if not decision.admitted:
             policy = request.policy = decision.policy
@@ -387,8 +390,12 @@ class AdmissionControl:
         """
         if not charge.delaySeconds:
             return None
-        members = (member for member in self._members if not member.isShadow)
-        return max(members, key=lambda member: charge.shares[member.index]).name
+        shares = [(charge.shares[member.index], member.name) for member in self._members if not member.isShadow]
+        for share, name in shares:
+            if share == charge.delaySeconds:
+                return name
+        # Not all of the longest was imposed, see L{charge}.
+        return max(shares, key=lambda each: each[0])[1]
 
     def isKnown(self, request: Request, now: float) -> bool | None:
         """

@@ -566,13 +566,17 @@ class Decision:
     @ivar delaySeconds: after a refusal, when asking again makes sense.
     @ivar reason: after a refusal, why, in words.
     @ivar policy: who decided it, by the name that the policy has in the server;
-        policies leave it to L{admission.control.AdmissionControl}.
+        policies leave it to L{admission.control.AdmissionControl}, like
+        C{delays}.
+    @ivar delays: of a refusal that became a delay, the name of each policy that
+        refused, and its C{delaySeconds}.
     """
 
     admitted: bool = True
     delaySeconds: float = 0.0
     reason: str = ""
     policy: str = ""
+    delays: Sequence[tuple[str, float]] = ()
 
     @property
     def message(self) -> str:

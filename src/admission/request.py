@@ -42,7 +42,8 @@ class ServerRequest:
         ended before that mattered.
     @ivar clientId: what the client calls itself, as far as it says.
     @ivar view: the policies' view of it; L{None} if nobody wanted one.
-    @ivar refusal: how policies could refuse it; L{None} if none was asked.
+    @ivar refusal: how policies could refuse it; L{None} if it ended before that
+        mattered.
     @ivar decision: what the policies said to it.
     @ivar charge: the delay that each policy asked for, L{None} if none was asked.
     @ivar policy: the policy that refused it or throttles its client.

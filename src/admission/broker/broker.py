@@ -157,7 +157,6 @@ class Broker:
         """
         now = wholeMicroseconds(self.clock.seconds())
         for connection in list(self._heldBack):
-            # Who was refused owes nothing, and is to stay away all the same.
             if connection.lastAdmitted is not None:
                 connection.throttleLess(self.control.charge(connection.lastAdmitted, NOTHING, now).delaySeconds)
 

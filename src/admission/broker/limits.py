@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import DEFAULT, QuotaEntity
 from ..quotas.limits import kindOf
@@ -69,7 +70,8 @@ class QuotaLimits:
     @ivar onChange: called when limits have been changed and are in force.
     @ivar onEnforced: called for each entity whose limits have just been put in
         force: with it, with its limits that are others now (L{None} for none
-        any more), and with who wanted that.
+        any more), with who wanted that, and with the time that the policies
+        were given.
     """
 
     _log = Logger()
@@ -94,7 +96,7 @@ class QuotaLimits:
         @raise LogRefusal: if the stored limits cannot be read.
         """
         self.onChange: Callable[[], object] = lambda: None
-        self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str], object] = lambda *_: None
+        self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
         self._whenCommitted = log.whenCommitted
         self._producers = log.producers
         self._table = log.table("quotas")
@@ -273,8 +275,10 @@ class QuotaLimits:
         changed = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
         known = {name: after.get(name) for name in changed if name in self._control.limitNames}
         if known:
-            self._control.configure(entity, known, self._seconds())
-            self.onEnforced(entity, known, by)
+            # Recorded as they were told: a replay tells others the same.
+            now = wholeMicroseconds(self._seconds())
+            self._control.configure(entity, known, now)
+            self.onEnforced(entity, known, by, now)
         if limits:
             self._dynamic[entity] = limits
         else:

@@ -365,11 +365,12 @@ class BrokerService(Service):
         if not recorder.isRecording:
             return
         recorder.addSensors(self.sensors)
+        now = clock.seconds()
         for entity, limits in control.limits.items():
-            recorder.limitsChanged(entity, limits)
+            recorder.limitsChanged(entity, limits, now)
         # The name without the address behind it, of which there may be any number.
-        self.broker.limits.onEnforced = lambda entity, limits, by: recorder.limitsChanged(
-            entity, limits, by.rpartition(" at ")[0] or by
+        self.broker.limits.onEnforced = lambda entity, limits, by, now: recorder.limitsChanged(
+            entity, limits, now, by.rpartition(" at ")[0] or by
         )
 
     def _startProfiling(self, clock: MonotonicClock) -> None:

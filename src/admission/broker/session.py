@@ -211,15 +211,17 @@ class KafkaConnection(AdmittedProtocol):
         opening.begin(opening.arrived)
         opening.kind, opening.principal, opening.clientId = CONNECTION, ANONYMOUS, ""
         opening.serviceSeconds = 0.0
-        if self._admit(opening, Refusal.ERROR).admitted:
-            delaySeconds = self._charge(opening, Usage(connections=1), opening.arrived)
+        isAdmitted = self._admit(opening, Refusal.ERROR).admitted
+        now = self.factory.clock.seconds()
+        if isAdmitted:
+            delaySeconds = self._charge(opening, Usage(connections=1), now)
             if delaySeconds > 0:
                 self.throttle(delaySeconds)
-            opening.answer(opening.arrived)
+            opening.answer(now)
         else:
             self.close(opening.decision.message)
         self._openRequests += 1
-        self.requestOver(opening, opening.arrived)
+        self.requestOver(opening, now)
 
     def throttle(self, delaySeconds: float) -> None:
         """
@@ -349,7 +351,8 @@ class KafkaConnection(AdmittedProtocol):
         request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
         now = wholeMicroseconds(self.factory.clock.seconds())
         decision = self.broker.control.admitRequest(request, now, refusal)
-        self.lastAdmitted = request.view if decision.admitted else None
+        # A refusal, also one that became a delay, is no debt: changed limits do not end it.
+        self.lastAdmitted = request.view if decision.admitted and not decision.delays else None
         return decision
 
     def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:

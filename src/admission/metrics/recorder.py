@@ -216,16 +216,17 @@ class EventRecorder:
         self._export(event)
 
     def limitsChanged(
-        self, entity: QuotaEntity, limits: Mapping[str, float | None], changedBy: str | None = None
+        self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float, changedBy: str | None = None
     ) -> None:
         """
         Limits were set, or with L{None} removed.  To be told of those that are
         in force at the start, too: without them nobody can replay the rest.
 
         @param entity: whom they are for.
+        @param now: when the policies were told, in seconds of the server's
+            monotonic clock.
         @param changedBy: who did; L{None} for the configuration.
         """
-        now = self._clock.seconds()
         for name, value in limits.items():
             self._export(
                 LimitEvent(

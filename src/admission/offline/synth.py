@@ -158,7 +158,7 @@ class SyntheticServer:
         self.control.addSensors(registry)
         self.recorder.addSensors(registry)
         for entity, limits in self.control.limits.items():
-            self.recorder.limitsChanged(entity, limits)
+            self.recorder.limitsChanged(entity, limits, self.agenda.seconds())
         self._sweepNext()
         connections = [SyntheticConnection(self, stream) for stream in self.population.streams()]
         for connection in connections:
