@@ -5,13 +5,18 @@ Tests for C{acks=all}: records that are to survive the loss of power are acknowl
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
+from admission.broker import producing
 from admission.broker.producing import MOST_UNANSWERED
 from admission.connection.pauses import Pause
+from admission.connection.protocol import FAILED
+from admission.request import ServerRequest
+from admission.wire.produce import encodeProduceResponse
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
 
 ALL = -1
@@ -141,6 +146,28 @@ class SyncTests(BrokerTestCase):
         self.assertEqual(self.result(self.client), (ErrorCode.request_timed_out, -1))
         self.finish()
         self.assertEqual((self.client.waiting(), self.events.partitions[0].highWatermark), (0, 1))
+
+    def test_brokenAnswer(self) -> None:
+        """
+        When an answer cannot be made, those before it are sent, those behind it
+        would be taken for it, so the connection ends, and nothing is left.
+        """
+
+        def encode(version: int, results: Any, throttleTimeMs: int) -> bytes:
+            if results[0].baseOffset == 1:
+                raise ZeroDivisionError
+            return encodeProduceResponse(version, results, throttleTimeMs)
+
+        self.patch(producing, "encodeProduceResponse", encode)
+        over: list[ServerRequest] = []
+        observer: Any = SimpleNamespace(requestOver=over.append, connectionClosed=lambda *_: None)
+        self.factory.observers = [observer]
+        self.send(self.client, *(self.produceBytes(self.client, value, LEADER) for value in (b"0", b"1", b"2")))
+        self.assertEqual(self.result(self.client), (0, 0))
+        self.assertEqual(self.client.waiting(), 0)
+        self.assertTrue(self.client.transport.isLost)
+        self.assertEqual([request.expireReason for request in over], [None, FAILED, FAILED])
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
 
     def test_nothingAppended(self) -> None:
         """

@@ -417,6 +417,37 @@ class RefusalTests(ControlTestCase):
         charge = control.charge(REQUEST, USAGE, self.now, decision)
         self.assertEqual((charge, control.strictest(charge)), ((8.0, (3.0, 7.0, 8.0, 0.0)), "c"))
 
+    def test_endsWhileItIsParked(self) -> None:
+        """
+        Whoever is told that a request is parked may end it: each is told once.
+        """
+        control, request = self.compose(), ServerRequest(None, 10, 1.0)
+
+        class Ending(Follower):
+            countsParked = False
+
+            def ended(self, view: Request, outcome: Outcome, now: float) -> None:
+                super().ended(view, outcome, now)
+                control.endRequest(request, now)
+
+        followers = Ending(), Follower()
+        control = self.compose(a=followers[0], b=followers[1])
+        request.view = REQUEST
+        control.beginRequest(request, 1.0)
+        control.parkRequest(request, 2.0)
+        for follower in followers:
+            self.assertEqual(follower.told, [("begun", 1.0), ("ended", 2.0)])
+
+    def test_reasonsAreSafe(self) -> None:
+        """
+        Reasons are short, can be encoded, and are words.
+        """
+        for said, expected in (("n" * 1001, "n" * 1000), ("no\ud800", "no?"), (None, ""), (5, "5")):
+            reason: Any = said
+            control = self.compose(a=CuedQuota(decision=Decision(False, 1.0, reason)))
+            for refusal in (Refusal.ERROR, Refusal.DELAY):
+                self.assertEqual(control.admit(REQUEST, self.now, refusal).reason, expected)
+
     def test_isKept(self) -> None:
         """
         How a request could be refused is kept of it, also while nobody is
@@ -487,10 +518,36 @@ class Follower(CuedQuota):
         self._fail("ended")
 
 
+class Undecided(Follower):
+    """
+    Fails when it is asked whether it counts requests that are parked.
+    """
+
+    @property
+    def countsParked(self) -> bool:  # type: ignore[override]
+        """
+        Fail.
+        """
+        raise ZeroDivisionError
+
+
 class LifecycleTests(ControlTestCase):
     """
     Policies that want to know which requests are under way.
     """
+
+    def test_failingWhenParked(self) -> None:
+        """
+        Whoever fails when a request is parked is told of its end all the same,
+        as the others are, and once.
+        """
+        undecided, sound = Undecided(), Follower()
+        control = self.compose(a=undecided, b=sound)
+        left = control.park(control.begin(REQUEST, 1.0), REQUEST, Outcome(), 2.0)
+        control.end(left, REQUEST, Outcome(), 3.0)
+        for follower in (undecided, sound):
+            self.assertEqual(follower.told, [("begun", 1.0), ("ended", 3.0)])
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
 
     def test_told(self) -> None:
         """

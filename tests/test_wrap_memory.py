@@ -96,6 +96,27 @@ class SendingTests(SynchronousTestCase):
         self.server.settle()
         self.assertEqual(producer.told, ["pause", "resume", "stop"])
 
+    def test_failingPool(self) -> None:
+        """
+        A connection that cannot be served because its pool fails ends, rather
+        than being neither read nor closed.
+        """
+        protocol, transport = self.server.connect()
+        protocol.transport.pauseProducing()
+        protocol.transport.dataReceived(b"held")
+        pool = self.server.factory.gate.pool
+        charge = pool.charge(pool.sizeBytes, RESPONSES)
+        self.addCleanup(charge.release)
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        self.patch(self.server.factory.gate, "tryAllocate", fail)
+        protocol.transport.resumeProducing()
+        self.server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
     def test_refillingProducer(self) -> None:
         """
         While a producer fills the transport again each time it may, its peer is

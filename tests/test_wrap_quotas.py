@@ -26,6 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.connection.factory import ConnectionLimits
+from admission.connection.pauses import Pause
 from admission.interfaces import (
     CONNECTION,
     DEFAULT,
@@ -38,6 +39,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
+from admission.testing.cuedquota import CuedQuota
 from admission.wrap import MAX_DELAY_SECONDS, wrapFactory
 from admission_plugins.clientquota import buildClientBytes
 
@@ -45,6 +47,18 @@ from .certificates import Authority
 from .wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
 
 RATE = 1000.0
+
+
+class SentDelay(CuedQuota):
+    """
+    Asks for two seconds whenever anything is sent, and for nothing after that.
+    """
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        """
+        Ask for them.
+        """
+        return 2.0 if usage.responseBytes else 0.0
 
 
 class Chunks:
@@ -309,6 +323,33 @@ class QuotaTests(SynchronousTestCase):
             self.assertEqual(sent, [1500 + 1000 * each for each in range(11)])
             protocol.transport.unregisterProducer()
             server.close()
+
+    def test_producerThatOwesAtOnce(self) -> None:
+        """
+        A producer that is let go on and writes too much at once has its client
+        throttled again, and not read.
+        """
+        server = wrapped(self, quota=SentDelay(limits={QuotaEntity(clientId=DEFAULT): {"cued_rate": 1.0}}))
+        protocol, transport = server.connect()
+
+        class Eager(RecordingProducer):
+            def resumeProducing(self) -> None:
+                super().resumeProducing()
+                protocol.transport.write(b"much")
+
+        producer = Eager()
+        protocol.transport.registerProducer(producer, True)
+        protocol.transport.write(b"more")
+        server.clock.advance(2.0)
+        self.assertEqual(producer.told, ["pause", "resume", "pause"])
+        self.assertIn(Pause.SENT_THROTTLED, protocol.transport.link.pauses.reasons)
+        transport.peerSends(b"next")
+        server.settle()
+        self.assertEqual(protocol.received, b"")
+        protocol.transport.unregisterProducer()
+        server.clock.advance(2.0)
+        server.settle()
+        self.assertEqual(protocol.received, b"next")
 
     def test_stockFailsOnPullProducers(self) -> None:
         """

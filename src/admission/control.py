@@ -38,6 +38,9 @@ from .request import ServerRequest
 SWEEP_SECONDS = 10.0
 """How often whoever drives a control calls L{AdmissionControl.sweep}."""
 
+LONGEST_REASON = 1000
+"""How many characters of a policy's reason to refuse are told."""
+
 FAILURE_LOG_SECONDS = 60.0
 """How often, at most, the log says that a policy fails."""
 
@@ -115,6 +118,10 @@ Begun = tuple[_Member, ...]
 NONE_BEGUN: Begun = ()
 
 
+def _inWords(reason: object) -> str:
+    return str(reason or "")[:LONGEST_REASON].encode("utf-8", "replace").decode()
+
+
 class AdmissionControl:
     """
     Asks every policy that limits anybody, and lets the strictest win.
@@ -122,8 +129,8 @@ class AdmissionControl:
     A shadow policy (C{isShadow}) is asked and counted, and has no say.  One
     that raises has no say in that request either, and the log tells: a broken
     policy lets requests through rather than ending them.  What policies say is
-    made safe: delays are clamped to C{maxDelaySeconds}, and what is not a
-    number is none.
+    made safe: delays are clamped to C{maxDelaySeconds}, what is not a number is
+    none, and reasons are short and can be encoded.
 
     C{now} is always in seconds of one monotonic clock.  All methods are for the
     reactor's thread, or whatever takes its place.
@@ -196,7 +203,7 @@ class AdmissionControl:
                 decision = member.decide(request, now)
                 if decision.admitted:
                     continue
-                delaySeconds, reason = self._clamped(decision.delaySeconds), decision.reason
+                delaySeconds, reason = self._clamped(decision.delaySeconds), _inWords(decision.reason)
             except Exception:
                 self._failed(member, now)
                 continue
@@ -297,9 +304,18 @@ class AdmissionControl:
         @param begun: what L{begin} returned for it.
         @return: what is left to give to L{end}.
         """
-        counting = tuple(member for member in begun if IRequestLifecycle(member.policy).countsParked)
-        self.end(tuple(member for member in begun if member not in counting), request, outcome, now)
-        return counting
+        counting = []
+        for member in begun:
+            try:
+                if IRequestLifecycle(member.policy).countsParked:
+                    counting.append(member)
+                else:
+                    self.end((member,), request, outcome, now)
+            except Exception:
+                self._failed(member, now)
+                # It is told of the end, at least.
+                counting.append(member)
+        return tuple(counting)
 
     def end(self, begun: Begun, request: Request, outcome: Outcome, now: float) -> None:
         """
@@ -369,7 +385,13 @@ class AdmissionControl:
         request.park(now)
         if request.begunPolicies:
             assert request.view is not None
-            request.begunPolicies = self.park(request.begunPolicies, request.view, request.outcome(now), now)
+            # Whoever is told may end it.
+            begun, request.begunPolicies = request.begunPolicies, NONE_BEGUN
+            begun = self.park(begun, request.view, request.outcome(now), now)
+            if request.ended is None:
+                request.begunPolicies = begun
+            else:
+                self.end(begun, request.view, request.outcome(now), now)
 
     def endRequest(self, request: ServerRequest, now: float) -> None:
         """

@@ -105,6 +105,7 @@ class ProduceResponses:
         syncedCount = connection.broker.log.syncedCount
         now = connection.factory.clock.seconds()
         responses: list[bytes] = []
+        isFailed = False
         while requests and requests[0].commit <= syncedCount:
             request = requests[0]
             apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
@@ -115,11 +116,20 @@ class ProduceResponses:
             elif delaySeconds:
                 delaySeconds = request.throttledUntilSeconds - now
             requests.popleft()
-            body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
+            try:
+                body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
+            except Exception:
+                connection.factory.log.failure("a request of {peer} failed", peer=connection.peer)
+                connection.requestOver(request, now)
+                isFailed = True
+                break
             responses += frame(request.header, [body])
             connection.requestAnswered(request, now, delaySeconds)
         if responses:
             connection.send(responses)
+        if isFailed:
+            connection.produceFailed()
+            return
         if requests and requests[0].commit > syncedCount:
             self._awaitSync(requests[0])
         if UNANSWERED in connection.pauses.reasons and len(requests) < MOST_UNANSWERED:

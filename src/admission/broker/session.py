@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from ..clock import wholeMicroseconds
 from ..connection.pauses import Pause
-from ..connection.protocol import AdmittedProtocol
+from ..connection.protocol import FAILED, AdmittedProtocol
 from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, Decision, ILease, Refusal, Request, Usage
 from ..metrics.events import UNKNOWN
 from ..wire.batches import producerIdOf, readHeader
@@ -406,7 +406,7 @@ class KafkaConnection(AdmittedProtocol):
     def _parkedFailed(self, failure: Failure) -> None:
         if not isinstance(failure.value, CancelledError):
             self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
-            self.close("its request could not be answered")
+            self.close(FAILED)
         self.finish()
 
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
@@ -463,6 +463,14 @@ class KafkaConnection(AdmittedProtocol):
                 f"a batch for partition {refused.partitionIndex} of topic {refused.topicName!r:.300} was refused, "
                 f"and it wants no response: {refused.errorMessage}"
             )
+
+    def produceFailed(self) -> None:
+        """
+        There is no answer to a Produce request: close before those behind it are
+        taken for it.
+        """
+        self.factory.refused(self, FAILED)
+        super().closeGracefully()
 
     def produceAnswered(self) -> None:
         """

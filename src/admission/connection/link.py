@@ -181,7 +181,7 @@ class Link:
         self.isServing = self.isReadClosed = self._awaitsPeer = False
         self.closeReason: str | None = None
         self.lastActiveSeconds = self.resumedSeconds = clock.seconds()
-        self.pauses = Pauses(transport, clock, owner.unservedBytes, self._readingChanged, self._readingFailed)
+        self.pauses = Pauses(transport, clock, owner.unservedBytes, self._readingChanged, self.readingFailed)
         self._watchedFileno: int | None = None
         self._grace = Deadline(clock, self.abort)
         self._sendDeadline = Deadline(clock, self._sendingStopped)
@@ -244,6 +244,14 @@ class Link:
             return True
         fileno = filenoOf(self._transport)
         return fileno is not None and unreadBytes(fileno) > (_LARGEST_CLOSE_NOTIFY_BYTES if self.isTLS else 0)
+
+    def readingFailed(self) -> None:
+        """
+        From within an exception: what has come cannot be served.  The log is told
+        why, and the connection ends.
+        """
+        self._factory.log.failure("reading from {peer} failed", peer=self.peer)
+        self.cutOff("what it sent could not be read")
 
     def readClosed(self) -> None:
         """
@@ -399,10 +407,6 @@ class Link:
         self._watchedFileno = filenoOf(self._transport)
         if self._watchedFileno is not None:
             self._factory.hangUpWatch.add(self._watchedFileno, self._peerHungUp)
-
-    def _readingFailed(self) -> None:
-        self._factory.log.failure("reading from {peer} failed", peer=self.peer)
-        self.cutOff("what it sent could not be read")
 
     def _unwatch(self) -> None:
         if self._watchedFileno is not None:

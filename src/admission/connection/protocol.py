@@ -585,7 +585,7 @@ class AdmittedProtocol(Linked, Protocol):
             self.factory.log.failure("a request of {peer} failed", peer=self.peer)
         # Only now: what the exception knows of would keep the buffer from being used again.
         self.finish()
-        self.close("its request could not be answered")
+        self.close(FAILED)
 
     def _endTurn(self) -> None:
         self._hasTurn = False

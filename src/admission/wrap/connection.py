@@ -384,8 +384,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._supply.hold(Pause.SENT_THROTTLED)
             self.link.pause(Pause.SENT_THROTTLED)
         else:
-            self._supply.release(Pause.SENT_THROTTLED)
+            # In this order: the producer may write at once, and so much that this is called again.
             self.link.resume(Pause.SENT_THROTTLED)
+            self._supply.release(Pause.SENT_THROTTLED)
 
     # Closing
 
@@ -401,6 +402,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             link.closeWhenSent()
             link.closeWithin(self.factory.limits.sendSeconds)
         else:
+            self._isHalfClosing = False
             # TLS waits for its producer to go before it closes.
             self.transport.unregisterProducer()
             self.transport.loseWriteConnection()

@@ -140,9 +140,14 @@ class Incoming:
     def _serve(self) -> None:
         link = self._link
         link.isServing = True
-        while self._held and not self._reasons and self._hasMemory():
-            self._deliver(self._take())
-        link.isServing = False
+        try:
+            while self._held and not self._reasons and self._hasMemory():
+                self._deliver(self._take())
+        except Exception:
+            # Of the pool, its order or whoever is told that memory is short.
+            link.readingFailed()
+        finally:
+            link.isServing = False
         if link.state >= CLOSING:
             return
         link.chargeHeld()
