@@ -7,8 +7,9 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
+from itertools import count
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from admission.broker.recording import BROKE, LOGIN_GRAIN_BYTES, BrokerRecording
 from admission.broker.security.checkers import makePortal
 from admission.broker.security.login import Logins
 from admission.broker.session import BEHIND, LOGIN_FAILED, KafkaConnection
+from admission.clock import wholeMicroseconds
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
@@ -1367,6 +1369,77 @@ SENDING = (
 
 OTHERS = ("a turn", "a while", "records", "records", "no memory", "memory", "the peer leaves", "disconnect", "close")
 """What else may happen."""
+
+
+@define(eq=False)
+class Timed(ScriptedPolicy):
+    """
+    Keeps the moments that it is given.
+
+    @ivar moments: when it was asked and told.
+    @ivar configured: when it was configured.
+    """
+
+    moments: list[float] = field(factory=list)
+    configured: list[float] = field(factory=list)
+
+    def decide(self, request: Request, now: float) -> Decision:
+        """
+        Keep it.
+        """
+        self.moments.append(now)
+        return ADMITTED
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        """
+        Keep it.
+        """
+        self.moments.append(now)
+        return 0.0
+
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        """
+        Keep it.
+        """
+        self.configured.append(now)
+
+
+class MomentTests(RecordedTestCase):
+    """
+    What policies are told of the time, by a clock that goes on with each look.
+    """
+
+    def setUp(self) -> None:
+        """
+        Put a policy in force, and let time pass.
+        """
+        super().setUp()
+        self.timed = Timed()
+        self.enforce(("timed", self.timed))
+        seconds, ticks = self.clock.seconds, count(1)
+        self.patch(self.clock, "seconds", lambda: seconds() + next(ticks) * 10.37e-6)
+
+    def test_doesNotGoBack(self) -> None:
+        """
+        It does not go back, from when a connection is opened.
+        """
+        client = self.connect()
+        client.ask("ListGroups", 3)
+        self.assertEqual(self.timed.moments, sorted(self.timed.moments))
+        self.assertGreaterEqual(len(self.timed.moments), 4)
+
+    def test_changedLimit(self) -> None:
+        """
+        A change of limits is told of with the very moment that the policies were given, which can be recorded exactly.
+        """
+        told: list[float] = []
+        limits = self.broker.limits
+        limits._control, limits._seconds = self.broker.control, self.clock.seconds
+        limits.onEnforced = lambda entity, limits, by, now: told.append(now)
+        limits._enforce(QuotaEntity(user="bob"), dict.fromkeys(self.timed.limitNames, 5.0), "bob")
+        self.assertEqual(told, self.timed.configured)
+        self.assertEqual([wholeMicroseconds(each) for each in told], told)
+        self.assertEqual(len(told), 1)
 
 
 class ExactlyOnceTests(RecordedTestCase):

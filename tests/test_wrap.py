@@ -140,6 +140,24 @@ class PassingTests(SynchronousTestCase):
         self.assertEqual(negotiating.acceptableProtocols(), [b"h2"])
         self.assertFalse(IProtocolNegotiationFactory.providedBy(wrapFactory(Factory(), reactor=object())))
 
+    def test_halfClosesOnce(self) -> None:
+        """
+        The transport is told once, also if a producer leaves after that.
+        """
+        told: list[str] = []
+
+        class HalfCloseable(FakeTransport):
+            def loseWriteConnection(self) -> None:
+                told.append("half-closed")
+
+        server = wrapped(self)
+        protocol, _ = server.connect(kind=HalfCloseable)
+        protocol.transport.registerProducer(RecordingProducer(), True)
+        protocol.transport.loseWriteConnection()
+        protocol.transport.unregisterProducer()
+        server.settle()
+        self.assertEqual(told, ["half-closed"])
+
     def test_halfClose(self) -> None:
         """
         Half-closing goes through, ours once everything is sent, and the

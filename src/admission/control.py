@@ -197,7 +197,7 @@ class AdmissionControl:
         if refusal is _NEVER:
             return ADMITTED
         strictest = ADMITTED
-        delays: list[tuple[str, float]] = []
+        delays: tuple[tuple[str, float], ...] = ()
         for member in self._limiting:
             try:
                 decision = member.decide(request, now)
@@ -213,10 +213,10 @@ class AdmissionControl:
             if refusal is _ERROR:
                 return Decision(False, delaySeconds, reason, member.name)
             if delaySeconds > 0.0:
-                delays.append((member.name, delaySeconds))
+                delays += ((member.name, delaySeconds),)
                 if delaySeconds > strictest.delaySeconds:
                     strictest = Decision(True, delaySeconds, reason, member.name)
-        return evolve(strictest, delays=tuple(delays)) if delays else ADMITTED
+        return evolve(strictest, delays=delays) if delays else ADMITTED
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
         """
