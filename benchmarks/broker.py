@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from attrs import frozen
 
-from admission.wire.produce import PartitionResult, encodeProduceResponse
+from admission.kafka.wire.produce import PartitionResult, encodeProduceResponse
 
 from .load import Cost, Loader, ask, batchOf, confluentProduce, exchange, fetchRequest, produceRequest
 from .measure import KIB, MIB, Report, inTurns, median, ratio, run, sizeName, spreadPercent

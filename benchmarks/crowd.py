@@ -17,8 +17,8 @@ from random import randrange
 
 from attrs import frozen
 
-from admission.wire.batches import Record, encodeBatch
-from admission.wire.requests import clientApi, encodeRequest
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.requests import clientApi, encodeRequest
 
 from .broker import produceResponseBytes
 from .load import PATIENCE_SECONDS, Client, Cost, batchOf, exchange, produceRequest

@@ -14,12 +14,12 @@ from typing import Any
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from admission.broker.groups.coordinator import Groups
-from admission.broker.groups.limits import GroupLimits
-from admission.broker.groups.member import Joined, Joining, Speaker
-from admission.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.groups.coordinator import Groups
+from admission.kafka.broker.groups.limits import GroupLimits
+from admission.kafka.broker.groups.member import Joined, Joining, Speaker
+from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
 from admission.operations import DelayedOperation
-from admission.wire.requests import clientApi, decodeResponse, encodeRequest
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 
 from attrs import frozen
 
-from admission.wire.batches import Record, encodeBatch
-from admission.wire.primitives import FLEXIBLE, NO_TAGS
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.primitives import FLEXIBLE, NO_TAGS
 
 from .measure import cpuSecondsOf, wallSeconds
 

@@ -21,8 +21,6 @@ from attrs import define, frozen
 from pyspark.sql import DataFrame, SparkSession
 
 from admission.interfaces import IMemoryPoolFactory
-from admission.metrics.schema import LIMITS
-from admission.metrics.tables import REQUESTS
 from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.recording import Recording
@@ -35,6 +33,8 @@ from admission.offline.replay.tally import outcomes, totalsOf
 from admission.offline.replay.trials import Trial, TrialKey, planTrials
 from admission.offline.session import openSession
 from admission.offline.survey import findRuns, limitsFromTheStart, numbered
+from admission.recording.schema import LIMITS
+from admission.recording.tables import REQUESTS
 from admission.units import parseRate
 
 from .loops import Processes

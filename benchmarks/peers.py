@@ -13,17 +13,17 @@ from typing import Any
 from twisted.internet.protocol import Protocol
 from twisted.protocols.basic import Int32StringReceiver
 
-from admission.broker.api import produce
-from admission.broker.broker import ANONYMOUS, Broker
 from admission.clock import MonotonicClock, wallSeconds
 from admission.connection.factory import AdmittedFactory
 from admission.connection.hangup import HangUpWatch
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import buildGate
 from admission.interfaces import PolicyContext
+from admission.kafka.broker.api import produceapi
+from admission.kafka.broker.broker import ANONYMOUS, Broker
+from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
+from admission.kafka.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from admission.request import ServerRequest
-from admission.wire.headers import RequestHeader, frame, parseRequestHeader
-from admission.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from admission_plugins.bounded import BoundedPool
 
 LARGEST_FRAME_BYTES = 64 << 20
@@ -187,7 +187,7 @@ class BareBroker(Preallocating):
         """
         header = parseRequestHeader(body)
         request = parseProduce(body, header.bodyOffset, header.apiVersion)
-        results = produce.append(self._broker, request, ANONYMOUS)
+        results = produceapi.append(self._broker, request, ANONYMOUS)
         self._broker.log.whenCommitted(partial(self.produced, header, results))
 
     def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:

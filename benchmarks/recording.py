@@ -21,12 +21,12 @@ from twisted.internet.threads import deferToThreadPool
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter
-from admission.metrics.events import ADMIT, Origin
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.recorder import EventRecorder
-from admission.metrics.records import SLOT_BYTES, TextCodes, packer
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
-from admission.metrics.tables import REQUESTS
+from admission.recording.events import ADMIT, Origin
+from admission.recording.recorder import EventRecorder
+from admission.recording.recordlayout import SLOT_BYTES, TextCodes, packer
+from admission.recording.tables import REQUESTS
 from admission_plugins.sealer import Seal, sealInProcess
 from admission_plugins.sealreport import SealReport
 from admission_plugins.spark import SparkExporter

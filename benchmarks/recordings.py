@@ -12,9 +12,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import frozen
 
-from admission.metrics.tables import REQUESTS, TABLES
 from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
+from admission.recording.tables import REQUESTS, TABLES
 
 from .measure import cpuSeconds, progress
 

@@ -29,7 +29,7 @@ from urllib.request import urlopen
 
 from attrs import frozen
 
-from admission.broker.log.producers import ProducerState
+from admission.kafka.broker.log.producers import ProducerState
 from admission_plugins.pidquota import MAX_BYTES
 
 from .load import PATIENCE_SECONDS, Loader

@@ -17,8 +17,8 @@ from typing import Any
 from attrs import frozen
 from crc32c import crc32c
 
-from admission.wire.batches import Record, encodeBatch
-from admission.wire.requests import clientApi, decodeResponse, encodeRequest
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
 
 from .load import PATIENCE_SECONDS
 

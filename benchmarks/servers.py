@@ -20,15 +20,15 @@ from attrs import frozen
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.threads import deferToThread
 
-from admission.broker.broker import Broker
-from admission.broker.log.lmdb_log import LmdbLog
-from admission.broker.options import Options
-from admission.broker.service import ListenerFactory, makeService
-from admission.broker.settings import loadSettings
 from admission.clock import MonotonicClock, wallSeconds
 from admission.control import AdmissionControl
 from admission.gate import buildGate
 from admission.interfaces import PolicyContext
+from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.options import Options
+from admission.kafka.service import ListenerFactory, makeService
+from admission.kafka.settings import loadSettings
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel

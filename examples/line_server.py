@@ -15,7 +15,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineReceiver
 
-from admission.wrap import wrapFactory
+from admission.connection.wrapping import wrapFactory
 
 
 class Shouting(LineReceiver):

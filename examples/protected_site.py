@@ -19,8 +19,8 @@ from twisted.web.static import Data
 
 from admission.clock import MonotonicClock
 from admission.connection.factory import ConnectionLimits
+from admission.connection.wrapping import wrapFactory
 from admission.metrics.registry import SensorRegistry
-from admission.wrap import wrapFactory
 
 clock = MonotonicClock(reactor)
 sensors = SensorRegistry(clock.seconds)

@@ -26,18 +26,18 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.broker import Broker
-from admission.broker.log.interface import Partition, Topic
-from admission.broker.log.lmdb_log import LmdbLog
-from admission.broker.session import KafkaConnection
-from admission.broker.settings import loadSettings
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
+from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.log.interface import Partition, Topic
+from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.session import KafkaConnection
+from admission.kafka.settings import loadSettings
+from admission.kafka.wire.batches import Record, encodeBatch, readBatch
+from admission.kafka.wire.versions import APIS
 from admission.testing.transports import FakeTransport
-from admission.wire.batches import Record, encodeBatch, readBatch
-from admission.wire.versions import APIS
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel

@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.wire.batches import Record, encodeBatch
+from admission.kafka.wire.batches import Record, encodeBatch
 
 from .brokerprocess import (
     PATIENCE_SECONDS,

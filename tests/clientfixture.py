@@ -22,13 +22,13 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.consumer.consumer import Consumer
-from admission.consumer.settings import ConsumerSettings
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.settings import ConsumerSettings
+from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.codec import encodeEntity
+from admission.kafka.wire.requests import clientApi
 from admission.testing.transports import FakeTransport
-from admission.wire.batches import Record, encodeBatch
-from admission.wire.codec import encodeEntity
-from admission.wire.requests import clientApi
 
 HOST = "broker.example.org"
 GROUP = "readers"

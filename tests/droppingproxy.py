@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from typing import IO
 
-from admission.wire.versions import PRODUCE
+from admission.kafka.wire.versions import PRODUCE
 
 _LENGTH = struct.Struct(">i")
 

@@ -342,7 +342,7 @@ class Aiokafka(GroupClient):
 
 class Ours(GroupClient):
     """
-    L{admission.consumer}, whose reactor runs in a thread, so that it goes on
+    L{admission.kafka.client}, whose reactor runs in a thread, so that it goes on
     while we work.
     """
 
@@ -361,8 +361,8 @@ class Ours(GroupClient):
         return blockingCallFromThread(self._reactor, function, *arguments)
 
     def _start(self) -> None:
-        from admission.consumer.making import makeConsumer
-        from admission.consumer.settings import consumerSettings
+        from admission.kafka.client.making import makeConsumer
+        from admission.kafka.client.settings import consumerSettings
 
         self._consumer = makeConsumer(
             self._reactor,
@@ -391,7 +391,7 @@ class Ours(GroupClient):
         """
         See L{GroupClient.poll}.
         """
-        from admission.consumer.errors import ClientError
+        from admission.kafka.client.errors import ClientError
 
         try:
             records = self._run(self._consumer.poll, POLL_SECONDS)
@@ -404,8 +404,8 @@ class Ours(GroupClient):
         """
         See L{GroupClient.commit}.
         """
-        from admission.consumer.errors import ClientError
-        from admission.consumer.topicpartition import TopicPartition
+        from admission.kafka.client.errors import ClientError
+        from admission.kafka.client.topicpartition import TopicPartition
 
         places = {TopicPartition(self.topic, partition): offset for partition, offset in offsets.items()}
         try:

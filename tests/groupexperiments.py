@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 from attrs import asdict, define, evolve, field, frozen
 
-from admission.consumer.protocol import decodeAssignment
+from admission.kafka.client.protocol import decodeAssignment
 
 from . import groupclients
 from .brokerfixture import batchOf, requestOf

@@ -16,11 +16,11 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.groups.coordinator import Groups
-from admission.broker.groups.group import Group, Offset, State
-from admission.broker.groups.limits import GroupLimits
-from admission.broker.groups.member import GroupRefusal, Joined, Joining, Protocols, Speaker, Synced
-from admission.broker.log.interface import CommitCallback, LogFailed, Partition, Topic
+from admission.kafka.broker.groups.coordinator import Groups
+from admission.kafka.broker.groups.group import Group, Offset, State
+from admission.kafka.broker.groups.limits import GroupLimits
+from admission.kafka.broker.groups.member import GroupRefusal, Joined, Joining, Protocols, Speaker, Synced
+from admission.kafka.broker.log.interface import CommitCallback, LogFailed, Partition, Topic
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
@@ -30,7 +30,7 @@ RANGE: Protocols = (("range", b"all"),)
 
 class MemoryTable:
     """
-    An L{admission.broker.log.interface.ITable} of a L{MemoryLog}.
+    An L{admission.kafka.broker.log.interface.ITable} of a L{MemoryLog}.
     """
 
     def __init__(self, log: MemoryLog) -> None:
@@ -67,7 +67,7 @@ class MemoryTable:
 
 class MemoryLog:
     """
-    As much of an L{admission.broker.log.interface.ILog} as groups need: what
+    As much of an L{admission.kafka.broker.log.interface.ILog} as groups need: what
     is written in a turn is committed in the next one.
 
     @ivar error: what commits fail with, while it is set.

@@ -11,8 +11,8 @@ from twisted.internet import reactor, stdio
 from twisted.logger import FileLogObserver, formatEventAsClassicLogText, globalLogBeginner
 from twisted.protocols.basic import LineOnlyReceiver
 
-from admission.broker.options import Options
-from admission.broker.service import BrokerService, makeService
+from admission.kafka.options import Options
+from admission.kafka.service import BrokerService, makeService
 
 
 class Reporter(LineOnlyReceiver):

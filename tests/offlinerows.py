@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from admission.metrics.schema import Table
+from admission.recording.schema import Table
 from pyspark_admission.columns import columnsOf
 
 from .sparksession import sharedSession

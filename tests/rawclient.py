@@ -13,9 +13,9 @@ from typing import Any
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from admission.wire.batches import HEADER_BYTES, RecordBatch, readBatch
-from admission.wire.primitives import NO_TAGS
-from admission.wire.versions import API_VERSIONS, BY_KEY
+from admission.kafka.wire.batches import HEADER_BYTES, RecordBatch, readBatch
+from admission.kafka.wire.primitives import NO_TAGS
+from admission.kafka.wire.versions import API_VERSIONS, BY_KEY
 
 from .brokerfixture import framed, requestFrame, requestOf
 from .brokerprocess import PATIENCE_SECONDS, certificates

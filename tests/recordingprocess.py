@@ -20,11 +20,11 @@ from twisted.internet.threads import deferToThreadPool
 
 from admission.clock import MonotonicClock, wallSeconds
 from admission.interfaces import IMetricsExporterFactory, PolicyContext
-from admission.metrics.events import Origin
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.recorder import EventRecorder
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import buildPolicy
+from admission.recording.events import Origin
+from admission.recording.recorder import EventRecorder
 
 EVENTS_PER_TURN = 20
 TURN_SECONDS = 0.001

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from admission.metrics.events import Event, Origin
-from admission.metrics.segmentheader import Header
-from admission.metrics.segments import SUFFIX, SegmentWriter
+from admission.recording.events import Event, Origin
+from admission.recording.segmentheader import Header
+from admission.recording.segments import SUFFIX, SegmentWriter
 from admission_plugins.sealing import sealSegment
 from admission_plugins.sealreport import SEGMENTS
 

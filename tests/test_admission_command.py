@@ -19,7 +19,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.batches import Record, encodeBatch
+from admission.kafka.wire.batches import Record, encodeBatch
 
 from .brokerprocess import (
     ENVIRONMENT,

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.broker} and L{admission.broker.api.metadata}, and
+Tests for L{admission.kafka.broker.broker} and L{admission.kafka.broker.api.metadataapi}, and
 for what holds for all APIs.
 """
 
@@ -13,9 +13,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from twisted.internet.address import IPv4Address, UNIXAddress
 
-from admission.broker.api.refusals import reasonOf, repeated
-from admission.broker.kafkarequest import Address
-from admission.wire.versions import API_VERSIONS, APIS, BY_KEY
+from admission.kafka.broker.api.refusals import reasonOf, repeated
+from admission.kafka.kafkarequest import Address
+from admission.kafka.wire.versions import API_VERSIONS, APIS, BY_KEY
 from tests.brokerfixture import (
     API_KEYS,
     POOL_BYTES,

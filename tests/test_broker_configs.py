@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.api.configs} and L{admission.broker.api.topicconfigs}.
+Tests for L{admission.kafka.broker.api.configapi} and L{admission.kafka.broker.api.topicconfigs}.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.api.topicconfigs import TOPIC_CONFIGS, checkConfigs, maxMessageBytes
-from admission.broker.log.interface import InvalidTopicConfig
-from admission.broker.settings import PROPERTIES
+from admission.kafka.broker.api.topicconfigs import TOPIC_CONFIGS, checkConfigs, maxMessageBytes
+from admission.kafka.broker.log.interface import InvalidTopicConfig
+from admission.kafka.settings import PROPERTIES
 from tests.brokerfixture import BrokerTestCase, codes
 
 TOPIC = 2

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.api.fetch} and L{admission.broker.waiting}.
+Tests for L{admission.kafka.broker.api.fetchapi} and L{admission.kafka.broker.waiting}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from admission.broker.api.fetch import _LEAST_READ_BYTES
 from admission.interfaces import PARKED
+from admission.kafka.broker.api.fetchapi import _LEAST_READ_BYTES
 from tests.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
 
 

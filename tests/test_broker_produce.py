@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.api.produce}, and for when Produce is answered.
+Tests for L{admission.kafka.broker.api.produceapi}, and for when Produce is answered.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 from kio.schema.errors import ErrorCode
 
-from admission.wire.batches import decodeRecords
+from admission.kafka.wire.batches import decodeRecords
 from tests.brokerfixture import BrokerTestCase, batchOf, codes, fetchFields, produceFields, requestOf
 
 DISK_FULL = lmdb.Error("mdb_txn_commit", errno.ENOSPC)

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.api.quotas}.
+Tests for L{admission.kafka.broker.api.quotaapi}.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.logger import formatEvent
 
-from admission.broker.limits import QuotaLimits
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.quotalimits import QuotaLimits
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, LimitTable
 from tests.brokerfixture import BrokerTestCase, codes
 from tests.test_limits import TablePolicy

@@ -11,12 +11,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.broker import producing
-from admission.broker.producing import MOST_UNANSWERED
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
+from admission.kafka.produceresponses import MOST_UNANSWERED
+from admission.kafka.wire.produce import encodeProduceResponse
 from admission.request import ServerRequest
-from admission.wire.produce import encodeProduceResponse
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
 
 ALL = -1
@@ -158,7 +157,7 @@ class SyncTests(BrokerTestCase):
                 raise ZeroDivisionError
             return encodeProduceResponse(version, results, throttleTimeMs)
 
-        self.patch(producing, "encodeProduceResponse", encode)
+        self.patch(produceresponses, "encodeProduceResponse", encode)
         over: list[ServerRequest] = []
         observer: Any = SimpleNamespace(requestOver=over.append, connectionClosed=lambda *_: None)
         self.factory.observers = [observer]

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.api.topics}.
+Tests for L{admission.kafka.broker.api.topicapi}.
 """
 
 from __future__ import annotations

@@ -26,15 +26,15 @@ from admission.commands import explain, quotas
 from admission.commands.connecting import ConnectionOptions, connectionSettings, converse, inWords
 from admission.commands.limits import asArguments, formatAmount, parseAmount
 from admission.commands.talk import CommandFailed, printable, table
-from admission.consumer.errors import (
+from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.client.errors import (
     AuthenticationFailed,
     BrokerRefused,
     Disconnected,
     RequestTimedOut,
     UnsupportedApi,
 )
-from admission.consumer.sasl import PLAIN, SCRAM_SHA_512, Credentials
-from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.client.sasl import PLAIN, SCRAM_SHA_512, Credentials
 
 from .certificates import makeCertificates
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.api} with the administration clients of
+Tests for L{admission.kafka.broker.api} with the administration clients of
 confluent-kafka and kafka-python.
 """
 

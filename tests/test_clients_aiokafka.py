@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker} with aiokafka.
+Tests for L{admission.kafka.broker} with aiokafka.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker} with confluent-kafka, which is librdkafka.
+Tests for L{admission.kafka.broker} with confluent-kafka, which is librdkafka.
 """
 
 from __future__ import annotations

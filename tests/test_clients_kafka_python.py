@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker} with kafka-python.
+Tests for L{admission.kafka.broker} with kafka-python.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from kafka.errors import KafkaError as KafkaPythonError
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.batches import RecordBatch, decodeRecords
+from admission.kafka.wire.batches import RecordBatch, decodeRecords
 
 from .brokerfixture import batchOf
 from .brokerprocess import PATIENCE_SECONDS

@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.commands.explain import ExplainOptions, run
-from admission.wire.batches import Record, RecordBatch, decodeRecords, encodeBatch
+from admission.kafka.wire.batches import Record, RecordBatch, decodeRecords, encodeBatch
 
 from . import throttledclients
 from .brokerfixture import requestOf

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.options import Options
-from admission.wire.batches import Record, encodeBatch
+from admission.kafka.options import Options
+from admission.kafka.wire.batches import Record, encodeBatch
 
 from .brokerprocess import (
     ENVIRONMENT,

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.consumer}.
+Tests for L{admission.kafka.client.consumer}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 
-from admission.consumer.errors import BrokerRefused, ClientError, ConsumerClosed, NoOffset
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.errors import BrokerRefused, ClientError, ConsumerClosed, NoOffset
+from admission.kafka.client.topicpartition import TopicPartition
 from admission.metrics.registry import SensorRegistry
 from tests.clientfixture import GROUP, ClientTestCase, errorAnswer
 

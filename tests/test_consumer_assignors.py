@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.assignors}.
+Tests for L{admission.kafka.client.assignors}.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.assignors import ASSIGNORS, Subscriber, assignRange, assignRoundRobin
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.assignors import ASSIGNORS, Subscriber, assignRange, assignRoundRobin
+from admission.kafka.client.topicpartition import TopicPartition
 
 # kafka-python fails over members that want nothing, and over topics that do not exist.
 _TOPICS = st.frozensets(st.sampled_from("abcd"), min_size=1, max_size=4)

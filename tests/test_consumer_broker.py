@@ -26,13 +26,13 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from admission.clock import MonotonicClock
-from admission.consumer.connecting import ConnectionSettings, connect
-from admission.consumer.consumer import Consumer
-from admission.consumer.errors import AuthenticationFailed, ClientError
-from admission.consumer.making import makeConsumer
-from admission.consumer.sasl import MECHANISMS, Credentials
-from admission.consumer.settings import consumerSettings
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.connecting import ConnectionSettings, connect
+from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.errors import AuthenticationFailed, ClientError
+from admission.kafka.client.making import makeConsumer
+from admission.kafka.client.sasl import MECHANISMS, Credentials
+from admission.kafka.client.settings import consumerSettings
+from admission.kafka.client.topicpartition import TopicPartition
 
 from .brokerfixture import batchOf
 from .brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, certificates, sharedBroker

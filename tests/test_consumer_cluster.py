@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.cluster} and L{admission.consumer.metadata}.
+Tests for L{admission.kafka.client.cluster} and L{admission.kafka.client.metadata}.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.consumer.backoff import Backoff
-from admission.consumer.cluster import FETCHES, GROUP, Cluster
-from admission.consumer.connecting import ConnectionSettings
-from admission.consumer.errors import ConsumerClosed, Disconnected
-from admission.consumer.metadata import Metadata
+from admission.kafka.client.backoff import Backoff
+from admission.kafka.client.cluster import FETCHES, GROUP, Cluster
+from admission.kafka.client.connecting import ConnectionSettings
+from admission.kafka.client.errors import ConsumerClosed, Disconnected
+from admission.kafka.client.metadata import Metadata
 from tests.clientfixture import HOST, ClientTestCase
 
 

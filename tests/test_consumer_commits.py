@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.commits} and L{admission.consumer.autocommit}.
+Tests for L{admission.kafka.client.commits} and L{admission.kafka.client.autocommit}.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.consumer.errors import BrokerRefused, ClientError, CommitFailed, Disconnected
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed, Disconnected
+from admission.kafka.client.topicpartition import TopicPartition
 from tests.clientfixture import ClientTestCase, errorAnswer
 
 EVENTS = TopicPartition("events", 0)

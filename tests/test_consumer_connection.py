@@ -1,6 +1,6 @@
 """
-Tests for L{admission.consumer.connection}, L{admission.consumer.connecting}
-and L{admission.consumer.throttle}.
+Tests for L{admission.kafka.client.connection}, L{admission.kafka.client.connecting}
+and L{admission.kafka.client.throttle}.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.consumer.connecting import ConnectionSettings, connect, connectTo, endpointsOf
-from admission.consumer.connection import CLOSE_GRACE_SECONDS, ClientConnection
-from admission.consumer.errors import BrokerRefused, Disconnected, RequestTimedOut, UnsupportedApi
-from admission.consumer.throttle import ThrottleTimes
+from admission.kafka.client.connecting import ConnectionSettings, connect, connectTo, endpointsOf
+from admission.kafka.client.connection import CLOSE_GRACE_SECONDS, ClientConnection
+from admission.kafka.client.errors import BrokerRefused, Disconnected, RequestTimedOut, UnsupportedApi
+from admission.kafka.client.throttle import ThrottleTimes
 from tests.clientfixture import ClientTestCase, FakeEndpoint
 
 

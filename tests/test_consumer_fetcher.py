@@ -1,6 +1,6 @@
 """
-Tests for L{admission.consumer.fetcher}, L{admission.consumer.positions} and
-L{admission.consumer.reading}.
+Tests for L{admission.kafka.client.fetcher}, L{admission.kafka.client.positions} and
+L{admission.kafka.client.reading}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from admission.consumer.errors import BrokerRefused, NoOffset, RecordsRefused
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.errors import BrokerRefused, NoOffset, RecordsRefused
+from admission.kafka.client.topicpartition import TopicPartition
 from tests.clientfixture import ClientTestCase, errorAnswer
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.heartbeat} and L{admission.consumer.backoff}.
+Tests for L{admission.kafka.client.heartbeat} and L{admission.kafka.client.backoff}.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from random import Random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.backoff import Backoff
-from admission.consumer.heartbeat import Heartbeat
+from admission.kafka.client.backoff import Backoff
+from admission.kafka.client.heartbeat import Heartbeat
 
 
 class HeartbeatTests(SynchronousTestCase):

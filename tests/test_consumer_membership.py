@@ -1,6 +1,6 @@
 """
-Tests for L{admission.consumer.membership}, L{admission.consumer.beating},
-L{admission.consumer.leading} and L{admission.consumer.coordinator}: a member
+Tests for L{admission.kafka.client.membership}, L{admission.kafka.client.beating},
+L{admission.kafka.client.leading} and L{admission.kafka.client.coordinator}: a member
 beside a coordinator that speaks real bytes.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.consumer.coordinator import Identity
-from admission.consumer.errors import BrokerRefused
-from admission.consumer.membership import STABLE
-from admission.consumer.protocol import decodeAssignment, encodeAssignment, encodeSubscription
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.coordinator import Identity
+from admission.kafka.client.errors import BrokerRefused
+from admission.kafka.client.membership import STABLE
+from admission.kafka.client.protocol import decodeAssignment, encodeAssignment, encodeSubscription
+from admission.kafka.client.topicpartition import TopicPartition
 from tests.clientfixture import ClientTestCase, errorAnswer
 
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.protocol}.
+Tests for L{admission.kafka.client.protocol}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.protocol import (
+from admission.kafka.client.protocol import (
     NEWEST_VERSION,
     MalformedMembership,
     decodeAssignment,
@@ -18,7 +18,7 @@ from admission.consumer.protocol import (
     encodeAssignment,
     encodeSubscription,
 )
-from admission.consumer.topicpartition import TopicPartition
+from admission.kafka.client.topicpartition import TopicPartition
 
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)]
 VERSIONS = range(NEWEST_VERSION + 1)

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.records} and L{admission.consumer.compression}.
+Tests for L{admission.kafka.client.records} and L{admission.kafka.client.compression}.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.compression import GZIP, LZ4, SNAPPY, ZSTD, decompress
-from admission.consumer.errors import RecordsRefused
-from admission.consumer.records import PartitionRecords
-from admission.consumer.topicpartition import TopicPartition
-from admission.wire.batches import HEADER_BYTES, BatchRefused, Record, encodeBatch
+from admission.kafka.client.compression import GZIP, LZ4, SNAPPY, ZSTD, decompress
+from admission.kafka.client.errors import RecordsRefused
+from admission.kafka.client.records import PartitionRecords
+from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.wire.batches import HEADER_BYTES, BatchRefused, Record, encodeBatch
 
 PLACE = TopicPartition("events", 3)
 LARGEST_BYTES = 1 << 16

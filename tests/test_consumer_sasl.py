@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.sasl}.
+Tests for L{admission.kafka.client.sasl}.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.connecting import ConnectionSettings, connectTo
-from admission.consumer.errors import AuthenticationFailed
-from admission.consumer.sasl import MECHANISMS, Credentials, ScramConversation
+from admission.kafka.client.connecting import ConnectionSettings, connectTo
+from admission.kafka.client.errors import AuthenticationFailed
+from admission.kafka.client.sasl import MECHANISMS, Credentials, ScramConversation
 from tests.clientfixture import ClientTestCase, FakeEndpoint
 
 

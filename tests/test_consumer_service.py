@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.service}.
+Tests for L{admission.kafka.client.service}.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from admission.consumer.consumer import Consumer
-from admission.consumer.service import ConsumerService
-from admission.consumer.topicpartition import ConsumerRecord, TopicPartition
+from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.service import ConsumerService
+from admission.kafka.client.topicpartition import ConsumerRecord, TopicPartition
 from tests.clientfixture import ClientTestCase
 
 EVENTS = TopicPartition("events", 0)

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.consumer.settings}.
+Tests for L{admission.kafka.client.settings}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.consumer.settings import ConsumerSettings, consumerSettings, propertyTable
+from admission.kafka.client.settings import ConsumerSettings, consumerSettings, propertyTable
 
 BROKER = {"bootstrap.servers": "127.0.0.1:9092"}
 

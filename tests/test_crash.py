@@ -1,5 +1,5 @@
 """
-Tests for what L{admission.broker} remembers when it is killed, and how it ends
+Tests for what L{admission.kafka.broker} remembers when it is killed, and how it ends
 when it is asked to.
 """
 
@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Producer
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.batches import Record, decodeRecords, encodeBatch
+from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch
 
 from .brokerprocess import PATIENCE_SECONDS, BrokerProcess
 from .clientcases import until

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
-from admission.metrics.tables import REQUESTS
 from admission.offline.replay.boots import Boot
 from admission.offline.replay.candidates import resolveCandidates
 from admission.offline.replay.trials import planTrials
+from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.recording.tables import REQUESTS
 from examples.offline_demo.__main__ import CANDIDATES, main
 from examples.offline_demo.counterfactual import IN_FORCE, difference, run
 from examples.offline_demo.libraries import LIBRARIES

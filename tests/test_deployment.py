@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.broker.options import Options
-from admission.broker.settings import RESERVED_DESCRIPTORS, Settings
 from admission.commands.doctor import DoctorOptions
+from admission.kafka.options import Options
+from admission.kafka.settings import RESERVED_DESCRIPTORS, Settings
 from admission.units import parseSeconds
 
 ROOT = Path(__file__).parent.parent

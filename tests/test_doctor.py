@@ -29,8 +29,6 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from admission.broker.log.storage import DirectoryLock
-from admission.broker.settings import RESERVED_DESCRIPTORS, loadSettings
 from admission.commands.doctor import DoctorOptions, checksFor, examine, report, whyNotListening
 from admission.commands.doctorchecks import (
     BESIDES_POOL_BYTES,
@@ -63,6 +61,8 @@ from admission.commands.doctorplugins import (
 from admission.commands.findings import Finding, Level
 from admission.commands.talk import CommandFailed
 from admission.interfaces import IMemoryPoolFactory
+from admission.kafka.broker.log.storage import DirectoryLock
+from admission.kafka.settings import RESERVED_DESCRIPTORS, loadSettings
 from admission.plugins import InstalledFactory, PolicyFactory
 
 from .brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, freePort

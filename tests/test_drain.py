@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IHalfCloseableDescriptor
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.broker.impatience import Impatience
 from admission.connection.pauses import Pause
+from admission.kafka.secondsignal import Impatience
 from admission.testing.transports import FakeTLSTransport, FakeTransport
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, fetchFields, framed, produceFields, requestOf
 from tests.test_groups_api import GroupsApiTestCase

@@ -1,6 +1,6 @@
 """
-L{admission.metrics.schema}, L{admission.metrics.events} and
-L{admission.metrics.records}.
+L{admission.recording.schema}, L{admission.recording.events} and
+L{admission.recording.recordlayout}.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics import schema
-from admission.metrics.events import (
+from admission.kafka.recordedcolumns import KAFKA_COLUMNS, KafkaRequestEvent
+from admission.recording import schema
+from admission.recording.events import (
     UNKNOWN,
     UNKNOWN_SECONDS,
     ConnectionEvent,
@@ -25,8 +26,7 @@ from admission.metrics.events import (
     RequestEvent,
     SensorSample,
 )
-from admission.metrics.kafkacolumns import KAFKA_COLUMNS, KafkaRequestEvent
-from admission.metrics.records import (
+from admission.recording.recordlayout import (
     LONGEST_TEXT_BYTES,
     OVERFLOW_CODE,
     SLOT_BYTES,
@@ -37,8 +37,8 @@ from admission.metrics.records import (
     packText,
     unpackText,
 )
-from admission.metrics.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, Column, ColumnType, Table
-from admission.metrics.tables import REQUESTS, TABLES
+from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, Column, ColumnType, Table
+from admission.recording.tables import REQUESTS, TABLES
 
 EVENT_OF = {REQUESTS: KafkaRequestEvent, CONNECTIONS: ConnectionEvent, LIMITS: LimitEvent, SENSORS: SensorSample}
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.gaps}.
+Tests for L{admission.kafka.refusedsequences}.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from admission.broker.gaps import MOST_BATCHES, MOST_BEHIND, Gap
-from admission.broker.limits import QuotaLimits
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.wire.produce import ProducedPartition, ProduceRequest
+from admission.kafka.quotalimits import QuotaLimits
+from admission.kafka.refusedsequences import MOST_BATCHES, MOST_BEHIND, Gap
+from admission.kafka.wire.produce import ProducedPartition, ProduceRequest
 from admission_plugins.pidquota import ProducerIds
 from tests.brokerfixture import BrokerTestCase, Client, batchOf, produceFields
 

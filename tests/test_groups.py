@@ -1,6 +1,6 @@
 """
-Tests for L{admission.broker.groups.coordinator} and
-L{admission.broker.groups.rebalancing}.
+Tests for L{admission.kafka.broker.groups.coordinator} and
+L{admission.kafka.broker.groups.rebalancing}.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
-from admission.broker.groups.group import State
-from admission.broker.groups.member import Joined, Synced
-from admission.broker.groups.rebalancing import Answers
-from admission.broker.log.interface import LogFailed
+from admission.kafka.broker.groups.group import State
+from admission.kafka.broker.groups.member import Joined, Synced
+from admission.kafka.broker.groups.rebalancing import Answers
+from admission.kafka.broker.log.interface import LogFailed
 from tests.groupsfixture import Consumer, GroupsTestCase
 
 

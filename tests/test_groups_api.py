@@ -1,6 +1,6 @@
 """
-Tests for L{admission.broker.api.groups}, L{admission.broker.api.groupadmin} and
-L{admission.broker.api.offsets}: groups as clients see them.
+Tests for L{admission.kafka.broker.api.groupapi}, L{admission.kafka.broker.api.groupadminapi} and
+L{admission.kafka.broker.api.offsetapi}: groups as clients see them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import lmdb
 from kio.schema.errors import ErrorCode
 from twisted.internet.task import Clock
 
-from admission.broker.groups.coordinator import Groups
-from admission.broker.groups.limits import GroupLimits
-from admission.wire.versions import BY_KEY
+from admission.kafka.broker.groups.coordinator import Groups
+from admission.kafka.broker.groups.limits import GroupLimits
+from admission.kafka.wire.versions import BY_KEY
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.brokerfixture import API_KEYS, BrokerTestCase, Client, codes

@@ -1,15 +1,15 @@
 """
-Tests for L{admission.broker.groups.group} and L{admission.broker.groups.member}.
+Tests for L{admission.kafka.broker.groups.group} and L{admission.kafka.broker.groups.member}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.groups.group import Group, Offset, State
-from admission.broker.groups.limits import GroupLimits, Tally
-from admission.broker.groups.member import Member, Participant, Protocols
-from admission.broker.log.interface import Partition
+from admission.kafka.broker.groups.group import Group, Offset, State
+from admission.kafka.broker.groups.limits import GroupLimits, Tally
+from admission.kafka.broker.groups.member import Member, Participant, Protocols
+from admission.kafka.broker.log.interface import Partition
 
 
 def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None) -> Member:

@@ -1,13 +1,13 @@
 """
-Tests for L{admission.broker.groups.joining}.
+Tests for L{admission.kafka.broker.groups.joining}.
 """
 
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from admission.broker.groups.group import State
-from admission.broker.log.interface import LogFailed
+from admission.kafka.broker.groups.group import State
+from admission.kafka.broker.log.interface import LogFailed
 from tests.groupsfixture import Consumer, GroupsTestCase
 
 

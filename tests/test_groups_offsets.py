@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.groups.offsets} and L{admission.broker.groups.store}.
+Tests for L{admission.kafka.broker.groups.offsets} and L{admission.kafka.broker.groups.store}.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import maybeDeferred
 
-from admission.broker.groups.group import Offset, State
-from admission.broker.groups.limits import Tally
-from admission.broker.groups.member import GroupRefusal, Speaker
-from admission.broker.groups.store import GroupStore
-from admission.broker.log.interface import LogFailed, Partition
+from admission.kafka.broker.groups.group import Offset, State
+from admission.kafka.broker.groups.limits import Tally
+from admission.kafka.broker.groups.member import GroupRefusal, Speaker
+from admission.kafka.broker.groups.store import GroupStore
+from admission.kafka.broker.log.interface import LogFailed, Partition
 from tests.groupsfixture import GroupsTestCase
 
 WEEK_SECONDS = 7 * 86400.0

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.groups.sessions}.
+Tests for L{admission.kafka.broker.groups.sessions}.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from attrs import define
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.groups.member import Participant
-from admission.broker.groups.sessions import Connections, Session
+from admission.kafka.broker.groups.member import Participant
+from admission.kafka.broker.groups.sessions import Connections, Session
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.groups.group import State
-from admission.broker.groups.member import Joined, Synced
-from admission.broker.log.interface import LogFailed
+from admission.kafka.broker.groups.group import State
+from admission.kafka.broker.groups.member import Joined, Synced
+from admission.kafka.broker.log.interface import LogFailed
 from tests.groupsfixture import Consumer, GroupsRig
 
 SESSION_SECONDS = (6.0, 10.0, 25.0)

@@ -17,8 +17,8 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.batches import Record, encodeBatch
-from admission.wire.versions import API_VERSIONS, APIS, METADATA, PRODUCE, advertised
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.versions import API_VERSIONS, APIS, METADATA, PRODUCE, advertised
 
 from .brokerfixture import framed, requestFrame, requestOf
 from .brokerprocess import BrokerProcess, sharedBroker, sharedMeasuredBroker

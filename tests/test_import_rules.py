@@ -30,40 +30,41 @@ ALLOWED = {
     "gate": EVERYONE | FOUNDATION,
     "request": EVERYONE,
     "recording": EVERYONE | {"metrics", "request"},
-    "connection": EVERYONE | FOUNDATION | {"control", "request"},
-    "wrap": EVERYONE | FOUNDATION | {"control"},
+    "connection": EVERYONE | FOUNDATION | {"control", "gate", "request", "memorylimit"},
     "profiling": EVERYONE | FOUNDATION | {"control"},
-    "testing": EVERYONE | FOUNDATION | {"control"},
-    "wire": EVERYONE,
-    "broker": EVERYONE | {"control", "gate", "request", "connection", "quotas", "metrics", "recording", "wire"},
-    "consumer": EVERYONE | {"wire", "clock", "operations", "metrics"},
-    "offline": EVERYONE | {"control", "request", "recording", "plugins", "metrics"},
+    "testing": EVERYONE | FOUNDATION | {"control", "gate", "recording"},
+    "status": EVERYONE | {"profiling", "control", "gate", "connection", "metrics"},
+    "kafka": EVERYONE
+    | FOUNDATION
+    | {
+        "control",
+        "gate",
+        "request",
+        "connection",
+        "quotas",
+        "recording",
+        "profiling",
+        "status",
+        "memorylimit",
+    },
+    "offline": EVERYONE | {"control", "gate", "request", "recording", "plugins", "metrics"},
     "cli": EVERYONE | {"commands"},
-    "commands": EVERYONE | {"broker", "consumer", "offline", "profiling"},
-    "admission_plugins": EVERYONE | {"operations", "quotas", "metrics"},
-    "pyspark_admission": EVERYONE | {"plugins", "quotas", "metrics"},
+    "commands": EVERYONE | {"clock", "kafka", "memorylimit", "offline", "plugins", "profiling"},
+    "admission_plugins": EVERYONE | {"operations", "quotas", "metrics", "recording"},
+    "pyspark_admission": EVERYONE | {"plugins", "quotas", "metrics", "recording"},
     "drop-ins": EVERYONE | {"plugins"},
 }
 """For each part of the project the other parts that it may import."""
 
 ARGUED = {
-    ("connection", "gate"): "a connection asks its server's gate for memory and waits there",
-    ("broker", "clock"): "the service hands the monotonic clock to everything it makes",
-    ("broker", "memorylimit"): "the default of the pool's size",
-    ("broker", "operations"): "a request that waits parks itself in the purgatory by waitFor",
-    ("broker", "profiling"): "a server tells the profiler what its objects are, and has it start and stop",
-    ("broker", "plugins"): "the options let the operator choose policies, the service builds them",
-    ("commands", "clock"): "a client measures its timeouts on monotonic time",
-    ("commands", "memorylimit"): "the doctor tells what the process may use",
-    ("commands", "plugins"): "a command lets its user choose policies, too",
     ("offline", "cli"): "python -m admission.offline is the command",
-    ("offline", "gate"): "the replay of a memory pool and synthetic servers hand out memory as a server does",
+    ("offline", "kafka"): "synthetic servers record what the broker does",
     ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
-    ("testing", "gate"): "the gate that records what it was asked does what a gate does",
-    ("wrap", "connection"): "a wrapped connection is muted, watched and sent to as an admitted one is",
-    ("wrap", "gate"): "it waits for memory at the same gate",
-    ("wrap", "memorylimit"): "the default of the pool's size",
-    ("drop-ins", "broker"): "cred and endpoints want providers of their interfaces, which are light classes there",
+    ("offline", "status"): "sizes are written as the page does",
+    ("recording", "kafka"): "the tables have the columns of every driver",
+    ("status", "kafka"): "the sections of the page are the broker's",
+    ("testing", "kafka"): "exporters are tested with the events of the broker",
+    ("drop-ins", "kafka"): "cred and endpoints want providers of their interfaces, which are light classes there",
 }
 """Arrows added since the table was drawn, and why."""
 
@@ -234,8 +235,7 @@ class OneRuleTests(SynchronousTestCase):
             "admission.gate",
             "admission.control",
             "admission.connection.",
-            "admission.wrap",
-            "admission.broker.",
+            "admission.kafka.broker.",
         )
         for path, module, _ in modules():
             if not module.startswith(serving):
@@ -262,25 +262,25 @@ class RulesTests(SynchronousTestCase):
         An import against the table is found, however it is written.
         """
         for source in [
-            "import admission.broker.service",
-            "from admission.broker import service",
-            "from admission import broker",
-            "from . import broker",
-            "from .broker.service import makeService",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .broker import service",
-            "def f():\n    from .broker import service",
+            "import admission.kafka.service",
+            "from admission.kafka.broker import service",
+            "from admission import kafka",
+            "from . import kafka",
+            "from .kafka.service import makeService",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .kafka import service",
+            "def f():\n    from .kafka import service",
         ]:
             [complaint] = self.check(source, "admission.gate")
-            self.assertTrue(complaint.startswith("gate may not import broker, only "), complaint)
+            self.assertTrue(complaint.startswith("gate may not import kafka, only "), complaint)
 
     def test_relativeLevels(self) -> None:
         """
         Dots are counted from the package of the module.
         """
-        self.assertEqual(self.check("from ..gate import Gate", "admission.broker.session"), [])
-        self.assertEqual(self.check("from ...wire import codec", "admission.broker.api.fetch"), [])
-        self.assertEqual(self.check("from .gate import Gate", "admission.broker.session"), [])
-        self.assertEqual(len(self.check("from ...broker import options", "admission.wire.codec.fast")), 1)
+        self.assertEqual(self.check("from ..gate import Gate", "admission.kafka.session"), [])
+        self.assertEqual(self.check("from ...connection import codec", "admission.kafka.broker.fetch"), [])
+        self.assertEqual(self.check("from .gate import Gate", "admission.kafka.session"), [])
+        self.assertEqual(len(self.check("from ....kafka import options", "admission.metrics.codec.fast")), 1)
 
     def test_allowed(self) -> None:
         """
@@ -290,7 +290,7 @@ class RulesTests(SynchronousTestCase):
             ("from ..gate import Gate", "admission.connection.factory"),
             ("from admission.units import parseBytes", "admission_plugins.bounded"),
             ("from .wheel import Wheel", "admission_plugins.purgatory"),
-            ("from admission import __version__", "admission.broker.service"),
+            ("from admission import __version__", "admission.kafka.service"),
             ("import twisted.internet.task, attrs", "admission.gate"),
         ]:
             self.assertEqual(self.check(source, module), [])
@@ -299,7 +299,7 @@ class RulesTests(SynchronousTestCase):
         """
         Nothing imports a default policy.
         """
-        self.assertIn("found by name", self.check("import admission_plugins.bounded", "admission.broker.service")[0])
+        self.assertIn("found by name", self.check("import admission_plugins.bounded", "admission.kafka.service")[0])
         self.assertIn("found by name", self.check("import admission_plugins.bounded", "twisted.plugins.ours")[0])
 
     def test_reactor(self) -> None:

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.limits}.
+Tests for L{admission.kafka.quotalimits}.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from admission.broker.limits import Alteration, LimitRefused, QuotaLimits, inWords
-from admission.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
 from admission.control import AdmissionControl
 from admission.interfaces import ADMITTED, DEFAULT, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
+from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
+from admission.kafka.quotalimits import Alteration, LimitRefused, QuotaLimits, inWords
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
 from tests.test_log_fixtures import LogTestCase, storageError
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.log.commits}.
+Tests for L{admission.kafka.broker.log.commits}.
 """
 
 import errno
@@ -9,9 +9,9 @@ import lmdb
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.commits import GroupCommit
-from admission.broker.log.interface import LogClosed, LogFailed
-from admission.broker.log.storage import openStorage
+from admission.kafka.broker.log.commits import GroupCommit
+from admission.kafka.broker.log.interface import LogClosed, LogFailed
+from admission.kafka.broker.log.storage import openStorage
 from tests.test_log_fixtures import FailingEnvironment, TurnClock, storageError
 
 DISK_FULL = storageError(errno.ENOSPC)

@@ -12,9 +12,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.interface import AppendResult, Partition
-from admission.broker.log.lmdb_log import LmdbLog
-from admission.wire.batches import Record, RecordBatch, encodeBatch, readBatch
+from admission.kafka.broker.log.interface import AppendResult, Partition
+from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.wire.batches import Record, RecordBatch, encodeBatch, readBatch
 
 
 def makeBatch(

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.log.lmdb_log}.
+Tests for L{admission.kafka.broker.log.lmdb_log}.
 """
 
 import errno
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from twisted.internet.defer import maybeDeferred
 from zope.interface.verify import verifyObject
 
-from admission.broker.log.interface import (
+from admission.kafka.broker.log.interface import (
     ILog,
     InvalidProducerEpoch,
     LogClosed,
@@ -19,8 +19,8 @@ from admission.broker.log.interface import (
     OutOfOrderSequence,
     Partition,
 )
-from admission.broker.log.lmdb_log import LmdbLog
-from admission.wire.batches import readBatch
+from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.wire.batches import readBatch
 from tests.test_log_fixtures import LogTestCase, Threads, makeBatch, storageError
 
 

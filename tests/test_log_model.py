@@ -1,5 +1,5 @@
 """
-L{admission.broker.log.lmdb_log} against a model made of lists.
+L{admission.kafka.broker.log.lmdb_log} against a model made of lists.
 """
 
 import errno
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.interface import (
+from admission.kafka.broker.log.interface import (
     InvalidProducerEpoch,
     ITable,
     LogFailed,
@@ -20,7 +20,7 @@ from admission.broker.log.interface import (
     OutOfOrderSequence,
     Partition,
 )
-from admission.wire.batches import RecordBatch, decodeRecords
+from admission.kafka.wire.batches import RecordBatch, decodeRecords
 from tests.test_log_fixtures import LogTestCase, makeBatch, storageError
 
 PARTITIONS = 2

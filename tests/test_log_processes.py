@@ -1,5 +1,5 @@
 """
-Tests of L{admission.broker.log.lmdb_log} in processes that are killed, or
+Tests of L{admission.kafka.broker.log.lmdb_log} in processes that are killed, or
 that find no room on the disk.
 """
 
@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 
-from admission.broker.log.interface import LogInUse
-from admission.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.interface import LogInUse
+from admission.kafka.broker.log.lmdb_log import LmdbLog
 from tests.test_log_fixtures import LogTestCase
 
 # Appends for ever, and puts into a table how far it got; prints what is acknowledged, and producer ids it was given.
@@ -17,7 +17,7 @@ APPENDER = """
 import sys
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
-from admission.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.lmdb_log import LmdbLog
 from tests.test_log_fixtures import makeBatch
 
 clock = Clock()
@@ -50,8 +50,8 @@ OUT_OF_ROOM = """
 import resource, sys
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
-from admission.broker.log.interface import LogFailed
-from admission.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.interface import LogFailed
+from admission.kafka.broker.log.lmdb_log import LmdbLog
 from tests.test_log_fixtures import makeBatch
 
 clock = Clock()

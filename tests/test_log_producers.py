@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.log.producers}.
+Tests for L{admission.kafka.broker.log.producers}.
 """
 
 import struct
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pympler.asizeof import asizeof
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.interface import InvalidProducerEpoch, OutOfOrderSequence
-from admission.broker.log.producers import ProducerState, ProducerStates, decodeState, lastSequenceOf
+from admission.kafka.broker.log.interface import InvalidProducerEpoch, OutOfOrderSequence
+from admission.kafka.broker.log.producers import ProducerState, ProducerStates, decodeState, lastSequenceOf
 
 KEY = (3, 7)
 LAST_SEQUENCE = 2**31 - 1

@@ -1,13 +1,13 @@
 """
-Tests for L{admission.broker.log.reading}, through the log.
+Tests for L{admission.kafka.broker.log.reading}, through the log.
 """
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.broker.log import reading
-from admission.broker.log.interface import OffsetOutOfRange, Partition, TimestampedOffset
-from admission.wire.batches import decodeRecords
+from admission.kafka.broker.log import reading
+from admission.kafka.broker.log.interface import OffsetOutOfRange, Partition, TimestampedOffset
+from admission.kafka.wire.batches import decodeRecords
 from tests.test_log_fixtures import LogTestCase, makeBatch
 
 _GZIP = 1

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.log.retention}, through the log.
+Tests for L{admission.kafka.broker.log.retention}, through the log.
 """
 
 import errno
@@ -7,8 +7,8 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.interface import InvalidTopicConfig, LogFailed, OffsetOutOfRange, Partition
-from admission.broker.log.retention import Limits
+from admission.kafka.broker.log.interface import InvalidTopicConfig, LogFailed, OffsetOutOfRange, Partition
+from admission.kafka.broker.log.retention import Limits
 from tests.test_log_fixtures import LogTestCase, makeBatch, storageError
 
 NOW_MS = 1_000_000_000

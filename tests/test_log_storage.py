@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.log.storage}.
+Tests for L{admission.kafka.broker.log.storage}.
 """
 
 import errno
@@ -8,8 +8,8 @@ import os
 import lmdb
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.interface import LogFailed, LogInUse
-from admission.broker.log.storage import DirectoryLock, explain, openStorage
+from admission.kafka.broker.log.interface import LogFailed, LogInUse
+from admission.kafka.broker.log.storage import DirectoryLock, explain, openStorage
 from tests.test_log_fixtures import storageError
 
 MAP_SIZE_BYTES = 1 << 20

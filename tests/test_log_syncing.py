@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.log.syncing}.
+Tests for L{admission.kafka.broker.log.syncing}.
 """
 
 import errno
@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.syncing import BackgroundSync, DeferToThread
+from admission.kafka.broker.log.syncing import BackgroundSync, DeferToThread
 from tests.test_log_fixtures import Threads, storageError
 
 

@@ -1,12 +1,12 @@
 """
-Tests for L{admission.broker.log.tables}.
+Tests for L{admission.kafka.broker.log.tables}.
 """
 
 import errno
 
 from zope.interface.verify import verifyObject
 
-from admission.broker.log.interface import LONGEST_KEY_BYTES, ITable, LogClosed, LogFailed
+from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, ITable, LogClosed, LogFailed
 from tests.test_log_fixtures import LogTestCase, storageError
 
 MAP_SIZE_BYTES = 1 << 20

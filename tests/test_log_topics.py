@@ -1,11 +1,11 @@
 """
-Tests for L{admission.broker.log.topics}, through the log.
+Tests for L{admission.kafka.broker.log.topics}, through the log.
 """
 
 import errno
 from uuid import uuid4
 
-from admission.broker.log.interface import (
+from admission.kafka.broker.log.interface import (
     InvalidPartitionCount,
     InvalidTopicConfig,
     InvalidTopicName,

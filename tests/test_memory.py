@@ -22,7 +22,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.batches import Record, decodeRecords, encodeBatch, readBatch
+from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch, readBatch
 
 from .brokerprocess import PATIENCE_SECONDS, MeasuredBroker, certificates, freePort
 from .longform import longForm

@@ -18,14 +18,14 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
-from admission.metrics.tables import REQUESTS
 from admission.offline.aggregate import clientMinutes, topClients
 from admission.offline.clean import RULES, brokenRows, clean
 from admission.offline.depletion import DEPLETED, poolMinutes
 from admission.offline.fairness import clientDemand, fairnessMinutes, starvedMinutes
 from admission.offline.outputs import OutputError, writeResult
 from admission.offline.throttling import BOUNDS_MS, bucketMs, throttleHistogram, throttleMinutes
+from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.recording.tables import REQUESTS
 
 from .offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow
 from .sparksession import sharedSession

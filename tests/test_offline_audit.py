@@ -11,13 +11,13 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.metrics.schema import LIMITS, SENSORS
-from admission.metrics.tables import REQUESTS
 from admission.offline.bloomaudit import FilterShape, bloomAudit, bloomVerdicts
 from admission.offline.ledgeraudit import LEDGER, RESIDENT, ledgerAudit, ledgerSummary
 from admission.offline.limitsinforce import limitsInForce
 from admission.offline.quotaaudit import quotaSpans, quotaSummary
 from admission.quotas.limits import LimitTable
+from admission.recording.schema import LIMITS, SENSORS
+from admission.recording.tables import REQUESTS
 from admission_plugins.bloom import LayeredBloom
 
 from .offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow

@@ -20,7 +20,6 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import FAILED, AdmissionOptions, main
-from admission.metrics.tables import REQUESTS
 from admission.offline import jobs, running
 from admission.offline.evaluation import Evaluation
 from admission.offline.java import JavaMissing
@@ -32,6 +31,7 @@ from admission.offline.survey import limitsFromTheStart
 from admission.offline.synth import BEGIN_SECONDS, SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
 from admission.offline.tables import OUTPUTS
+from admission.recording.tables import REQUESTS
 from pyspark_admission.files import SEGMENTS, isRecording
 
 from .sparksession import sharedSession

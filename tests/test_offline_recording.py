@@ -15,10 +15,10 @@ from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
-from admission.metrics.events import ConnectionEvent, Event, LimitEvent
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.tables import TABLES
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.offline.recording import Recording, RecordingError, parseSample
+from admission.recording.events import ConnectionEvent, Event, LimitEvent
+from admission.recording.tables import TABLES
 from admission_plugins.sealing import sealAll, sealSegment
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentPath

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import ADMIT, REJECT, THROTTLE, Origin
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.tables import REQUESTS
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.streaming import CHECKPOINT, appendAvailable, clientMinutesStream, throttleMinutesStream
 from admission.offline.throttling import throttleMinutes
+from admission.recording.events import ADMIT, REJECT, THROTTLE, Origin
+from admission.recording.tables import REQUESTS
 
 from .offlinerows import BEGIN, Row, at, rowsOf
 from .recordings import writeRecording

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.options}.
+Tests for L{admission.kafka.options}.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.kafkarequest import Address
-from admission.broker.options import Options, buildPool, parseAddress
-from admission.broker.settings import loadSettings
+from admission.kafka.kafkarequest import Address
+from admission.kafka.options import Options, buildPool, parseAddress
+from admission.kafka.settings import loadSettings
 from admission_plugins.bounded import BoundedPool, UnboundedPool
 
 QUEUED = "queued.max.request.bytes"

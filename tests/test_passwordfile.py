@@ -1,6 +1,6 @@
 """
-Tests for L{admission.broker.security.passwordfile} and
-L{admission.broker.security.userscommand}.
+Tests for L{admission.kafka.security.passwordfile} and
+L{admission.kafka.security.userscommand}.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.security.passwordfile import (
+from admission.kafka.security.passwordfile import (
     DEFAULT_ITERATIONS,
     PasswordFile,
     PasswordFileError,
@@ -27,8 +27,8 @@ from admission.broker.security.passwordfile import (
     parseUsers,
     readUsers,
 )
-from admission.broker.security.scram import HASHES, LEAST_ITERATIONS
-from admission.broker.security.userscommand import UsersOptions, run
+from admission.kafka.security.scram import HASHES, LEAST_ITERATIONS
+from admission.kafka.security.userscommand import UsersOptions, run
 
 KEY = b"k" * 32
 

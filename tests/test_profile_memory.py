@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.memory}, against brokers in processes of their own.
+Tests for L{admission.kafka.memoryuse}, against brokers in processes of their own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from urllib.request import Request, urlopen
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.memory import MemoryProfile, parseProfile
 from admission.commands.memory import MemoryOptions, run
 from admission.commands.talk import CommandFailed
+from admission.kafka.memoryuse import MemoryProfile, parseProfile
 
 from .brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, freePort
 
@@ -83,7 +83,7 @@ class ImportTests(SynchronousTestCase):
         """
         Pympler is not imported with the broker.
         """
-        program = "import sys; import admission.broker.service; sys.exit('pympler' in sys.modules)"
+        program = "import sys; import admission.kafka.service; sys.exit('pympler' in sys.modules)"
         subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=True, timeout=PATIENCE_SECONDS)
 
 

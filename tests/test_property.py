@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.property}.
+Tests for L{admission.kafka.property}.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from functools import partial
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.property import (
+from admission.kafka.property import (
     Property,
     parseBoolean,
     parseInteger,

@@ -1,12 +1,12 @@
 """
-Tests for L{admission.broker.propertyfile}.
+Tests for L{admission.kafka.propertyfile}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.propertyfile import parseProperties
+from admission.kafka.propertyfile import parseProperties
 
 
 class ParsePropertiesTests(SynchronousTestCase):

@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import IntegerType, LongType, StructType
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.schema import SENSORS
-from admission.metrics.segmentheader import Header
-from admission.metrics.segments import Segment, SegmentWriter
-from admission.metrics.tables import REQUESTS, TABLES
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.recording.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
+from admission.recording.schema import SENSORS
+from admission.recording.segmentheader import Header
+from admission.recording.segments import Segment, SegmentWriter
+from admission.recording.tables import REQUESTS, TABLES
 from admission_plugins import sealing, sealreport
 from admission_plugins.sealing import sealAll, sealSegment
 from pyspark_admission import DefaultSource, batch, files

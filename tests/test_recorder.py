@@ -1,5 +1,5 @@
 """
-L{admission.metrics.recorder}.
+L{admission.recording.recorder}.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import IMetricsExporter, QuotaEntity
-from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.histogram import Histogram
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.recorder import MOST_OF_FAMILY, MOST_SAMPLES, EventRecorder
 from admission.metrics.registry import SensorRegistry
+from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.recording.recorder import MOST_OF_FAMILY, MOST_SAMPLES, EventRecorder
 
 ORIGIN = Origin("0", "boot")
 

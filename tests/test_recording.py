@@ -1,5 +1,5 @@
 """
-Tests for L{admission.recording.eventof} and L{admission.broker.recording}.
+Tests for L{admission.recording.eventof} and L{admission.kafka.requestrecording}.
 """
 
 from __future__ import annotations
@@ -24,14 +24,6 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.broker.broker import ANONYMOUS
-from admission.broker.kafkarequest import groupOf
-from admission.broker.options import Options, buildExporters
-from admission.broker.producing import NOT_ON_DISK
-from admission.broker.recording import BROKE, LOGIN_GRAIN_BYTES, BrokerRecording
-from admission.broker.security.checkers import makePortal
-from admission.broker.security.login import Logins
-from admission.broker.session import BEHIND, LOGIN_FAILED, KafkaConnection
 from admission.clock import wholeMicroseconds
 from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
@@ -53,7 +45,19 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.metrics.events import (
+from admission.kafka.broker.broker import ANONYMOUS
+from admission.kafka.kafkarequest import groupOf
+from admission.kafka.options import Options, buildExporters
+from admission.kafka.produceresponses import NOT_ON_DISK
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, BrokerRecording
+from admission.kafka.security.checkers import makePortal
+from admission.kafka.security.login import Logins
+from admission.kafka.session import BEHIND, LOGIN_FAILED, KafkaConnection
+from admission.kafka.wire.batches import HEADER_BYTES
+from admission.metrics.registry import SensorRegistry
+from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
+from admission.recording.events import (
     ADMIT,
     CLOSED,
     EXPIRE,
@@ -65,13 +69,9 @@ from admission.metrics.events import (
     ConnectionEvent,
     Origin,
 )
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.recorder import EventRecorder
-from admission.metrics.registry import SensorRegistry
-from admission.metrics.tables import TABLES
-from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
+from admission.recording.recorder import EventRecorder
+from admission.recording.tables import TABLES
 from admission.testing.transports import FakeTLSTransport
-from admission.wire.batches import HEADER_BYTES
 from admission_plugins.pidquota import ProducerIds
 from admission_plugins.spark import SparkExporter
 

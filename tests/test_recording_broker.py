@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
-from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
-from admission.metrics.segments import Segment, segmentPaths
-from admission.metrics.tables import REQUESTS
+from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.recording.segments import Segment, segmentPaths
+from admission.recording.tables import REQUESTS
 
 from .brokerfixture import requestOf
 from .brokerprocess import BrokerProcess

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.metrics.arrow import arrowSchema
-from admission.metrics.tables import REQUESTS
 from admission.offline.replay.boots import Boot, LimitChange
 from admission.offline.replay.candidates import resolveCandidate
 from admission.offline.replay.keys import COMPONENTS, LINKS, findComponents
 from admission.offline.replay.offers import COLUMNS, OFFERS, columnsFor, makeOffers
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
+from admission.recording.arrow import arrowSchema
+from admission.recording.tables import REQUESTS
 
 from .replaymodel import REQUEST_COLUMNS, addComponents, componentsOf, tableOf
 from .replaypolicies import candidate

@@ -18,8 +18,6 @@ from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IMemoryPool, IMemoryPoolFactory
-from admission.metrics.arrow import arrowSchema
-from admission.metrics.tables import REQUESTS
 from admission.offline.replay import pooltrace
 from admission.offline.replay.candidates import Candidate, resolveCandidate
 from admission.offline.replay.ordered import OutOfOrder
@@ -27,6 +25,8 @@ from admission.offline.replay.pool import RESULTS, defaultOrder, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
+from admission.recording.arrow import arrowSchema
+from admission.recording.tables import REQUESTS
 from admission.testing.cuedpool import CuedPool
 
 SECOND = 1_000_000

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.producers import REMEMBERED_BATCHES
+from admission.kafka.broker.log.producers import REMEMBERED_BATCHES
 from benchmarks.rogueload import ProduceTemplate
 
 from .brokerfixture import API_KEYS, batchOf, requestOf

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.security.scram}.
+Tests for L{admission.kafka.security.scram}.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.net.sasl.scram import ScramClient
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.security.scram import HASHES, ScramError, ScramExchange, ScramSecret
+from admission.kafka.security.scram import HASHES, ScramError, ScramExchange, ScramSecret
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 SECRET = ScramSecret.ofPassword("SCRAM-SHA-256", b"pencil", 4096, SALT)

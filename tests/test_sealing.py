@@ -15,13 +15,13 @@ from pyarrow import int64, list_, string, timestamp
 from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.arrow import arrowTable
-from admission.metrics.events import ConnectionEvent, LimitEvent, Origin, SensorSample
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, ColumnType
-from admission.metrics.segmentheader import Header
-from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned
-from admission.metrics.tables import REQUESTS, TABLES
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.recording.arrow import arrowTable
+from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, ColumnType
+from admission.recording.segmentheader import Header
+from admission.recording.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned
+from admission.recording.tables import REQUESTS, TABLES
 from admission_plugins import sealing
 from admission_plugins.sealing import evict, main, sealAll
 from admission_plugins.sealreport import SealReport

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.security} and L{admission.broker.api.security},
+Tests for L{admission.kafka.security} and L{admission.kafka.security.saslapi},
 without sockets.
 """
 
@@ -34,16 +34,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from admission.broker.broker import ANONYMOUS
-from admission.broker.options import Options
-from admission.broker.security.checkers import (
-    PASSWORDS_AT_ONCE,
-    SUPPORTED,
-    ScramChecker,
-    SeveralCheckers,
-    makePortal,
-)
-from admission.broker.security.credentials import (
+from admission.kafka.broker.broker import ANONYMOUS
+from admission.kafka.options import Options
+from admission.kafka.security.checkers import PASSWORDS_AT_ONCE, SUPPORTED, ScramChecker, SeveralCheckers, makePortal
+from admission.kafka.security.credentials import (
     IPrincipal,
     IScramCredentials,
     PlainCredentials,
@@ -51,12 +45,12 @@ from admission.broker.security.credentials import (
     PrincipalRealm,
     ScramCredentials,
 )
-from admission.broker.security.login import MOST_REQUESTS_BEFORE_LOGIN, Logins
-from admission.broker.security.mutualtls import subjectName
-from admission.broker.security.passwordfile import PasswordFile, Users, formatUsers
-from admission.broker.security.scram import HASHES, LEAST_ITERATIONS, ScramExchange
+from admission.kafka.security.login import MOST_REQUESTS_BEFORE_LOGIN, Logins
+from admission.kafka.security.mutualtls import subjectName
+from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
+from admission.kafka.security.scram import HASHES, LEAST_ITERATIONS, ScramExchange
+from admission.kafka.wire.versions import API_VERSIONS
 from admission.testing.transports import FakeTLSTransport
-from admission.wire.versions import API_VERSIONS
 
 from .brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, requestOf
 from .certificates import Authority

@@ -29,9 +29,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.security.passwordfile import Users, changeUsers
-from admission.broker.security.scram import LEAST_ITERATIONS
-from admission.wire.batches import Record, encodeBatch
+from admission.kafka.security.passwordfile import Users, changeUsers
+from admission.kafka.security.scram import LEAST_ITERATIONS
+from admission.kafka.wire.batches import Record, encodeBatch
 
 from .brokerfixture import API_KEYS, requestOf
 from .brokerprocess import (

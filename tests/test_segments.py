@@ -1,5 +1,5 @@
 """
-L{admission.metrics.segmentheader} and L{admission.metrics.segments}.
+L{admission.recording.segmentheader} and L{admission.recording.segments}.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import REJECT, ConnectionEvent, LimitEvent, Origin, SensorSample
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.records import SLOT_BYTES
-from admission.metrics.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS
-from admission.metrics.segmentheader import PAGE_BYTES, DamagedSegment, Header
-from admission.metrics.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned, segmentPaths
-from admission.metrics.tables import REQUESTS, TABLES
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.recording.events import REJECT, ConnectionEvent, LimitEvent, Origin, SensorSample
+from admission.recording.recordlayout import SLOT_BYTES
+from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS
+from admission.recording.segmentheader import PAGE_BYTES, DamagedSegment, Header
+from admission.recording.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned, segmentPaths
+from admission.recording.tables import REQUESTS, TABLES
 
 ORIGIN = Origin("3", "boot", 17, ("bandwidth", "ids"))
 

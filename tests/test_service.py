@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.service}, on real sockets of this machine.
+Tests for L{admission.kafka.service}, on real sockets of this machine.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from admission.broker import service as serviceModule
-from admission.broker.kafkarequest import Address
-from admission.broker.options import Listener, Options, buildOrder
-from admission.broker.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
-from admission.broker.settings import loadSettings
+from admission.kafka import service as serviceModule
+from admission.kafka.kafkarequest import Address
+from admission.kafka.options import Listener, Options, buildOrder
+from admission.kafka.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
+from admission.kafka.settings import loadSettings
 from tests.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.session}.
+Tests for L{admission.kafka.session}.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.log.interface import UnknownTopic
-from admission.broker.session import describeLength
 from admission.interfaces import PARKED, RESPONSES
+from admission.kafka.broker.log.interface import UnknownTopic
+from admission.kafka.session import describeLength
 from admission.testing.transports import FakeTLSTransport
 from tests.brokerfixture import (
     API_KEYS,

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.settings}.
+Tests for L{admission.kafka.settings}.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker import settings as module
-from admission.broker.property import parseOverrides
-from admission.broker.settings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
+from admission.kafka import settings as module
+from admission.kafka.property import parseOverrides
+from admission.kafka.settings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
 
 
 class LoadSettingsTests(SynchronousTestCase):

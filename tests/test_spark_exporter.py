@@ -21,15 +21,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import IMetricsExporter, IMetricsExporterFactory, PolicyContext
-from admission.metrics.events import Origin, SensorSample
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.records import SLOT_BYTES
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
-from admission.metrics.schema import SENSORS
-from admission.metrics.segmentheader import Header
-from admission.metrics.segments import Segment, SegmentWriter, segmentPaths
-from admission.metrics.tables import REQUESTS, TABLES
 from admission.plugins import PolicyError, buildPolicy
+from admission.recording.events import Origin, SensorSample
+from admission.recording.recordlayout import SLOT_BYTES
+from admission.recording.schema import SENSORS
+from admission.recording.segmentheader import Header
+from admission.recording.segments import Segment, SegmentWriter, segmentPaths
+from admission.recording.tables import REQUESTS, TABLES
 from admission.testing.exporters import MetricsExporterContract
 from admission.testing.threads import CuedThreads
 from admission_plugins import sealer, segmentsupply, spark

@@ -15,10 +15,10 @@ from pyarrow import parquet as pq
 from pyspark.errors import AnalysisException
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.events import Origin
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.segments import Segment
-from admission.metrics.tables import TABLES
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.recording.events import Origin
+from admission.recording.segments import Segment
+from admission.recording.tables import TABLES
 from admission_plugins.sealing import sealAll
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import segmentNames, segmentPath

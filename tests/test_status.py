@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.status}.
+Tests for L{admission.status}.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 
-from admission.broker.broker import ANONYMOUS
-from admission.broker.options import Options
-from admission.broker.service import BrokerService
-from admission.broker.status.numbers import LONGEST_NAME, bounded, finite, shortened
-from admission.broker.status.page import BadQuestion, Page
-from admission.broker.status.pages import ROWS_PER_PIECE, statusPages
-from admission.broker.status.port import StatusPort, isLocal
-from admission.broker.status.site import (
+from admission.connection.factory import RefusedProtocol
+from admission.control import Explanation
+from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
+from admission.kafka.broker.broker import ANONYMOUS
+from admission.kafka.options import Options
+from admission.kafka.service import BrokerService
+from admission.metrics.histogram import Histogram
+from admission.metrics.registry import SensorRegistry
+from admission.status.numbers import LONGEST_NAME, bounded, finite, shortened
+from admission.status.page import BadQuestion, Page
+from admission.status.pages import ROWS_PER_PIECE, statusPages
+from admission.status.port import StatusPort, isLocal
+from admission.status.site import (
     CONNECTION_SECONDS,
     MOST_CONNECTIONS,
     MOST_HEADER_BYTES,
@@ -39,11 +44,6 @@ from admission.broker.status.site import (
     StatusChannel,
     StatusSite,
 )
-from admission.connection.factory import RefusedProtocol
-from admission.control import Explanation
-from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
-from admission.metrics.histogram import Histogram
-from admission.metrics.registry import SensorRegistry
 
 NOW_SECONDS = 1_000_000_000.0
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.status.health}, and for what the service makes of it.
+Tests for L{admission.status.health}, and for what the service makes of it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.threads import deferToThread
 
-from admission.broker.options import Listener
-from admission.broker.service import BrokerService
-from admission.broker.settings import loadSettings
-from admission.broker.status.health import SHORTAGE_SECONDS, Health
+from admission.kafka.options import Listener
+from admission.kafka.service import BrokerService
+from admission.kafka.settings import loadSettings
+from admission.status.health import SHORTAGE_SECONDS, Health
 
 from .brokerfixture import LARGEST_BYTES, BrokerTestCase, batchOf, produceFields
 from .brokerprocess import PATIENCE_SECONDS

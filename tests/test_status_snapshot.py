@@ -1,5 +1,5 @@
 """
-Tests for L{admission.broker.status.snapshot} and what it consists of.
+Tests for L{admission.status.snapshot} and what it consists of.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.broker.groups.group import Group, Offset, State
-from admission.broker.groups.limits import Tally
-from admission.broker.log.interface import Partition
-from admission.broker.status import groups as groupsModule
-from admission.broker.status.clients import MOST_CLIENTS, MOST_CONNECTIONS, RECENTLY_SECONDS
-from admission.broker.status.groups import MOST_GROUPS, groupsFields, lagOf
-from admission.broker.status.health import Health
-from admission.broker.status.numbers import LONGEST_NAME
-from admission.broker.status.snapshot import KEPT_SECONDS, Snapshot
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.broker.groups.group import Group, Offset, State
+from admission.kafka.broker.groups.limits import Tally
+from admission.kafka.broker.log.interface import Partition
 from admission.metrics.process import ProcessUsage
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
+from admission.status import groups as groupsModule
+from admission.status.clients import MOST_CLIENTS, MOST_CONNECTIONS, RECENTLY_SECONDS
+from admission.status.groups import MOST_GROUPS, groupsFields, lagOf
+from admission.status.health import Health
+from admission.status.numbers import LONGEST_NAME
+from admission.status.snapshot import KEPT_SECONDS, Snapshot
 from admission_plugins.clientquota import ClientBytes
 
 from .brokerfixture import LARGEST_BYTES, POOL_BYTES, BrokerTestCase, Client, batchOf, fetchFields, requestOf

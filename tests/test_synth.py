@@ -38,22 +38,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.metrics.arrow import arrowSchema
-from admission.metrics.events import (
-    ADMIT,
-    CLOSED,
-    EXPIRE,
-    MUTE,
-    OPENED,
-    REJECT,
-    THROTTLE,
-    ConnectionEvent,
-    LimitEvent,
-    SensorSample,
-)
-from admission.metrics.kafkacolumns import KafkaRequestEvent
-from admission.metrics.schema import CONNECTIONS, Column, ColumnType
-from admission.metrics.tables import REQUESTS
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.offline import synth
 from admission.offline.agenda import MICROSECONDS, Agenda
 from admission.offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
@@ -65,6 +50,21 @@ from admission.offline.synthpopulation import (
     Population,
 )
 from admission.plugins import PolicyError, buildPolicy
+from admission.recording.arrow import arrowSchema
+from admission.recording.events import (
+    ADMIT,
+    CLOSED,
+    EXPIRE,
+    MUTE,
+    OPENED,
+    REJECT,
+    THROTTLE,
+    ConnectionEvent,
+    LimitEvent,
+    SensorSample,
+)
+from admission.recording.schema import CONNECTIONS, Column, ColumnType
+from admission.recording.tables import REQUESTS
 
 from .replaypolicies import Following
 

@@ -16,9 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter
-from admission.metrics.events import SensorSample
-from admission.metrics.kafkacolumns import KafkaRequestEvent
+from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
+from admission.recording.events import SensorSample
 from admission.testing.exporters import MetricsExporterContract
 from admission.testing.threads import CuedThreads
 

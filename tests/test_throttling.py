@@ -11,8 +11,6 @@ from attrs import define, field
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from admission.broker.limits import QuotaLimits
-from admission.broker.producing import throttleTimeMs
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
 from admission.interfaces import (
@@ -26,6 +24,8 @@ from admission.interfaces import (
     Request,
     Usage,
 )
+from admission.kafka.produceresponses import throttleTimeMs
+from admission.kafka.quotalimits import QuotaLimits
 from tests.brokerfixture import BrokerTestCase, batchOf, fetchFields, produceFields, requestOf
 
 THROTTLING_QUOTA_EXCEEDED = 89

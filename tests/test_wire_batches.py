@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.batches}.
+Tests for L{admission.kafka.wire.batches}.
 """
 
 import struct
@@ -12,7 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder  # type: igno
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.batches import (
+from admission.kafka.wire.batches import (
     HEADER_BYTES,
     BatchRefused,
     Record,

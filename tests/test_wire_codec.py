@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.codec}.
+Tests for L{admission.kafka.wire.codec}.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.codec import decodeRequest, encodeResponse, unknownFields
-from admission.wire.guard import GuardRefusal
-from admission.wire.primitives import MalformedRequest
-from admission.wire.versions import (
+from admission.kafka.wire.codec import decodeRequest, encodeResponse, unknownFields
+from admission.kafka.wire.guard import GuardRefusal
+from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.versions import (
     API_VERSIONS,
     BY_KEY,
     CREATE_TOPICS,

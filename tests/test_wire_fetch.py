@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.fetch}.
+Tests for L{admission.kafka.wire.fetch}.
 """
 
 import datetime
@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.fetch import FetchedPartition, FetchedTopic, decodeFetchResponse, encodeFetchResponse
-from admission.wire.primitives import MalformedRequest
-from admission.wire.versions import BY_KEY, FETCH
+from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, decodeFetchResponse, encodeFetchResponse
+from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.versions import BY_KEY, FETCH
 
 from .test_wire_kio import encode, entities, fewExamples
 

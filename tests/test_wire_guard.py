@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.guard}.
+Tests for L{admission.kafka.wire.guard}.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.guard import GuardRefusal, countElements, walkSource
-from admission.wire.primitives import MalformedRequest
-from admission.wire.versions import API_VERSIONS, BY_KEY, DELETE_TOPICS, FETCH, FIND_COORDINATOR, METADATA, Api
+from admission.kafka.wire.guard import GuardRefusal, countElements, walkSource
+from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.versions import API_VERSIONS, BY_KEY, DELETE_TOPICS, FETCH, FIND_COORDINATOR, METADATA, Api
 
 from .test_wire_kio import arrayElements, damaged, encode, entities, everyVersion, fewExamples
 

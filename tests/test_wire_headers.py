@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.headers}.
+Tests for L{admission.kafka.wire.headers}.
 """
 
 from hypothesis import given
@@ -8,9 +8,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.static.primitive import i16, i32
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.headers import RequestHeader, frame, parseRequestHeader
-from admission.wire.primitives import MalformedRequest
-from admission.wire.versions import API_VERSIONS, METADATA, Api
+from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
+from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.versions import API_VERSIONS, METADATA, Api
 
 from .test_wire_kio import encode, everyVersion, manyExamples
 

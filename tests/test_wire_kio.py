@@ -1,5 +1,5 @@
 """
-What L{admission.wire} relies on from kio, and the entities that its tests feed
+What L{admission.kafka.wire} relies on from kio, and the entities that its tests feed
 to kio's encoder.
 """
 
@@ -24,8 +24,8 @@ from kio.serial.readers import tz_aware_from_i64
 from kio.static.primitive import i64
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire import versions
-from admission.wire.guard import GuardRefusal, countElements
+from admission.kafka.wire import versions
+from admission.kafka.wire.guard import GuardRefusal, countElements
 
 #: The same few examples in every run: what is tested is a table, and no run may be luckier than another.  A failure is
 #: shrunk but not explained, which takes minutes with entities of this size.
@@ -154,7 +154,7 @@ class KioTests(SynchronousTestCase):
     def test_everyVersionRoundTrips(self) -> None:
         """
         kio decodes what it encoded, responses of every version; for requests,
-        see the tests of L{admission.wire.codec.decodeRequest}.
+        see the tests of L{admission.kafka.wire.codec.decodeRequest}.
         """
         for api, apiVersion in everyVersion():
             self._checkRoundTrips(load_response_schema(api.apiKey, apiVersion))

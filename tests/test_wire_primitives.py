@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.primitives}.
+Tests for L{admission.kafka.wire.primitives}.
 """
 
 import io
@@ -10,7 +10,7 @@ from kio.serial import writers
 from kio.static.primitive import uvarint
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.primitives import (
+from admission.kafka.wire.primitives import (
     CLASSIC,
     FLEXIBLE,
     MalformedRequest,

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.produce}.
+Tests for L{admission.kafka.wire.produce}.
 """
 
 import datetime
@@ -15,9 +15,9 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i64
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.primitives import MalformedRequest
-from admission.wire.produce import PartitionResult, ProducedPartition, encodeProduceResponse, parseProduce
-from admission.wire.versions import BY_KEY, PRODUCE
+from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.produce import PartitionResult, ProducedPartition, encodeProduceResponse, parseProduce
+from admission.kafka.wire.versions import BY_KEY, PRODUCE
 
 from .test_wire_kio import arrayElements, damaged, encode, entities, fewExamples
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.wire.requests}.
+Tests for L{admission.kafka.wire.requests}.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.fetch import FetchResponse
-from admission.wire.guard import countElementsOf
-from admission.wire.primitives import sizeOf
-from admission.wire.requests import (
+from admission.kafka.wire.fetch import FetchResponse
+from admission.kafka.wire.guard import countElementsOf
+from admission.kafka.wire.primitives import sizeOf
+from admission.kafka.wire.requests import (
     ClientApi,
     MalformedResponse,
     clientApi,

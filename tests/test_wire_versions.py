@@ -1,12 +1,12 @@
 """
-Tests for L{admission.wire.versions}.
+Tests for L{admission.kafka.wire.versions}.
 """
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.wire.versions import API_VERSIONS, APIS, BY_KEY, FETCH, METADATA, PRODUCE, Api, advertised, served
+from admission.kafka.wire.versions import API_VERSIONS, APIS, BY_KEY, FETCH, METADATA, PRODUCE, Api, advertised, served
 
 from .test_wire_kio import everyVersion
 

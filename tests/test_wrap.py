@@ -1,5 +1,5 @@
 """
-L{admission.wrap}: what passes, what pauses, what ends; on fake transports.
+L{admission.connection.wrapping}: what passes, what pauses, what ends; on fake transports.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from zope.interface import directlyProvides, implementer
 
 from admission.connection.factory import ConnectionLimits, RefusedProtocol
 from admission.connection.link import TLS_CONNECTION_BYTES
+from admission.connection.wrapped import MOST_HELD_BYTES
+from admission.connection.wrapping import WrappedFactory, wrapFactory
 from admission.interfaces import (
     CONNECTIONS,
     Usage,
@@ -37,8 +39,6 @@ from admission.plugins import PolicyError
 from admission.quotas.meters import Buckets
 from admission.testing.cuedpool import CuedPool
 from admission.testing.transports import FakeTLSHandle, FakeTLSTransport, FakeTransport
-from admission.wrap import WrappedFactory, wrapFactory
-from admission.wrap.connection import MOST_HELD_BYTES
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.rounds import RandomRounds
 

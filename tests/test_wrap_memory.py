@@ -1,5 +1,5 @@
 """
-L{admission.wrap}: what connections cost, and peers that do not read; on fake
+L{admission.connection.wrapping}: what connections cost, and peers that do not read; on fake
 transports.
 """
 

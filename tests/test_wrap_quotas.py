@@ -1,5 +1,5 @@
 """
-L{admission.wrap}: how many connections, and how many bytes; on fake transports.
+L{admission.connection.wrapping}: how many connections, and how many bytes; on fake transports.
 
 Beside what is promised are tests of what Twisted's own classes make of it.
 """
@@ -27,6 +27,7 @@ from zope.interface import implementer
 
 from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
+from admission.connection.wrapping import MAX_DELAY_SECONDS, wrapFactory
 from admission.interfaces import (
     CONNECTION,
     DEFAULT,
@@ -40,7 +41,6 @@ from admission.interfaces import (
     Usage,
 )
 from admission.testing.cuedquota import CuedQuota
-from admission.wrap import MAX_DELAY_SECONDS, wrapFactory
 from admission_plugins.clientquota import buildClientBytes
 
 from .certificates import Authority

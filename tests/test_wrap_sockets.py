@@ -1,5 +1,5 @@
 """
-L{admission.wrap} on real sockets, plain and TLS, on loopback.
+L{admission.connection.wrapping} on real sockets, plain and TLS, on loopback.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from twisted.web.static import File
 from admission.connection.factory import ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.pauses import Pause
+from admission.connection.wrapping import wrapFactory
 from admission.interfaces import DEFAULT, RESPONSES, QuotaEntity
-from admission.wrap import wrapFactory
 
 from .certificates import makeCertificates
 from .test_connection_sockets import AUTHORITY, TLS_OVERSHOOT_BYTES, Peer

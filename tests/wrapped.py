@@ -13,10 +13,10 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.connection.wrapping import wrapFactory
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.testing.cuedquota import CuedQuota
 from admission.testing.transports import FakeTLSTransport, FakeTransport
-from admission.wrap import wrapFactory
 
 from .admitted import runNext
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from attrs import frozen
 
+from admission.kafka.wire.batches import Record, encodeBatch
+from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
 from admission.offline.synthpopulation import Draft, Member, Population, Stream
-from admission.wire.batches import Record, encodeBatch
-from admission.wire.requests import clientApi, decodeResponse, encodeRequest
 
 TOPIC = "seeded"
 

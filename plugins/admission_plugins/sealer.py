@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from admission.metrics.segments import SegmentWriter
+from admission.recording.segments import SegmentWriter
 
 from .sealreport import SealReport
 

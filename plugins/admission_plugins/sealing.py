@@ -28,11 +28,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
-from admission.metrics.arrow import arrowTable
-from admission.metrics.schema import LIMITS, Table
-from admission.metrics.segmentheader import DamagedSegment
-from admission.metrics.segments import UNFINISHED_SUFFIX, Segment, lockAbandoned, segmentPaths
-from admission.metrics.tables import TABLES
+from admission.recording.arrow import arrowTable
+from admission.recording.schema import LIMITS, Table
+from admission.recording.segmentheader import DamagedSegment
+from admission.recording.segments import UNFINISHED_SUFFIX, Segment, lockAbandoned, segmentPaths
+from admission.recording.tables import TABLES
 
 from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
 

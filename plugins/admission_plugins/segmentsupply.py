@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from admission.metrics.segments import SUFFIX, SegmentWriter, segmentPaths
+from admission.recording.segments import SUFFIX, SegmentWriter, segmentPaths
 from admission.units import formatBytes
 
 RETRY_SECONDS = 1.0

@@ -21,9 +21,9 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from admission.interfaces import IMetricsExporter, ISensorRegistry, PolicyContext
-from admission.metrics.events import Origin
-from admission.metrics.segmentheader import PAGE_BYTES, Header
-from admission.metrics.segments import SegmentWriter, segmentPaths
+from admission.recording.events import Origin
+from admission.recording.segmentheader import PAGE_BYTES, Header
+from admission.recording.segments import SegmentWriter, segmentPaths
 from admission.units import formatBytes, parseBytes, parseSeconds
 
 from .sealer import Seal, Sealer, sealInline, sealInProcess

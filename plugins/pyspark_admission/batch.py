@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from admission.metrics.tables import TABLES
+from admission.recording.tables import TABLES
 
 from .files import SealedFile, damagedPaths, sealedFiles, segmentNames, segmentPath
 from .options import Options

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.test_pyspark_admission -*-
 """
-What Spark is told of tables: L{admission.metrics.schema} in its types.
+What Spark is told of tables: L{admission.recording.schema} in its types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from admission.metrics.schema import ColumnType, Table
+from admission.recording.schema import ColumnType, Table
 
 _TYPES: dict[ColumnType, DataType] = {
     ColumnType.INTEGER: LongType(),

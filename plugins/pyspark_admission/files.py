@@ -18,9 +18,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from admission.metrics.schema import Table
-from admission.metrics.segments import SUFFIX, segmentPaths
-from admission.metrics.tables import TABLES
+from admission.recording.schema import Table
+from admission.recording.segments import SUFFIX, segmentPaths
+from admission.recording.tables import TABLES
 
 SEGMENTS = "_segments"
 DAMAGED_SUFFIX = ".damaged"

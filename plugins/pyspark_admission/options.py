@@ -14,8 +14,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from admission.metrics.schema import Table
-from admission.metrics.tables import REQUESTS, TABLES
+from admission.recording.schema import Table
+from admission.recording.tables import REQUESTS, TABLES
 
 from .files import isRecording
 

@@ -15,10 +15,10 @@ from attrs import evolve
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
-from admission.metrics.arrow import arrowSchema, arrowTable
-from admission.metrics.schema import Table
-from admission.metrics.segments import SUFFIX, Segment
-from admission.metrics.tables import TABLES
+from admission.recording.arrow import arrowSchema, arrowTable
+from admission.recording.schema import Table
+from admission.recording.segments import SUFFIX, Segment
+from admission.recording.tables import TABLES
 
 from .files import DAMAGED_SUFFIX, sealedFiles
 from .options import Options

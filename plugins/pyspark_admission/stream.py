@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from admission.metrics.schema import Table
+from admission.recording.schema import Table
 
 from .batch import packed, readPaths
 from .files import SealedFile, processAndNumber, sealedFiles, segmentNames

@@ -138,8 +138,8 @@ COMMANDS = (
     Command(
         "users",
         "Keep the password file of a broker.",
-        "admission.broker.security.userscommand.UsersOptions",
-        "admission.broker.security.userscommand.run",
+        "admission.kafka.security.userscommand.UsersOptions",
+        "admission.kafka.security.userscommand.run",
     ),
 )
 

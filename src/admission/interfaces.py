@@ -832,7 +832,7 @@ class IMetricsExporter(Interface):
         """
         Begin.  Called once, before the first event.
 
-        @param origin: an L{admission.metrics.events.Origin}: what is the same
+        @param origin: an L{admission.recording.events.Origin}: what is the same
             for all events.
         @param deferToThread: as L{twisted.internet.threads.deferToThread}, for
             what waits for the disk or the network.
@@ -841,14 +841,14 @@ class IMetricsExporter(Interface):
 
     def exportEvent(event: Any) -> None:
         """
-        Take an event: one of the classes of L{admission.metrics.events}.  It
+        Take an event: one of the classes of L{admission.recording.events}.  It
         does not change any more.
         """
 
     def exportSamples(samples: Sequence[Any]) -> None:
         """
         Take what the sensors said at one moment, as
-        L{admission.metrics.events.SensorSample}.
+        L{admission.recording.events.SensorSample}.
         """
 
     def addSensors(registry: ISensorRegistry, name: str) -> None:

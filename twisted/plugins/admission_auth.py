@@ -2,7 +2,7 @@
 C{--auth scram:PASSWORDFILE} and the endpoint C{mtls:}.
 """
 
-from admission.broker.security.dropins import MutualTLSParser, ScramCheckerFactory
+from admission.kafka.security.dropins import MutualTLSParser, ScramCheckerFactory
 
 scram = ScramCheckerFactory()
 mtls = MutualTLSParser()

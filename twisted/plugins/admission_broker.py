@@ -6,7 +6,7 @@ from twisted.application.service import ServiceMaker
 
 admission = ServiceMaker(
     "Admission broker",
-    "admission.broker.service",
+    "admission.kafka.service",
     "A Kafka-compatible broker behind a bounded memory pool",
     "admission",
 )

@@ -18,15 +18,10 @@ from twisted.python.failure import Failure
 from twisted.python.usage import Options, UsageError
 
 from ..clock import MonotonicClock
-from ..consumer.connecting import ConnectionSettings, connect
-from ..consumer.connection import ClientConnection
-from ..consumer.errors import (
-    AuthenticationFailed,
-    BrokerRefused,
-    ClientError,
-    UnsupportedApi,
-)
-from ..consumer.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
+from ..kafka.client.connecting import ConnectionSettings, connect
+from ..kafka.client.connection import ClientConnection
+from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
+from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
 from .talk import CommandFailed, parseTimeout
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")

@@ -14,9 +14,9 @@ from attrs import asdict
 from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 
-from ..consumer.connection import ClientConnection
-from ..consumer.errors import BrokerRefused
 from ..interfaces import DEFAULT, QuotaEntity
+from ..kafka.client.connection import ClientConnection
+from ..kafka.client.errors import BrokerRefused
 from .connecting import ConnectionOptions, Question, ask
 from .limits import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 from .talk import CommandFailed, CommandGroup, table

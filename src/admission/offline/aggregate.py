@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ..interfaces import CONNECTION
-from ..metrics.events import EXPIRE, REJECT, THROTTLE
+from ..recording.events import EXPIRE, REJECT, THROTTLE
 from .minutes import BOOT, aMinute, minuteOfGroup
 from .throttling import countsByBucket, quantileMs
 

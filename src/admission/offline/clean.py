@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark_admission.columns import columnsOf
 
 from ..interfaces import Refusal
-from ..metrics.events import ADMIT, CLOSED, COUNTER, EXPIRE, GAUGE, MUTE, OPENED, REJECT, THROTTLE
-from ..metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
-from ..metrics.tables import REQUESTS
+from ..recording.events import ADMIT, CLOSED, COUNTER, EXPIRE, GAUGE, MUTE, OPENED, REJECT, THROTTLE
+from ..recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from ..recording.tables import REQUESTS
 
 KEYS: Mapping[str, Sequence[str]] = {
     REQUESTS.name: ("listener", "peer", "principal", "client_id", "kind"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from ..metrics.events import COUNTER
+from ..recording.events import COUNTER
 from .minutes import BOOT, minuteOf, spreadOverMinutes
 
 USED = "MemoryPoolUsed"

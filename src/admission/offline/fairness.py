@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..interfaces import CONNECTION
-from ..metrics.events import EXPIRE, REJECT
+from ..recording.events import EXPIRE, REJECT
 from .aggregate import CLIENT
 from .minutes import BOOT, MINUTE_US, minuteOf, minuteStart
 

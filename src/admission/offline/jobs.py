@@ -17,9 +17,9 @@ from attrs import define, evolve, frozen
 from pyspark.sql import DataFrame, SparkSession
 
 from .. import __version__
-from ..metrics.schema import CONNECTIONS, LIMITS, SENSORS
-from ..metrics.tables import REQUESTS
 from ..plugins import PolicyError
+from ..recording.schema import CONNECTIONS, LIMITS, SENSORS
+from ..recording.tables import REQUESTS
 from .aggregate import clientMinutes, topClients
 from .bloomaudit import FilterShape, bloomAudit
 from .clean import brokenRows, clean

@@ -16,8 +16,8 @@ from attrs import define
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 
 from admission.interfaces import CONNECTION
-from admission.metrics.schema import CONNECTIONS, LIMITS, SENSORS, Table
-from admission.metrics.tables import REQUESTS, TABLES
+from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
+from admission.recording.tables import REQUESTS, TABLES
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import PARQUET_SUFFIX, sealedFiles, segmentNames
 from pyspark_admission.options import PROBLEMS, Options

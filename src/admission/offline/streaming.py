@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from ..metrics.tables import REQUESTS
+from ..recording.tables import REQUESTS
 from .aggregate import clientMinutes
 from .clean import clean
 from .outputs import rounded

@@ -24,11 +24,11 @@ from ..interfaces import (
     IQuotaPolicyFactory,
     PolicyContext,
 )
-from ..metrics.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin
-from ..metrics.kafkacolumns import KafkaRequestEvent
-from ..metrics.recorder import MOST_SAMPLES, SAMPLE_SECONDS, EventRecorder
+from ..kafka.recordedcolumns import KafkaRequestEvent
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
+from ..recording.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin
+from ..recording.recorder import MOST_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..units import formatBytes
 from .agenda import MICROSECONDS, Agenda
 from .synthconnection import CONNECTION_BYTES, SyntheticConnection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zope.interface import implementer
 
 from ..interfaces import CONNECTION, CONNECTIONS, ILease, IWaiter, Refusal, Request, Usage
-from ..metrics.kafkacolumns import KafkaRequestEvent
+from ..kafka.recordedcolumns import KafkaRequestEvent
 from ..recording.eventof import eventOf, withoutNumbers
 from ..request import ServerRequest
 from .agenda import MICROSECONDS

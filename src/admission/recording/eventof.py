@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..metrics.events import EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
 from ..request import ServerRequest
+from .events import EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
 
 NO_MEMORY = "it waited for memory"
 OVER_QUOTA = "over its quota"

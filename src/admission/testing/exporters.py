@@ -14,9 +14,9 @@ from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
 from ..interfaces import IMetricsExporter
-from ..metrics.events import GAUGE, OPENED, ConnectionEvent, Event, LimitEvent, Origin, SensorSample
-from ..metrics.kafkacolumns import KafkaRequestEvent
+from ..kafka.recordedcolumns import KafkaRequestEvent
 from ..metrics.registry import SensorRegistry
+from ..recording.events import GAUGE, OPENED, ConnectionEvent, Event, LimitEvent, Origin, SensorSample
 from .rules import Contract
 from .threads import CuedThreads
 

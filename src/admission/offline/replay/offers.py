@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 
+from admission.recording.events import EXPIRE, REJECT
+
 from ...interfaces import Refusal
-from ...metrics.events import EXPIRE, REJECT
 from .keys import KeyFinder
 from .live import REFUSALS
 from .ordered import codesOf, distinctRows, numbersOf

@@ -37,7 +37,7 @@ POOL_COLUMNS: Sequence[str] = (
     "sent_mono_us",
     "pool_used_bytes",
 )
-"""What is read of each request, by the names of L{admission.metrics.schema}."""
+"""What is read of each request, by the names of L{admission.recording.schema}."""
 
 _FIELDS = ("arrivedUs", "waitUs", "sizeBytes", "holdUs", "gapUs", "next", "client", "connection")
 _ROW = np.dtype([(name, "<i8") for name in _FIELDS])

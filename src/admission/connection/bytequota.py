@@ -1,0 +1,80 @@
+# -*- test-case-name: tests.test_wrap -*-
+"""
+One direction of a connection, held to the quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
+
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
+from ..interfaces import NOTHING, Request, Usage
+from .deadline import Deadline
+
+
+class Throttle:
+    """
+    Throttles who is over a quota for as long as the policies say, and asks
+    them again before it lets go: what is owed may be more than the longest
+    delay, or less since a limit was changed.
+    """
+
+    __slots__ = ("_asked", "_control", "_deadline", "_holds", "_isClosed", "_isHolding", "_seconds")
+
+    def __init__(
+        self,
+        control: AdmissionControl,
+        clock: IReactorTime,
+        asked: Callable[[int], Request],
+        holds: Callable[[bool], None],
+    ) -> None:
+        """
+        @param asked: what to ask the policies about, given a number of bytes.
+        @param holds: called with L{True} when the client is to be throttled,
+            and with L{False} when it no longer is.
+        """
+        self._control = control
+        self._seconds = clock.seconds
+        self._asked = asked
+        self._holds = holds
+        self._isHolding = False
+        self._isClosed = False
+        self._deadline = Deadline(clock, self.ask)
+
+    def count(self, sizeBytes: int, usage: Usage) -> None:
+        """
+        So much was taken.  It is counted after L{close}, too.
+        """
+        if self._control.isLimiting:
+            now = wholeMicroseconds(self._seconds())
+            self._follow(self._control.charge(self._asked(sizeBytes), usage, now).delaySeconds)
+        elif self._isHolding:
+            self._follow(0.0)
+
+    def ask(self) -> None:
+        """
+        Do as the policies say now, without having taken anything.
+        """
+        self.count(0, NOTHING)
+
+    def close(self) -> None:
+        """
+        Throttle nobody any more.
+        """
+        self._isClosed = True
+        self._deadline.close()
+
+    def _follow(self, delaySeconds: float) -> None:
+        if self._isClosed:
+            return
+        if delaySeconds > 0:
+            self._deadline.start(delaySeconds)
+        else:
+            self._deadline.stop()
+        isHolding = delaySeconds > 0
+        if isHolding != self._isHolding:
+            self._isHolding = isHolding
+            self._holds(isHolding)

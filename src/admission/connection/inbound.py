@@ -1,0 +1,185 @@
+# -*- test-case-name: tests.test_wrap -*-
+"""
+What a peer sends, on its way to a protocol that knows nothing of us.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from zope.interface import implementer
+
+from ..gate import Gate
+from ..interfaces import ILease, IWaiter
+from .link import CLOSING, Link
+from .pauses import UNSENT, Pause
+
+
+@implementer(IWaiter)
+class Incoming:
+    """
+    Hands over what comes, unless there is a reason not to read.  Then the
+    transport is paused, and what comes all the same is held, and charged: TLS
+    delivers what it has decrypted, and nothing can be stopped before its
+    handshake is over.
+
+    What is held is handed over in turns of the reactor of their own, never from
+    within anything that the protocol calls, and before anything else is read.
+
+    While the pool is empty this waits at the gate: one connection at a time is
+    let through, for the turn and until its peer has taken what is written to it.
+
+    @ivar heldBytes: how much is held.
+    @ivar holder: who it was when it last asked for memory.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        gate: Gate,
+        clock: IReactorTime,
+        deliver: Callable[[bytes], None],
+        holderNow: Callable[[], str],
+    ) -> None:
+        """
+        @param deliver: hands over; does not raise.
+        @param holderNow: tells whose memory it would be; does not raise, and
+            may close the connection.  Asked only when memory is.
+        """
+        self._link = link
+        self._reasons = link.pauses.reasons
+        self._gate = gate
+        self._clock = clock
+        self._deliver = deliver
+        self._holderNow = holderNow
+        self.heldBytes = 0
+        self.holder = ""
+        self._held: deque[bytes] = deque()
+        self._lease: ILease | None = None
+        self._serving: IDelayedCall | None = None
+
+    def add(self, data: bytes) -> None:
+        """
+        Hand over or hold C{data}, which has come.
+        """
+        self._held.append(data)
+        self.heldBytes += len(data)
+        if not self._link.isServing:
+            self._serve()
+
+    def serve(self) -> None:
+        """
+        Hand over what is held, in a turn of its own, unless there is a reason not to.
+        """
+        if self._held and not self._reasons:
+            self._serveSoon()
+        else:
+            self._link.settle()
+
+    def handOver(self) -> None:
+        """
+        Hand over what is held whatever the reasons say, since nothing comes any more.
+        """
+        link = self._link
+        link.isServing = True
+        while self._held:
+            self._deliver(self._take())
+        link.isServing = False
+        link.chargeHeld()
+
+    def close(self) -> None:
+        """
+        Drop what is held, and hand over nothing any more.
+        """
+        self._gate.forget(self)
+        self._held.clear()
+        self.heldBytes = 0
+        self.releaseLease()
+        if self._serving is not None:
+            self._serving.cancel()
+            self._serving = None
+
+    def releaseLease(self) -> None:
+        """
+        Let somebody else through, if this one was.
+        """
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+
+    # What the gate calls
+
+    @property
+    def wantedBytes(self) -> int:
+        """
+        The memory it waits for: as much as what comes next.
+        """
+        return max(1, min(len(self._held[0]), self._gate.pool.largestBytes)) if self._held else 1
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """
+        The memory is there.
+        """
+        self._link.pauses.discard(Pause.MEMORY)
+        if self._reasons:
+            # It cannot be used yet, and others may need it.
+            lease.release()
+        else:
+            self._lease = lease
+            self._serve()
+
+    def turnGranted(self) -> None:
+        """
+        Never asked for.
+        """
+
+    # Serving
+
+    def _serve(self) -> None:
+        link = self._link
+        link.isServing = True
+        try:
+            while self._held and not self._reasons and self._hasMemory():
+                self._deliver(self._take())
+        except Exception:
+            # Of the pool, its order or whoever is told that memory is short.
+            link.readingFailed()
+        finally:
+            link.isServing = False
+        if link.state >= CLOSING:
+            return
+        link.chargeHeld()
+        if self._lease is not None and UNSENT not in self._reasons:
+            # Until the next turn nobody else is let through.
+            self._serveSoon()
+        link.settle()
+
+    def _serveSoon(self) -> None:
+        if self._serving is None and not self._link.isServing and self._link.state < CLOSING:
+            self._serving = self._clock.callLater(0, self._takeTurn)
+
+    def _takeTurn(self) -> None:
+        self._serving = None
+        if UNSENT not in self._reasons:
+            self.releaseLease()
+        self._serve()
+
+    def _take(self) -> bytes:
+        data = self._held.popleft()
+        self.heldBytes -= len(data)
+        return data
+
+    def _hasMemory(self) -> bool:
+        gate = self._gate
+        if self._lease is None and (gate.waitingForMemory or gate.pool.isOutOfMemory()):
+            # Told before rather than when the gate asks, which must not find it closed.
+            self.holder = self._holderNow()
+            if self._link.state >= CLOSING:
+                return False
+            self._lease = gate.tryAllocate(self, self.wantedBytes)
+            if self._lease is None:
+                self._link.pauses.add(Pause.MEMORY)
+                return False
+        return True

@@ -1,0 +1,415 @@
+# -*- test-case-name: tests.test_wrap -*-
+"""
+One connection of a server that knows nothing of us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.protocol import connectionDone
+from twisted.protocols.policies import ProtocolWrapper
+from twisted.python.failure import Failure
+from zope.interface import directlyProvides, implementer, providedBy
+
+from ..clock import wholeMicroseconds
+from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
+from .bytequota import Throttle
+from .deadline import Deadline
+from .inbound import Incoming
+from .link import CLOSED, CLOSING, Link, Linked
+from .pauses import Pause
+from .responses import WrittenQueue
+from .wrappedproducer import Supply
+
+if TYPE_CHECKING:
+    from .wrapping import WrappedFactory
+
+MOST_HELD_BYTES = 1 << 20
+"""What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
+
+
+@implementer(IHandshakeListener)
+class WrappedConnection(Linked, ProtocolWrapper):
+    """
+    Stands between a transport and a protocol, and is each to the other.
+
+    What the protocol pauses stays paused until the protocol resumes it, and
+    what we stop stays stopped as long as we have a reason.
+
+    @ivar factory: the L{WrappedFactory <admission.connection.wrapping.WrappedFactory>} that made it.
+    @ivar wrappedProtocol: the protocol; L{None} when the connection is gone.
+    @ivar peer: who is at the other end, in words; known once connected.
+    @ivar host: the peer's address without its port.
+    """
+
+    factory: Any
+    transport: Any
+    wrappedProtocol: Any
+
+    peer = host = ""
+    _hostAddress: IAddress
+    _peerAddress: IAddress
+    _isHalfClosing = False
+    _isIntroduced = False
+
+    def __init__(self, factory: WrappedFactory) -> None:
+        """
+        @param factory: who then sets C{wrappedProtocol}.
+        """
+        super().__init__(factory, None)  # type: ignore[arg-type]
+
+    # What the transport calls
+
+    def makeConnection(self, transport: Any) -> None:
+        """
+        Set up, ask the policies about the connection, and only then tell the protocol.
+        """
+        factory, clock = self.factory, self.factory.clock
+        self.transport = transport
+        # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
+        self._hostAddress, self._peerAddress = transport.getHost(), transport.getPeer()
+        self.connected = 1
+        self._supply = Supply(clock, self._failed)
+        link = self.link = Link(self, factory, transport, WrittenQueue)
+        self.peer, self.host = link.peer, link.host
+        self._provide()
+        self._received = Throttle(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
+        self._sent = Throttle(factory.control, clock, partial(self._asked, SENT), self._holdSent)
+        self._incoming = Incoming(link, factory.gate, clock, self._deliver, self._holder)
+        self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
+        factory.connected(self)
+        if self._mayOpen():
+            self._isIntroduced = True
+            self.wrappedProtocol.makeConnection(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Hand C{data} over, or hold it; and count it.
+        """
+        link = self.link
+        if link.state >= CLOSING:
+            return
+        link.lastActiveSeconds = self.factory.clock.seconds()
+        self._incoming.add(data)
+        # Only now: it may have told who it is from.
+        self._received.count(len(data), Usage(requestBytes=len(data)))
+        if self._incoming.heldBytes > MOST_HELD_BYTES:
+            self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
+
+    def handshakeCompleted(self) -> None:
+        """
+        From now on it can be muted; the protocol may want to know as well.
+        """
+        if self._isIntroduced and IHandshakeListener.providedBy(self.wrappedProtocol):
+            self.wrappedProtocol.handshakeCompleted()
+        self.link.settle()
+
+    def readConnectionLost(self) -> None:
+        """
+        The peer sends no more, and the protocol wants to know.
+        """
+        self.link.readClosed()
+        self._incoming.handOver()
+        if not self.isLost:
+            self.wrappedProtocol.readConnectionLost()
+
+    def writeConnectionLost(self) -> None:
+        """
+        Our side is closed, and the protocol wants to know.
+        """
+        self.wrappedProtocol.writeConnectionLost()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Hand over what the peer sent before it left, and give back everything.
+        """
+        wasClosing = self.isClosing
+        self.link.lost()
+        self.connected = 0
+        for timer in (self._received, self._sent, self._opening):
+            timer.close()
+        if self._isIntroduced and not wasClosing:
+            self._incoming.handOver()
+        self._incoming.close()
+        self.factory.disconnected(self)
+        self._supply.stop()
+        wrapped, self.wrappedProtocol = self.wrappedProtocol, None
+        if self._isIntroduced:
+            wrapped.connectionLost(reason)
+
+    # What the protocol calls
+
+    def write(self, data: bytes) -> None:
+        """
+        Send C{data}.
+        """
+        self.writeSequence((data,))
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """
+        Send all of C{data}.
+
+        @raise TypeError: if any of it is not bytes.
+        """
+        parts = list(data)
+        if not all(isinstance(part, bytes) for part in parts):
+            raise TypeError("Data must be bytes")
+        sizeBytes = sum(map(len, parts))
+        link = self.link
+        if not sizeBytes or link.state >= CLOSED:
+            return
+        link.lastActiveSeconds = self.factory.clock.seconds()
+        heldBytes = link.responses.heldBytes
+        if heldBytes >= self.factory.maxUnsentBytes:
+            self.cutOff(f"{heldBytes} bytes wait to be sent, and more are written (maxUnsentBytes)")
+        else:
+            link.responses.write(parts, sizeBytes)
+            self._supply.wrote()
+        self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
+
+    def getHost(self) -> IAddress:
+        """
+        Our address, also when the connection is gone.
+        """
+        return self._hostAddress
+
+    def getPeer(self) -> IAddress:
+        """
+        The peer's, likewise.
+        """
+        return self._peerAddress
+
+    def pauseProducing(self) -> None:
+        """
+        Do not read until the protocol says so.
+        """
+        self.link.pause(Pause.PROTOCOL)
+
+    def resumeProducing(self) -> None:
+        """
+        Read again, as far as the protocol is concerned.
+        """
+        self.link.resume(Pause.PROTOCOL)
+
+    def stopProducing(self) -> None:
+        self.loseConnection()
+
+    def stopReading(self) -> None:
+        self.pauseProducing()
+
+    def startReading(self) -> None:
+        self.resumeProducing()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """
+        Have C{producer} write as fast as the peer and the quotas allow.
+
+        @raise RuntimeError: if there is one already.
+        """
+        if self.isLost:
+            producer.stopProducing()
+        else:
+            self._supply.register(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        """
+        The producer is done.
+        """
+        self._supply.unregister()
+        self._closeWhenSent()
+
+    def stopConsuming(self) -> None:
+        """
+        Do without the producer, and close.
+        """
+        self.unregisterProducer()
+        self.loseConnection()
+
+    def loseConnection(self) -> None:
+        """
+        Close when everything is sent.  As it is with the transport underneath,
+        that includes what a producer has yet to write if it is a pull producer,
+        or on TLS, and not otherwise.
+        """
+        link = self.link
+        if link.state < CLOSING:
+            # A TLS close needs the peer's answer.
+            link.beginClosing(isReadOn=link.isTLS)
+            self._closeWhenSent()
+
+    def loseWriteConnection(self) -> None:
+        """
+        Close our side when everything is sent.
+        """
+        self._isHalfClosing = True
+        self._closeWhenSent()
+
+    def abortConnection(self) -> None:
+        """
+        Close at once.
+        """
+        self.link.abort()
+
+    def startTLS(self, *args: Any, **kwargs: Any) -> None:
+        """
+        Go on with TLS.  What came before must not be taken for what comes after:
+        if some of it was not handed over yet, the connection is cut off, and so
+        it is if what was written before is not sent.
+        """
+        link = self.link
+        if self._incoming.heldBytes or link.pauses.hasBytesBuffered() or not link.responses.isTaken:
+            self.cutOff("TLS was to begin, and there was more from before it, in one direction or the other")
+            return
+        self.transport.startTLS(*args, **kwargs)
+        self._provide()
+        link.tlsStarted()
+
+    # What the link asks
+
+    def unservedBytes(self) -> int:
+        return self._incoming.heldBytes
+
+    def serve(self) -> None:
+        self._incoming.serve()
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        if isBlocked:
+            self._supply.hold(Pause.UNSENT)
+            return
+        self._supply.release(Pause.UNSENT)
+        # The producer may have filled the transport again.
+        if self.link.responses.isTaken:
+            self._incoming.releaseLease()
+            self._closeWhenSent()
+
+    def peerHungUp(self, isReset: bool) -> None:
+        link = self.link
+        # A protocol that does not read may still want to answer a peer that has closed only its own side.
+        isWaitedFor = Pause.PROTOCOL in link.pauses.reasons
+        if isReset or not (isWaitedFor or link.hasUnserved):
+            # All that is left to read is the end, which the transport reports in its own way.
+            link.pauses.lift()
+
+    def closing(self) -> None:
+        self.disconnecting = 1
+        self._incoming.close()
+
+    # What the factory calls
+
+    def closeGracefully(self) -> None:
+        """
+        Close when everything is sent, or after the grace period.
+        """
+        self.loseConnection()
+        self.link.closeWithin(self.factory.limits.closeGraceSeconds)
+
+    def drain(self) -> None:
+        """
+        The same: nobody can tell which request is the last.
+        """
+        self.closeGracefully()
+
+    def cutOff(self, reason: str) -> None:
+        """
+        Close at once, after telling the log why.
+        """
+        self.link.cutOff(reason)
+
+    # Deciding
+
+    def _mayOpen(self) -> bool:
+        control = self.factory.control
+        if not control.isLimiting:
+            return True
+        request = self._asked(CONNECTION, 0)
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        decision = control.admit(request, now)
+        if not decision.admitted:
+            self.cutOff(decision.message)
+            return False
+        delaySeconds = control.charge(request, Usage(connections=1), now).delaySeconds
+        if delaySeconds > 0:
+            self._opening.start(delaySeconds)
+            self.link.pause(Pause.OPENING)
+        # Who is over a quota does not get round it by another connection.
+        self._received.ask()
+        self._sent.ask()
+        return True
+
+    def _asked(self, kind: str, sizeBytes: int) -> Request:
+        principal, clientId = self._name() or ("", self.host)
+        return Request(kind, principal, clientId, self.host, sizeBytes)
+
+    def _holder(self) -> str:
+        principal, _ = self._name() or ("", "")
+        return principal or self.host
+
+    def _name(self) -> tuple[str, str] | None:
+        """
+        The principal and the client id, if anybody knows them.
+        """
+        name: tuple[str, str] | None = None
+        if self.factory.nameOf is not None and self._isIntroduced and not self.isLost:
+            try:
+                name = self.factory.nameOf(self.wrappedProtocol)
+                if not (name is None or (isinstance(name, tuple) and len(name) == 2)):
+                    raise TypeError(f"nameOf must return (principal, clientId) or None, not {name!r}")
+            except Exception:
+                name = None
+                self._failed()
+        return name
+
+    def _deliver(self, data: bytes) -> None:
+        try:
+            self.wrappedProtocol.dataReceived(data)
+        except Exception:
+            self._failed()
+
+    def _failed(self) -> None:
+        self.factory.log.failure("the protocol of {peer} failed", peer=self.peer)
+        self.abortConnection()
+
+    def _holdReceived(self, isHeld: bool) -> None:
+        if isHeld:
+            self.link.pause(Pause.THROTTLED)
+        else:
+            self.link.resume(Pause.THROTTLED)
+
+    def _holdSent(self, isHeld: bool) -> None:
+        if isHeld:
+            self._supply.hold(Pause.SENT_THROTTLED)
+            self.link.pause(Pause.SENT_THROTTLED)
+        else:
+            # In this order: the producer may write at once, and so much that this is called again.
+            self.link.resume(Pause.SENT_THROTTLED)
+            self._supply.release(Pause.SENT_THROTTLED)
+
+    # Closing
+
+    def _closeWhenSent(self) -> None:
+        link, supply = self.link, self._supply
+        isClosing = link.state is CLOSING
+        if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
+            return
+        isSupplied = supply.producer is not None and (link.isTLS or not supply.isStreaming)
+        if isSupplied or not link.responses.isTaken:
+            return
+        if isClosing:
+            link.closeWhenSent()
+            link.closeWithin(self.factory.limits.sendSeconds)
+        else:
+            self._isHalfClosing = False
+            # TLS waits for its producer to go before it closes.
+            self.transport.unregisterProducer()
+            self.transport.loseWriteConnection()
+
+    def _provide(self) -> None:
+        interfaces = [IHalfCloseableProtocol] if IHalfCloseableProtocol.providedBy(self.wrappedProtocol) else []
+        directlyProvides(self, providedBy(self.transport), *interfaces)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.link!r}>"

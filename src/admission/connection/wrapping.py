@@ -1,0 +1,278 @@
+# -*- test-case-name: tests.test_wrap -*-
+"""
+Admission for any server that Twisted can run: what goes between a factory and
+its port.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
+from twisted.internet.protocol import Protocol
+from zope.interface import alsoProvides
+
+from ..clock import MonotonicClock, wallSeconds
+from ..control import AdmissionControl
+from ..gate import DEFAULT_ORDER, Gate
+from ..interfaces import (
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    IWaitOrder,
+    IWaitOrderFactory,
+    PolicyContext,
+)
+from ..memorylimit import memoryLimitBytes
+from ..metrics.registry import SensorRegistry
+from ..plugins import PolicyError, buildPolicy, parseDescription
+from .factory import AdmittedFactory, ConnectionLimits, RefusedProtocol
+from .hangup import HangUpWatch
+from .wrapped import WrappedConnection
+
+MAX_DELAY_SECONDS = 20.0
+"""After which a client that is held back is looked at again, however much it owes."""
+
+POOL_SHARE = 4
+"""The default pool is this fraction of the memory that the process may use."""
+
+NameOf = Callable[[Any], tuple[str, str] | None]
+"""
+Given a protocol: the principal and the client id of its peer, or L{None} as
+long as nobody knows.
+"""
+
+
+class WrappedFactory(AdmittedFactory):
+    """
+    Puts a L{WrappedConnection} around each protocol of another factory; see
+    L{wrapFactory}, which makes it.
+
+    It starts with its first port, and rests when the last one is closed and
+    the last connection is gone.
+
+    @ivar wrappedFactory: the other factory.
+    @ivar gate: who waits for memory, and how much is held.
+    @ivar control: the quota policies; limits are changed by its C{configure}, told
+        what C{clock.seconds()} says.
+    @ivar nameOf: who is at the other end, see L{NameOf}.
+    @ivar maxUnsentBytes: who has so much unsent may not write more.
+    @ivar cutOffs: how many connections were cut off for what they did.
+    """
+
+    def __init__(
+        self,
+        wrappedFactory: Any,
+        gate: Gate,
+        control: AdmissionControl,
+        clock: IReactorTime,
+        hangUpWatch: HangUpWatch,
+        limits: ConnectionLimits | None = None,
+        nameOf: NameOf | None = None,
+        maxUnsentBytes: int | None = None,
+    ) -> None:
+        make: Any = lambda: WrappedConnection(self)  # noqa: E731
+        super().__init__(make, gate, clock, hangUpWatch, limits, control)
+        self.wrappedFactory = wrappedFactory
+        self.nameOf = nameOf
+        self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
+        self.cutOffs = 0
+        if IProtocolNegotiationFactory.providedBy(wrappedFactory):
+            alsoProvides(self, IProtocolNegotiationFactory)
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """
+        What the wrapped factory's protocols speak, for TLS to offer; only if it
+        is an L{IProtocolNegotiationFactory}.
+        """
+        protocols: list[bytes] = self.wrappedFactory.acceptableProtocols()
+        return protocols
+
+    def doStart(self) -> None:
+        """
+        A port begins to listen.
+        """
+        self.wrappedFactory.doStart()
+        super().doStart()  # type: ignore[no-untyped-call]
+
+    def doStop(self) -> None:
+        """
+        A port listens no more.
+        """
+        self.wrappedFactory.doStop()
+        super().doStop()  # type: ignore[no-untyped-call]
+
+    def startFactory(self) -> None:
+        """
+        The first port listens: look for idle connections and clients.
+        """
+        if not self._sweeping.running:
+            self.start()
+
+    def stopFactory(self) -> None:
+        """
+        The last port is closed.  Connections stay, and are looked after.
+        """
+        self._restIfOver()
+
+    def logPrefix(self) -> str:
+        """
+        The wrapped factory's, and ours.
+        """
+        wrapped = getattr(self.wrappedFactory, "logPrefix", lambda: type(self.wrappedFactory).__name__)
+        return f"{wrapped()} (admitted)"
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        """
+        A protocol of the wrapped factory, wrapped; or one that closes the
+        connection, if there are too many or the wrapped factory wants none.
+        """
+        built: Any = super().buildProtocol(addr)
+        if isinstance(built, WrappedConnection):
+            built.wrappedProtocol = self.wrappedFactory.buildProtocol(addr)
+            if built.wrappedProtocol is None:
+                return RefusedProtocol()
+        protocol: Protocol = built
+        return protocol
+
+    def disconnected(self, connection: Any) -> None:
+        """
+        See L{AdmittedFactory.disconnected}.
+        """
+        super().disconnected(connection)
+        self._restIfOver()
+
+    def refused(self, connection: Any, reason: str) -> None:
+        """
+        See L{AdmittedFactory.refused}.
+        """
+        self.cutOffs += 1
+        super().refused(connection, reason)
+
+    def addSensors(self, registry: SensorRegistry) -> None:
+        """
+        Publish what the gate and the policies know; C{Connections},
+        C{ConnectionsRefused} (too many), C{ConnectionsCutOff} (for what they
+        did), and C{ConnectionsMuted} by reason.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        self.gate.addSensors(registry)
+        self.control.addSensors(registry)
+        registry.addGauge("Connections", lambda now: len(self.connections))
+        registry.addCounter("ConnectionsRefused", lambda now: self.refusedConnections)
+        registry.addCounter("ConnectionsCutOff", lambda now: self.cutOffs)
+        registry.addFamily("ConnectionsMuted", ("reason",), self._muted)
+
+    def _muted(self, now: float) -> Iterator[tuple[Sequence[str], float]]:
+        connections: list[Any] = list(self.connections)
+        counts = Counter(reason for connection in connections for reason in connection.link.pauses.reasons)
+        for reason, count in counts.items():
+            yield (reason.value,), count
+
+    def _restIfOver(self) -> None:
+        if not (self.numPorts or self.connections):
+            self.stop()
+            self.gate.close()
+            self.hangUpWatch.close()
+
+
+def wrapFactory(
+    factory: Any,
+    *,
+    pool: str | IMemoryPool | None = None,
+    quota: str | IQuotaPolicy | Sequence[str | IQuotaPolicy] = (),
+    order: str | IWaitOrder = DEFAULT_ORDER,
+    limits: ConnectionLimits | None = None,
+    nameOf: NameOf | None = None,
+    maxUnsentBytes: int | None = None,
+    reactor: Any = None,
+    clock: IReactorTime | None = None,
+) -> WrappedFactory:
+    """
+    Protect a server: C{wrapFactory(factory, pool="bounded:64MiB",
+    quota="client-bytes:produce=1M:fetch=4M")} goes wherever C{factory} went.
+    With TLS that is inside, as with every factory: C{listenSSL} and C{ssl:}
+    endpoints are given what this returns.
+
+    @param factory: any L{twisted.internet.interfaces.IProtocolFactory}.
+    @param pool: the memory that connections may hold: a description or a pool.
+        A quarter of what the process may use, unless given.
+    @param quota: what limits clients: descriptions or policies, any number.
+    @param order: in which order connections are served that wait for memory: a
+        description or an order.
+    @param limits: of connections; the defaults of L{ConnectionLimits}, unless given.
+    @param nameOf: given a protocol, who its peer is: a principal and a client
+        id, or L{None} while nobody knows.  Until then, and without it, the
+        client id is the peer's address.
+    @param maxUnsentBytes: a connection that holds so much of what was written
+        to it may not be written to again; the size of the pool, unless given.
+    @param reactor: the one that runs, unless given.
+    @param clock: for timers; the reactor on monotonic time, unless given.
+    @raise PolicyError: for a description that means nothing.
+    @raise ValueError: if C{maxUnsentBytes} is no positive number.
+    @raise TypeError: for a pool, a policy or an order that is none.
+    """
+    if maxUnsentBytes is not None and not (isinstance(maxUnsentBytes, int) and maxUnsentBytes >= 1):
+        raise ValueError(f"maxUnsentBytes={maxUnsentBytes!r}: write a number of bytes, 1 or more")
+    if reactor is None:
+        from twisted.internet import reactor
+    if clock is None:
+        clock = MonotonicClock(reactor)
+    context = PolicyContext(clock, wallSeconds)
+    # Nobody here waits for a turn.
+    gate = Gate(_pool(pool, context), clock, _order(order, context), _order(DEFAULT_ORDER, context))
+    control = AdmissionControl(_policies(quota, context), MAX_DELAY_SECONDS)
+    return WrappedFactory(factory, gate, control, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
+
+
+def _pool(pool: str | IMemoryPool | None, context: PolicyContext) -> IMemoryPool:
+    if pool is None:
+        pool = f"bounded:{memoryLimitBytes() // POOL_SHARE}"
+    if isinstance(pool, str):
+        try:
+            built: IMemoryPool = buildPolicy(IMemoryPoolFactory, pool, context)
+        except PolicyError as error:
+            raise PolicyError(f"pool={error}") from error
+        return built
+    if not IMemoryPool.providedBy(pool):
+        raise TypeError(f"pool={pool!r}: give a description such as 'bounded:64MiB', or an IMemoryPool")
+    return pool
+
+
+def _order(order: str | IWaitOrder, context: PolicyContext) -> IWaitOrder:
+    if isinstance(order, str):
+        try:
+            built: IWaitOrder = buildPolicy(IWaitOrderFactory, order, context)
+        except PolicyError as error:
+            raise PolicyError(f"order={error}") from error
+        return built
+    if not IWaitOrder.providedBy(order):
+        raise TypeError(f"order={order!r}: give a description such as 'rounds', or an IWaitOrder")
+    return order
+
+
+def _policies(
+    quota: str | IQuotaPolicy | Sequence[str | IQuotaPolicy], context: PolicyContext
+) -> list[tuple[str, IQuotaPolicy]]:
+    policies: dict[str, IQuotaPolicy] = {}
+    isOne = isinstance(quota, str) or IQuotaPolicy.providedBy(quota) or not isinstance(quota, Iterable)
+    given: Any = [quota] if isOne else quota
+    for each in given:
+        if isinstance(each, str):
+            try:
+                policy = buildPolicy(IQuotaPolicyFactory, each, context)
+            except PolicyError as error:
+                raise PolicyError(f"quota={error}") from error
+            name = parseDescription(each)[0]
+        elif IQuotaPolicy.providedBy(each):
+            policy, name = each, type(each).__name__
+        else:
+            raise TypeError(f"quota={each!r}: give a description such as 'client-bytes:produce=1M', or an IQuotaPolicy")
+        # Each needs a name of its own, for its sensors.
+        number = sum(used.partition("#")[0] == name for used in policies) + 1
+        policies[name if number == 1 else f"{name}#{number}"] = policy
+    return list(policies.items())

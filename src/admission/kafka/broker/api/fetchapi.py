@@ -1,0 +1,336 @@
+# -*- test-case-name: tests.test_broker_fetch -*-
+"""
+Fetch and ListOffsets: reading records and finding where to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from attrs import define, field
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.python.failure import Failure
+
+from admission.clock import wholeMicroseconds
+from admission.interfaces import NOTHING
+from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
+from admission.operations import waitFor
+
+from ..broker import DRAINED, Answer, Body, Broker, Work
+from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
+from .refusals import Refused, repeated
+from .topicapi import topicById
+
+_NO_SESSION = 0
+_NO_ID = UUID(int=0)
+
+FIRST_VERSION_THAT_BACKS_OFF = 8
+"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+
+_FIRST_VERSION_WITH_ERROR = 7
+
+_LEAST_READ_BYTES = 1 << 20
+"""What a fetch may read although memory is short, or producers would starve consumers."""
+
+_LATEST = -1
+_EARLIEST = -2
+_MAX_TIMESTAMP = -3
+_EARLIEST_LOCAL = -4
+_LATEST_TIERED = -5
+
+
+class Wanted(NamedTuple):
+    """
+    What a fetch wants of one partition.
+
+    @ivar partition: L{None} if there is nothing to be had, and then
+        C{errorCode} says why.
+    """
+
+    partitionIndex: int
+    partition: Partition | None
+    errorCode: int
+    offset: int
+    maxBytes: int
+
+
+@define(eq=False)
+class PartitionsFetch:
+    """
+    A Fetch request whose topics have been looked up.
+
+    @ivar wanted: the partitions that it reads.
+    @ivar topics: the same for the response, with those that cannot be read.
+    """
+
+    broker: Broker
+    request: KafkaRequest
+    minBytes: int
+    maxBytes: int
+    wanted: Mapping[Partition, Wanted]
+    topics: Sequence[tuple[str, UUID, Sequence[Wanted]]]
+    _countedBytes: dict[Partition, int] = field(init=False, factory=dict)
+    _countedTo: dict[Partition, int] = field(init=False, factory=dict)
+    _availableBytes: int = field(init=False, default=0)
+
+    def isSatisfied(self) -> bool:
+        """
+        Whether there is enough, or an error to tell, or the broker stops.
+        Partitions that have not grown since the last time are not looked at
+        again: a client may watch thousands.
+        """
+        if self.broker.isDraining:
+            return True
+        for partition, wanted in self.wanted.items():
+            if self._availableBytes >= self.minBytes:
+                break
+            if self._countedTo.get(partition) == partition.highWatermark and not partition.deleted:
+                continue
+            try:
+                partitionBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
+            except LogRefusal:
+                return True
+            partitionBytes = max(min(partitionBytes, wanted.maxBytes), 0)
+            self._availableBytes += partitionBytes - self._countedBytes.get(partition, 0)
+            self._countedBytes[partition] = partitionBytes
+            self._countedTo[partition] = partition.highWatermark
+        return self._availableBytes >= self.minBytes
+
+    def readLate(self) -> Body:
+        """
+        The response after a wait, during which the client may have used its
+        quota up elsewhere.
+        """
+        budgetBytes = budgetOf(self.broker, self.request)
+        return nothing(self.request) if budgetBytes == 0 else self.read(budgetBytes)
+
+    def read(self, budgetBytes: int | None) -> Body:
+        """
+        The response: as much as there is and may be sent, and as memory and
+        the client's quota allow.  The first batch is whole however large it
+        is, or a consumer could be stuck before it for ever.
+
+        @param budgetBytes: what L{budgetOf} has said just now; not zero.
+        """
+        remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _LEAST_READ_BYTES))
+        if budgetBytes is not None:
+            remainingBytes = min(remainingBytes, budgetBytes)
+        isFirst = True
+        topics = []
+        for name, topicId, each in self.topics:
+            partitions = []
+            for wanted in each:
+                fetched = self._readPartition(wanted, remainingBytes, isFirst)
+                sizeBytes = sum(map(len, fetched.records))
+                if sizeBytes:
+                    isFirst = False
+                    remainingBytes -= sizeBytes
+                partitions.append(fetched)
+            topics.append(FetchedTopic(name, topicId, partitions))
+        return _body(self.request, 0, topics)
+
+    def _readPartition(self, wanted: Wanted, remainingBytes: int, isFirst: bool) -> FetchedPartition:
+        partition = wanted.partition
+        if partition is None:
+            return FetchedPartition(wanted.partitionIndex, wanted.errorCode)
+        try:
+            records = self.broker.log.read(
+                partition, wanted.offset, max(min(wanted.maxBytes, remainingBytes), 0), firstWhole=isFirst
+            )
+        except LogRefusal as refusal:
+            return FetchedPartition(wanted.partitionIndex, refusal.errorCode)
+        return FetchedPartition(
+            wanted.partitionIndex,
+            0,
+            partition.highWatermark,
+            partition.highWatermark,
+            partition.logStartOffset,
+            records,
+        )
+
+
+def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+    """
+    Read records; wait for them, up to the client's C{max_wait}, if there are
+    fewer than it wants.  Fetch sessions are declined.
+
+    Nothing is read for a client that is over its quota: it gets an empty
+    answer, which tells it to wait; an older client, which would not, waits
+    here first.
+    """
+    budgetBytes = budgetOf(broker, request)
+    if budgetBytes != 0:
+        return _fetch(broker, request, budgetBytes)
+    if request.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
+        return nothing(request)
+    assert request.view is not None
+    now = wholeMicroseconds(broker.clock.seconds())
+    delaySeconds = broker.control.charge(request.view, NOTHING, now).delaySeconds
+    waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
+    waiting.addErrback(_timeIsUp)
+    # What there is by then is what the client gets: it has waited long enough.
+    return waiting.addCallback(lambda _: _partitionsFetch(broker, request, None).readLate)
+
+
+def budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
+    """
+    How much the client may read now, in bytes; L{None} for any amount.
+    """
+    if request.view is None:
+        return None
+    return broker.control.budgetBytes(request.view, wholeMicroseconds(broker.clock.seconds()))
+
+
+def nothing(request: KafkaRequest) -> Body:
+    """
+    The answer to a client that is over its quota.
+    """
+    return _body(request, 0, (), isCounted=False)
+
+
+def refused(request: KafkaRequest) -> Body:
+    """
+    The answer to a client that a policy has refused.
+    """
+    if request.apiVersion >= _FIRST_VERSION_WITH_ERROR:
+        return _body(request, ErrorCode.throttling_quota_exceeded.value, (), isCounted=False)
+    topics = [
+        FetchedTopic(
+            topic.topic,
+            _NO_ID,
+            [FetchedPartition(each.partition, ErrorCode.throttling_quota_exceeded.value) for each in topic.partitions],
+        )
+        for topic in request.entity.topics
+    ]
+    return _body(request, 0, topics, isCounted=False)
+
+
+def _body(request: KafkaRequest, errorCode: int, topics: Sequence[FetchedTopic], isCounted: bool = True) -> Body:
+    return Body(
+        lambda throttleTimeMs: encodeFetchResponse(request.apiVersion, throttleTimeMs, errorCode, _NO_SESSION, topics),
+        isCounted,
+    )
+
+
+def _fetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> Answer | Deferred[Answer | Work]:
+    entity = request.entity
+    if getattr(entity, "session_id", _NO_SESSION) != _NO_SESSION:
+        return _body(request, ErrorCode.fetch_session_id_not_found.value, ())
+    partitionsFetch = _partitionsFetch(broker, request, budgetBytes)
+    waitSeconds = entity.max_wait.total_seconds()
+    if waitSeconds <= 0 or partitionsFetch.isSatisfied():
+        return partitionsFetch.read(budgetBytes)
+    waiting = waitFor(broker.purgatory, partitionsFetch.wanted or (DRAINED,), partitionsFetch.isSatisfied, waitSeconds)
+    waiting.addErrback(_timeIsUp)
+    return waiting.addCallback(lambda _: partitionsFetch.readLate)
+
+
+def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> PartitionsFetch:
+    entity = request.entity
+    wanted: dict[Partition, Wanted] = {}
+    topics = [_lookUp(broker, topic, wanted) for topic in entity.topics]
+    hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
+    mostBytes = broker.largestResponseBytes
+    if budgetBytes is not None:
+        mostBytes = min(mostBytes, budgetBytes)
+    return PartitionsFetch(
+        broker,
+        request,
+        0 if hasErrors else min(entity.min_bytes, mostBytes),
+        min(entity.max_bytes, broker.largestResponseBytes),
+        wanted,
+        topics,
+    )
+
+
+def _timeIsUp(failure: Failure) -> Failure | None:
+    """
+    Then there is less to answer, which is no error.
+    """
+    return None if isinstance(failure.value, TimeoutError) else failure
+
+
+def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tuple[str, UUID, list[Wanted]]:
+    """
+    Add the partitions of one topic to C{wanted}.
+
+    @return: all that the request says of the topic, for the response.
+    """
+    found: Topic | None = None
+    errorCode = 0
+    name, topicId = getattr(topic, "topic", ""), getattr(topic, "topic_id", None)
+    try:
+        found = topicById(broker, topicId) if hasattr(topic, "topic_id") else broker.log.topic(name)
+    except LogRefusal as refusal:
+        errorCode = refusal.errorCode
+    asked = []
+    for each in topic.partitions:
+        partition = None
+        partitionError = errorCode
+        if found is not None:
+            if not 0 <= each.partition < len(found.partitions):
+                partitionError = ErrorCode.unknown_topic_or_partition.value
+            elif getattr(each, "current_leader_epoch", -1) > LEADER_EPOCH:
+                partitionError = ErrorCode.unknown_leader_epoch.value
+            elif found.partitions[each.partition] in wanted:
+                partitionError = ErrorCode.invalid_request.value
+            else:
+                partition = found.partitions[each.partition]
+        asked.append(Wanted(each.partition, partition, partitionError, each.fetch_offset, each.partition_max_bytes))
+        if partition is not None:
+            wanted[partition] = asked[-1]
+    return name, topicId or _NO_ID, asked
+
+
+def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    The first offset, the last, or the first at or after a time.
+    """
+    duplicates = repeated(
+        (topic.name, each.partition_index) for topic in request.entity.topics for each in topic.partitions
+    )
+    topics = []
+    for topic in request.entity.topics:
+        partitions = []
+        for each in topic.partitions:
+            answer: dict[str, Any] = {"partition_index": each.partition_index, "timestamp": -1, "offset": -1}
+            try:
+                if (topic.name, each.partition_index) in duplicates:
+                    raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
+                partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
+                offset, timestampMs = _offsetFor(broker, partition, each.timestamp)
+                answer |= {"offset": offset, "timestamp": timestampMs}
+                answer["leader_epoch"] = LEADER_EPOCH if offset >= 0 else -1
+            except LogRefusal as refusal:
+                answer["error_code"] = refusal.errorCode
+            partitions.append(answer)
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+def partitionIn(topic: Topic, index: int) -> Partition:
+    """
+    @raise UnknownTopic: if there is no such partition.
+    """
+    partitions = topic.partitions
+    if not 0 <= index < len(partitions):
+        raise UnknownTopic(f"topic {topic.name!r} has {len(partitions)} partitions, and no {index}")
+    return partitions[index]
+
+
+def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[int, int]:
+    if timestampMs == _LATEST:
+        return partition.highWatermark, -1
+    if timestampMs in (_EARLIEST, _EARLIEST_LOCAL):
+        return partition.logStartOffset, -1
+    if timestampMs == _LATEST_TIERED:
+        return -1, -1
+    if timestampMs == _MAX_TIMESTAMP:
+        found = broker.log.maxTimestampOffset(partition)
+    else:
+        found = broker.log.offsetForTimestamp(partition, max(timestampMs, 0))
+    return (-1, -1) if found is None else found

@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.test_groups_api -*-
+"""
+What administrators ask for about groups: DescribeGroups, ListGroups,
+DeleteGroups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+
+from admission.kafka.kafkarequest import KafkaRequest
+
+from ..broker import Answer, Broker, Work
+from ..groups.group import Group, State
+from ..groups.member import GroupRefusal
+
+_FIRST_DESCRIPTION_WITH_ERROR = 6
+
+_CLASSIC = "classic"
+"""The one type of groups there is here (KIP-848 has others)."""
+
+
+def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    Groups and their members.
+    """
+    groups = []
+    # Each once: the answers are larger than the questions.
+    for groupId in dict.fromkeys(request.entity.groups):
+        group = broker.groups.get(groupId)
+        groups.append(_missing(request, groupId) if group is None else _described(group))
+    return {"groups": groups}
+
+
+def listGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    All groups, or those in certain states.
+    """
+    states = {state.lower() for state in getattr(request.entity, "states_filter", ())}
+    types = {each.lower() for each in getattr(request.entity, "types_filter", ())}
+    groups = [
+        {
+            "group_id": group.groupId,
+            "protocol_type": group.protocolType or "",
+            "group_state": group.state.value,
+            "group_type": _CLASSIC,
+        }
+        for group in broker.groups.all
+        if (not states or group.state.value.lower() in states) and (not types or _CLASSIC in types)
+    ]
+    return {"error_code": ErrorCode.none, "groups": groups}
+
+
+def deleteGroups(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+    """
+    Remove groups that have no members, with their offsets.
+    """
+    groupIds = list(dict.fromkeys(request.entity.groups_names))
+    deleting = [maybeDeferred(broker.groups.delete, groupId) for groupId in groupIds]
+
+    def answered(results: Any) -> Answer:
+        return {
+            "results": [
+                {"group_id": groupId, "error_code": ErrorCode.none if isDone else _errorOf(result.value)}
+                for groupId, (isDone, result) in zip(groupIds, results, strict=True)
+            ]
+        }
+
+    return DeferredList(deleting, consumeErrors=True).addCallback(answered)
+
+
+def _errorOf(error: Exception) -> ErrorCode:
+    return error.errorCode if isinstance(error, GroupRefusal) else ErrorCode.unknown_server_error
+
+
+def _missing(request: KafkaRequest, groupId: str) -> dict[str, Any]:
+    described: dict[str, Any] = {"group_id": groupId, "group_state": State.DEAD.value}
+    if request.apiVersion >= _FIRST_DESCRIPTION_WITH_ERROR:
+        described["error_code"] = ErrorCode.group_id_not_found
+        described["error_message"] = f"there is no group {groupId!r:.300}"
+    return described
+
+
+def _described(group: Group) -> dict[str, Any]:
+    # While they rebalance, what members say and have is changing.
+    protocolName = group.protocolName if group.state is State.STABLE else None
+    return {
+        "error_code": ErrorCode.none,
+        "group_id": group.groupId,
+        "group_state": group.state.value,
+        "protocol_type": group.protocolType or "",
+        "protocol_data": protocolName or "",
+        "members": [
+            {
+                "member_id": member.memberId,
+                "group_instance_id": member.instanceId,
+                "client_id": member.clientId,
+                # As Java shows an address without a name.
+                "client_host": f"/{member.host}",
+                "member_metadata": member.metadata(protocolName),
+                "member_assignment": b"" if protocolName is None else member.assignment,
+            }
+            for member in group.members.values()
+        ],
+    }

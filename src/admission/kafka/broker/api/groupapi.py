@@ -1,0 +1,154 @@
+# -*- test-case-name: tests.test_groups_api -*-
+"""
+What members of groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
+
+from admission.kafka.kafkarequest import KafkaRequest
+
+from ..broker import Answer, Broker, Work
+from ..groups.member import GroupRefusal, Joined, Joining, Speaker, Synced
+
+_FIRST_JOIN_THAT_NEEDS_ITS_ID = 4
+_FIRST_JOIN_THAT_MAY_SKIP = 9
+_FIRST_LEAVE_OF_SEVERAL = 3
+
+
+def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+    """
+    Become a member of a group, or one of its next generation.  Answered when
+    all members have joined.
+    """
+    entity = request.entity
+    sessionSeconds = entity.session_timeout.total_seconds()
+    # Version 0 knows one timeout for both; no time at all has been seen to make groups spin (KAFKA-8653).
+    rebalanceSeconds = entity.rebalance_timeout.total_seconds() if hasattr(entity, "rebalance_timeout") else -1.0
+    joining = Joining(
+        groupId=entity.group_id,
+        memberId=entity.member_id,
+        instanceId=getattr(entity, "group_instance_id", None),
+        clientId=request.clientId,
+        host=request.host,
+        connection=request.connection,
+        sessionSeconds=sessionSeconds,
+        rebalanceSeconds=rebalanceSeconds if rebalanceSeconds > 0 else sessionSeconds,
+        protocolType=entity.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in entity.protocols),
+        mustKnowItsId=request.apiVersion >= _FIRST_JOIN_THAT_NEEDS_ITS_ID,
+        maySkipAssignment=request.apiVersion >= _FIRST_JOIN_THAT_MAY_SKIP,
+    )
+    return maybeDeferred(broker.groups.join, joining).addCallbacks(_joined, _refused)
+
+
+def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+    """
+    Say, as the leader, who gets what, and get one's own.  Answered when the
+    leader has said it.
+    """
+    entity = request.entity
+    syncing = maybeDeferred(
+        broker.groups.sync,
+        speakerOf(request, entity.generation_id),
+        {each.member_id: each.assignment for each in entity.assignments},
+        getattr(entity, "protocol_type", None),
+        getattr(entity, "protocol_name", None),
+    )
+    return syncing.addCallbacks(_synced, _refused)
+
+
+def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    Be heard of, and hear whether to join again.
+    """
+    try:
+        broker.groups.heartbeat(speakerOf(request, request.entity.generation_id))
+    except GroupRefusal as refusal:
+        return {"error_code": refusal.errorCode}
+    return {"error_code": ErrorCode.none}
+
+
+def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    Be a member no longer; or have others be none.
+    """
+    entity = request.entity
+    isOfSeveral = request.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
+    if isOfSeveral:
+        # Each once: the answer repeats the names.
+        leaving = list(dict.fromkeys((each.member_id, each.group_instance_id) for each in entity.members))
+    else:
+        leaving = [(entity.member_id, None)]
+    try:
+        errorCodes = broker.groups.leave(entity.group_id, leaving)
+    except GroupRefusal as refusal:
+        return {"error_code": refusal.errorCode, "members": ()}
+    if not isOfSeveral:
+        return {"error_code": errorCodes[0]}
+    members = [
+        {"member_id": memberId, "group_instance_id": instanceId, "error_code": errorCode}
+        for (memberId, instanceId), errorCode in zip(leaving, errorCodes, strict=True)
+    ]
+    return {"error_code": ErrorCode.none, "members": members}
+
+
+def speakerOf(request: KafkaRequest, generation: int) -> Speaker:
+    """
+    Who sends a request, as one who may be a member.
+    """
+    entity = request.entity
+    return Speaker(
+        groupId=entity.group_id,
+        generation=generation,
+        memberId=entity.member_id,
+        instanceId=getattr(entity, "group_instance_id", None),
+        connection=request.connection,
+    )
+
+
+def refusalOf(failure: Failure) -> GroupRefusal:
+    """
+    How a request was refused.
+
+    @raise Exception: what failed, if it was no refusal.
+    """
+    if not isinstance(failure.value, GroupRefusal):
+        failure.raiseException()
+    return failure.value
+
+
+def _refused(failure: Failure) -> Answer:
+    refusal = refusalOf(failure)
+    return {"error_code": refusal.errorCode, "member_id": refusal.memberId}
+
+
+def _joined(joined: Joined) -> Answer:
+    return {
+        "error_code": ErrorCode.none,
+        "generation_id": joined.generation,
+        "protocol_type": joined.protocolType,
+        "protocol_name": joined.protocolName,
+        "leader": joined.leaderId,
+        "skip_assignment": joined.skipsAssignment,
+        "member_id": joined.memberId,
+        "members": [
+            {"member_id": each.memberId, "group_instance_id": each.instanceId, "metadata": each.metadata}
+            for each in joined.members
+        ],
+    }
+
+
+def _synced(synced: Synced) -> Answer:
+    return {
+        "error_code": ErrorCode.none,
+        "protocol_type": synced.protocolType,
+        "protocol_name": synced.protocolName,
+        "assignment": synced.assignment,
+    }

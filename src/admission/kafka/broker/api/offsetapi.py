@@ -1,0 +1,162 @@
+# -*- test-case-name: tests.test_groups_offsets -*-
+"""
+How far groups have read: OffsetCommit, OffsetFetch, OffsetDelete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from admission.kafka.kafkarequest import KafkaRequest
+
+from ..broker import Answer, Broker, Work
+from ..groups.group import Group, Offset
+from ..groups.subscription import CONSUMERS, subscribedTopics
+from ..log.interface import LogRefusal, Partition
+from .fetchapi import partitionIn
+from .groupapi import refusalOf, speakerOf
+
+_FIRST_FETCH_OF_SEVERAL_GROUPS = 8
+
+_NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": ErrorCode.none}
+
+
+def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+    """
+    Remember how far a group has read.  Answered when it would survive.
+    """
+    entity = request.entity
+    offsets: dict[Partition, Offset] = {}
+    verdicts: list[tuple[str, list[tuple[int, ErrorCode | None]]]] = []
+    for topic in entity.topics:
+        verdicts.append((topic.name, []))
+        for each in topic.partitions:
+            errorCode = None
+            try:
+                partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
+            except LogRefusal as refusal:
+                errorCode = ErrorCode(refusal.errorCode)
+            else:
+                metadata = each.committed_metadata or ""
+                if len(metadata.encode()) > broker.settings.offsetMetadataMaxBytes:
+                    errorCode = ErrorCode.offset_metadata_too_large
+                else:
+                    leaderEpoch = getattr(each, "committed_leader_epoch", -1)
+                    offsets[partition] = Offset(each.committed_offset, leaderEpoch, metadata, broker.wallSeconds())
+            verdicts[-1][1].append((each.partition_index, errorCode))
+
+    def answered(errorCode: ErrorCode) -> Answer:
+        topics = [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "error_code": errorCode if refused is None else refused}
+                    for index, refused in partitions
+                ],
+            }
+            for name, partitions in verdicts
+        ]
+        return {"topics": topics}
+
+    speaker = speakerOf(request, entity.generation_id_or_member_epoch)
+    committing = maybeDeferred(broker.groups.commit, speaker, offsets)
+    return committing.addCallbacks(
+        lambda _: answered(ErrorCode.none), lambda failure: answered(refusalOf(failure).errorCode)
+    )
+
+
+def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    How far groups have read.  There are no transactions, so every offset is
+    stable.
+    """
+    entity = request.entity
+    if request.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
+        return {"topics": _committed(broker, entity.group_id, entity.topics)}
+    # Each group once, like each partition: the answers are larger than the questions.
+    wanted = {each.group_id: each.topics for each in entity.groups}
+    return {
+        "groups": [
+            {"group_id": groupId, "topics": _committed(broker, groupId, topics)} for groupId, topics in wanted.items()
+        ]
+    }
+
+
+def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+    """
+    Forget how far a group has read, as far as it does not read any more.
+    """
+    entity = request.entity
+    group = broker.groups.get(entity.group_id)
+    if group is None:
+        return {"error_code": ErrorCode.group_id_not_found}
+    if group.members and group.protocolType != CONSUMERS:
+        return {"error_code": ErrorCode.non_empty_group}
+    subscribed = subscribedTopics(group)
+    topics = []
+    partitions = []
+    for topic in entity.topics:
+        answers = []
+        for each in topic.partitions:
+            errorCode = ErrorCode.none
+            try:
+                partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
+            except LogRefusal as refusal:
+                errorCode = ErrorCode(refusal.errorCode)
+            else:
+                if topic.name in subscribed:
+                    errorCode = ErrorCode.group_subscribed_to_topic
+                elif partition in group.offsets:
+                    partitions.append(partition)
+            answers.append({"partition_index": each.partition_index, "error_code": errorCode})
+        topics.append({"name": topic.name, "partitions": answers})
+    deleting = broker.groups.deleteOffsets(group, partitions)
+    return deleting.addCallbacks(
+        lambda _: {"error_code": ErrorCode.none, "topics": topics},
+        lambda failure: {"error_code": refusalOf(failure).errorCode},
+    )
+
+
+def _committed(broker: Broker, groupId: str, topics: Iterable[Any] | None) -> list[dict[str, Any]]:
+    group = broker.groups.get(groupId)
+    if topics is None:
+        return _everything(group)
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return [
+        {"name": name, "partitions": list(_offsetsOf(broker, group, name, indexes))} for name, indexes in wanted.items()
+    ]
+
+
+def _offsetsOf(broker: Broker, group: Group | None, topicName: str, indexes: Iterable[int]) -> Iterator[dict[str, Any]]:
+    topic = broker.log.topics.get(topicName)
+    for index in indexes:
+        offset = None
+        if group is not None and topic is not None and 0 <= index < len(topic.partitions):
+            offset = group.offsets.get(topic.partitions[index])
+        yield _answerOf(index, offset)
+
+
+def _everything(group: Group | None) -> list[dict[str, Any]]:
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for partition, offset in group.offsets.items() if group is not None else ():
+        if not partition.deleted:
+            answers.setdefault(partition.topicName, []).append(_answerOf(partition.index, offset))
+    return [{"name": name, "partitions": partitions} for name, partitions in answers.items()]
+
+
+def _answerOf(index: int, offset: Offset | None) -> dict[str, Any]:
+    if offset is None:
+        return {**_NO_OFFSET, "partition_index": index}
+    return {
+        "partition_index": index,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leaderEpoch,
+        "metadata": offset.metadata,
+        "error_code": ErrorCode.none,
+    }

@@ -1,0 +1,143 @@
+# -*- test-case-name: tests.test_broker_produce -*-
+"""
+Produce and InitProducerId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from admission.interfaces import Decision
+from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.batches import BatchRefused, producerIdOf, readBatch
+from admission.kafka.wire.produce import PartitionResult, ProducedPartition, ProduceRequest
+
+from ..broker import Broker
+from ..log.interface import LogRefusal
+from .fetchapi import partitionIn
+from .refusals import reasonOf
+from .topicconfigs import maxMessageBytes
+
+_ACKS = (0, 1, -1)
+
+
+def append(broker: Broker, request: ProduceRequest, principal: str) -> list[PartitionResult]:
+    """
+    Append what can be appended, on behalf of C{principal}.  It is to be
+    acknowledged only when the log has committed it.
+    """
+    if request.acks not in _ACKS:
+        return _refuseAll(
+            request, ErrorCode.invalid_required_acks, f"acks is {request.acks}; it may be 0, 1 or -1 (all)"
+        )
+    if request.transactionalId is not None:
+        return _refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
+    return [_appendOne(broker, produced, principal) for produced in request.partitions]
+
+
+def identities(request: ProduceRequest) -> list[int]:
+    """
+    The producer ids in a request, as far as its batches are long enough to
+    have one.
+    """
+    found = [producerIdOf(each.records) for each in request.partitions if each.records]
+    return [producerId for producerId in found if producerId >= 0]
+
+
+def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult]:
+    """
+    What a client is told that a policy has refused: nothing was appended.
+    """
+    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.message)
+
+
+def failed(results: Sequence[PartitionResult], error: Exception) -> list[PartitionResult]:
+    """
+    The same results when the commit has failed.
+    """
+    code = error.errorCode if isinstance(error, LogRefusal) else ErrorCode.kafka_storage_error.value
+    reason = reasonOf(error)
+    return [
+        result
+        if result.errorCode
+        else PartitionResult(result.topicName, result.partitionIndex, code, errorMessage=reason)
+        for result in results
+    ]
+
+
+def timedOut(results: Sequence[PartitionResult]) -> list[PartitionResult]:
+    """
+    The same results when the disk did not take the records in time; they are
+    in the log all the same, and an idempotent producer may send them again.
+    """
+    return [
+        result
+        if result.errorCode
+        else PartitionResult(
+            result.topicName,
+            result.partitionIndex,
+            ErrorCode.request_timed_out.value,
+            errorMessage="the records are stored, and the disk has not confirmed it in time",
+        )
+        for result in results
+    ]
+
+
+def initProducerId(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    A new producer id, never handed out before.
+    """
+    if request.entity.transactional_id is not None:
+        return {"error_code": ErrorCode.invalid_request.value, "producer_id": -1, "producer_epoch": -1}
+    try:
+        producerId = broker.log.allocateProducerId()
+    except LogRefusal as refusal:
+        return {"error_code": refusal.errorCode, "producer_id": -1, "producer_epoch": -1}
+    return {"producer_id": producerId, "producer_epoch": 0}
+
+
+def refusedProducerId(request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    The answer to InitProducerId that a policy has refused.
+    """
+    return {"error_code": ErrorCode.throttling_quota_exceeded.value, "producer_id": -1, "producer_epoch": -1}
+
+
+def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> list[PartitionResult]:
+    return [
+        PartitionResult(each.topicName, each.partitionIndex, errorCode.value, errorMessage=message)
+        for each in request.partitions
+    ]
+
+
+def _appendOne(broker: Broker, produced: ProducedPartition, principal: str) -> PartitionResult:
+    topicName, index, records = produced
+    try:
+        topic = broker.log.topic(topicName)
+        partition = partitionIn(topic, index)
+        if not records:
+            raise BatchRefused(ErrorCode.invalid_record, "there are no records")
+        limitBytes = maxMessageBytes(broker, topic)
+        if len(records) > limitBytes:
+            raise BatchRefused(
+                ErrorCode.message_too_large,
+                f"the batch has {len(records)} bytes, and {limitBytes} are allowed (max.message.bytes)",
+            )
+        batch = readBatch(records)
+        if batch.isControl or batch.isTransactional:
+            raise BatchRefused(ErrorCode.invalid_record, "this broker has no transactions")
+        aheadSeconds = batch.maxTimestampMs / 1000 - broker.wallSeconds()
+        if aheadSeconds > broker.settings.logMessageTimestampAfterMaxSeconds:
+            raise BatchRefused(
+                ErrorCode.invalid_timestamp,
+                f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (log.message.timestamp.after.max.ms)",
+            )
+        result = broker.log.append(partition, records, batch, principal)
+    except BatchRefused as refusal:
+        return PartitionResult(topicName, index, refusal.errorCode.value, errorMessage=refusal.reason)
+    except LogRefusal as refusal:
+        return PartitionResult(topicName, index, refusal.errorCode, errorMessage=reasonOf(refusal))
+    return PartitionResult(topicName, index, 0, result.baseOffset, -1, partition.logStartOffset)

@@ -1,0 +1,139 @@
+# -*- test-case-name: tests.test_broker_quotas -*-
+"""
+DescribeClientQuotas and AlterClientQuotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
+
+from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.quotalimits import Alteration
+
+from ..broker import Answer, Broker, Work
+from ..log.interface import LogRefusal
+from .refusals import Refused, errorOf, repeated
+
+_ATTRIBUTES: Mapping[str, str] = {"user": "user", "client-id": "clientId", "ip": "ip"}
+"""For each type of entity on the wire the attribute of L{QuotaEntity}."""
+
+_EXACTLY = 0
+_DEFAULT = 1
+_ANY = 2
+
+
+def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    The limits of all entities that a filter lets pass, those that the broker
+    was started with included.
+    """
+    try:
+        wanted = _wanted(request.entity.components)
+    except Refused as refusal:
+        return {**errorOf(refusal), "entries": None}
+    entries = [
+        {
+            "entity": _components(entity),
+            "values": [{"key": name, "value": limit} for name, limit in sorted(limits.items())],
+        }
+        for entity, limits in broker.limits.describe(wanted, request.entity.strict)
+    ]
+    return {"entries": entries}
+
+
+def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+    """
+    Change limits, all those of one entity or none.
+    """
+    entries = request.entity.entries
+    refusals: list[LogRefusal | None] = [None] * len(entries)
+    alterations: dict[int, Alteration] = {}
+    for index, entry in enumerate(entries):
+        try:
+            alterations[index] = Alteration(_entity(entry.entity), _changes(entry.ops))
+        except Refused as refusal:
+            refusals[index] = refusal
+    duplicates = repeated(alteration.entity for alteration in alterations.values())
+    for index, alteration in list(alterations.items()):
+        if alteration.entity in duplicates:
+            refusals[index] = Refused(ErrorCode.invalid_request, "the request names the entity twice")
+            del alterations[index]
+
+    def answer(verdicts: Sequence[LogRefusal | None]) -> Answer | Work:
+        for index, verdict in zip(alterations, verdicts, strict=True):
+            refusals[index] = verdict
+        return {
+            "entries": [
+                {
+                    "entity": [
+                        {"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity
+                    ],
+                    **({} if refusal is None else errorOf(refusal)),
+                }
+                for entry, refusal in zip(entries, refusals, strict=True)
+            ]
+        }
+
+    by = f"{request.principal} at {request.host}"
+    altered = broker.limits.alter(list(alterations.values()), request.entity.validate_only, by)
+    return altered.addCallback(answer)
+
+
+def _wanted(components: Sequence[Any]) -> dict[str, str | None]:
+    wanted: dict[str, str | None] = {}
+    for component in components:
+        kind, matchType, name = component.entity_type, component.match_type, component.match
+        attribute = _ATTRIBUTES.get(kind)
+        if attribute is None:
+            # This error, and not that of AlterClientQuotas, is what Kafka answers: a later version may know more.
+            raise Refused(
+                ErrorCode.unsupported_version if kind else ErrorCode.invalid_request,
+                f"there are no entities of type {kind!r}, only {', '.join(_ATTRIBUTES)}",
+            )
+        if attribute in wanted:
+            raise Refused(ErrorCode.invalid_request, f"the filter names {kind} twice")
+        if matchType not in (_EXACTLY, _DEFAULT, _ANY):
+            raise Refused(ErrorCode.invalid_request, f"match type {matchType} of {kind} is not 0, 1 or 2")
+        if (name is not None) != (matchType == _EXACTLY):
+            wording = "a" if matchType == _EXACTLY else "no"
+            raise Refused(ErrorCode.invalid_request, f"match type {matchType} of {kind} needs {wording} name")
+        wanted[attribute] = {_EXACTLY: name, _DEFAULT: DEFAULT, _ANY: None}[matchType]
+    if "ip" in wanted and len(wanted) > 1:
+        raise Refused(ErrorCode.invalid_request, "no entity has both an ip and a user or client-id")
+    return wanted
+
+
+def _entity(components: Sequence[Any]) -> QuotaEntity:
+    names: dict[str, str] = {}
+    for component in components:
+        kind, name = component.entity_type, component.entity_name
+        attribute = _ATTRIBUTES.get(kind)
+        if attribute is None:
+            raise Refused(
+                ErrorCode.invalid_request, f"there are no entities of type {kind!r}, only {', '.join(_ATTRIBUTES)}"
+            )
+        if attribute in names:
+            raise Refused(ErrorCode.invalid_request, f"the entity has two components of type {kind}")
+        if name == DEFAULT:
+            raise Refused(ErrorCode.invalid_request, f"{name} is no name; the default entity is the one without a name")
+        names[attribute] = DEFAULT if name is None else name
+    return QuotaEntity(**names)
+
+
+def _changes(ops: Sequence[Any]) -> dict[str, float | None]:
+    for name in repeated(op.key for op in ops):
+        raise Refused(ErrorCode.invalid_request, f"the request changes {name} twice")
+    return {op.key: None if op.remove else op.value for op in ops}
+
+
+def _components(entity: QuotaEntity) -> list[dict[str, str | None]]:
+    return [
+        {"entity_type": kind, "entity_name": None if name == DEFAULT else name}
+        for kind, name in ((kind, getattr(entity, attribute)) for kind, attribute in _ATTRIBUTES.items())
+        if name is not None
+    ]

@@ -1,0 +1,179 @@
+# -*- test-case-name: tests.test_broker_topics -*-
+"""
+CreateTopics, DeleteTopics, CreatePartitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from admission.kafka.kafkarequest import KafkaRequest
+
+from ..broker import Broker
+from ..log.interface import LogRefusal, Topic, UnknownTopic
+from .refusals import Refused, errorOf, repeated
+from .topicconfigs import TOPIC_CONFIGS, checkConfigs
+
+_BROKER_DEFAULT = -1
+_SOURCE_TOPIC = 1
+_SOURCE_DEFAULT = 5
+
+
+def createTopic(broker: Broker, name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
+    """
+    Make a topic, if the broker's limits allow it.
+
+    @raise LogRefusal: if they do not, or the log does not.
+    """
+    _checkRoom(broker)
+    return broker.log.createTopic(name, partitionCount, configs)
+
+
+def topicById(broker: Broker, topicId: UUID | None) -> Topic:
+    """
+    @param topicId: L{None} stands for the id of all zeros, which no topic has.
+    @raise Refused: with the error that clients who ask by id expect, if there
+        is no such topic.
+    """
+    try:
+        if topicId is not None:
+            return broker.log.topicById(topicId)
+    except UnknownTopic:
+        pass
+    raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with id {topicId}")
+
+
+def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    Make topics, each for itself.
+    """
+    entity = request.entity
+    duplicates = repeated(topic.name for topic in entity.topics)
+    answers = []
+    for topic in entity.topics:
+        answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
+        try:
+            if topic.name in duplicates:
+                raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
+            partitionCount = _partitionCount(broker, topic)
+            configs = checkConfigs({config.name: config.value for config in topic.configs})
+            if entity.validate_only:
+                _checkRoom(broker)
+                broker.log.checkTopic(topic.name, partitionCount, configs)
+            else:
+                answer["topic_id"] = createTopic(broker, topic.name, partitionCount, configs).topicId
+            answer |= {"num_partitions": partitionCount, "replication_factor": 1, "error_message": None}
+            answer["configs"] = _effective(broker, configs)
+        except LogRefusal as refusal:
+            answer |= errorOf(refusal)
+        answers.append(answer)
+    return {"topics": answers}
+
+
+def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    Remove topics, by name or by id.
+    """
+    entity = request.entity
+    if hasattr(entity, "topics"):
+        wanted = [(topic.name, topic.topic_id) for topic in entity.topics]
+    else:
+        wanted = [(name, None) for name in entity.topic_names]
+    duplicates = repeated(wanted)
+    answers = []
+    for name, topicId in wanted:
+        answer: dict[str, Any] = {"name": name, "topic_id": topicId}
+        try:
+            if (name, topicId) in duplicates:
+                raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
+            if (name is None) == (topicId is None):
+                raise Refused(ErrorCode.invalid_request, "give either the name of a topic or its id")
+            topic = broker.log.topic(name) if name is not None else topicById(broker, topicId)
+            broker.log.deleteTopic(topic.name)
+            answer |= {"name": topic.name, "topic_id": topic.topicId}
+        except LogRefusal as refusal:
+            answer |= errorOf(refusal)
+        answers.append(answer)
+    return {"responses": answers}
+
+
+def createPartitions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    Give topics more partitions.
+    """
+    entity = request.entity
+    duplicates = repeated(topic.name for topic in entity.topics)
+    answers = []
+    for topic in entity.topics:
+        answer: dict[str, Any] = {"name": topic.name}
+        try:
+            if topic.name in duplicates:
+                raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
+            broker.log.checkPartitions(topic.name, topic.count)
+            if topic.assignments is not None:
+                _checkAssignments(broker, topic)
+            if not entity.validate_only:
+                broker.log.addPartitions(topic.name, topic.count)
+        except LogRefusal as refusal:
+            answer |= errorOf(refusal)
+        answers.append(answer)
+    return {"results": answers}
+
+
+def _partitionCount(broker: Broker, topic: Any) -> int:
+    if topic.assignments:
+        if topic.num_partitions != _BROKER_DEFAULT or topic.replication_factor != _BROKER_DEFAULT:
+            raise Refused(
+                ErrorCode.invalid_request, "give either replica assignments or numbers of partitions and replicas"
+            )
+        indexes = sorted(assignment.partition_index for assignment in topic.assignments)
+        if indexes != list(range(len(indexes))):
+            raise Refused(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
+        for assignment in topic.assignments:
+            _checkReplicas(broker, assignment.broker_ids)
+        return len(indexes)
+    if topic.replication_factor not in (1, _BROKER_DEFAULT):
+        raise Refused(
+            ErrorCode.invalid_replication_factor,
+            f"there is one broker, so the replication factor can be 1 and not {topic.replication_factor}",
+        )
+    if topic.num_partitions == _BROKER_DEFAULT:
+        return broker.settings.numPartitions
+    return int(topic.num_partitions)
+
+
+def _checkAssignments(broker: Broker, topic: Any) -> None:
+    added = topic.count - len(broker.log.topic(topic.name).partitions)
+    if len(topic.assignments) != added:
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"there are {len(topic.assignments)} replica assignments for {added} more partitions",
+        )
+    for assignment in topic.assignments:
+        _checkReplicas(broker, assignment.broker_ids)
+
+
+def _checkReplicas(broker: Broker, brokerIds: Iterable[int]) -> None:
+    if list(brokerIds) != [broker.nodeId]:
+        raise Refused(ErrorCode.invalid_replica_assignment, f"replicas can be on the one broker, {broker.nodeId}, only")
+
+
+def _checkRoom(broker: Broker) -> None:
+    count = len(broker.log.topics)
+    if count >= broker.settings.maxTopics:
+        raise Refused(ErrorCode.policy_violation, f"there are {count} topics already (max.topics)")
+
+
+def _effective(broker: Broker, own: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "value": own.get(name, config.default(broker.settings)),
+            "config_source": _SOURCE_TOPIC if name in own else _SOURCE_DEFAULT,
+        }
+        for name, config in TOPIC_CONFIGS.items()
+    ]

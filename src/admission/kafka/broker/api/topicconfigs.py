@@ -1,0 +1,137 @@
+# -*- test-case-name: tests.test_broker_configs -*-
+"""
+The settings that a topic may have of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from attrs import frozen
+
+from admission.kafka.settings import Settings
+
+from ..broker import Broker
+from ..log.interface import InvalidTopicConfig, Topic
+
+TYPE_STRING = 2
+TYPE_INT = 3
+TYPE_LONG = 5
+TYPE_LIST = 7
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+
+
+@frozen
+class TopicConfig:
+    """
+    One of them.
+
+    @ivar type: as DescribeConfigs numbers types.
+    @ivar default: its value where the topic does not say, given the broker's settings.
+    @ivar check: raises L{ValueError}, in words, for a value that makes no sense.
+    """
+
+    name: str
+    type: int
+    help: str
+    default: Callable[[Settings], str]
+    check: Callable[[str], None]
+
+
+def _whole(least: int, most: int) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        # Python reads more as a number than the clients that this is shown to.
+        if not _NUMBER.fullmatch(value):
+            raise ValueError(f"{value!r} is not a whole number")
+        if not least <= int(value) <= most:
+            raise ValueError(f"{value} is not from {least} to {most}")
+
+    return check
+
+
+def _only(allowed: str, why: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value != allowed:
+            raise ValueError(f"{value!r} is not available; {why}")
+
+    return check
+
+
+TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
+    config.name: config
+    for config in (
+        TopicConfig(
+            "cleanup.policy",
+            TYPE_LIST,
+            "What happens to old records: they are deleted.",
+            lambda settings: "delete",
+            _only("delete", "this log deletes and does not compact"),
+        ),
+        TopicConfig(
+            "compression.type",
+            TYPE_STRING,
+            "Batches are kept as their producer compressed them.",
+            lambda settings: "producer",
+            _only("producer", "batches are kept as their producer compressed them"),
+        ),
+        TopicConfig(
+            "max.message.bytes",
+            TYPE_INT,
+            "The largest record batch, in bytes.",
+            lambda settings: str(settings.messageMaxBytes),
+            _whole(1, 2**31 - 1),
+        ),
+        TopicConfig(
+            "message.timestamp.type",
+            TYPE_STRING,
+            "Records keep the time that their producer gave them.",
+            lambda settings: "CreateTime",
+            _only("CreateTime", "records keep the time that their producer gave them"),
+        ),
+        TopicConfig(
+            "retention.bytes",
+            TYPE_LONG,
+            "How many bytes of a partition to keep; -1 for all.",
+            lambda settings: settings.asProperties()["log.retention.bytes"],
+            _whole(-1, 2**63 - 1),
+        ),
+        TopicConfig(
+            "retention.ms",
+            TYPE_LONG,
+            "For how many milliseconds to keep records; -1 for ever.",
+            lambda settings: settings.asProperties()["log.retention.ms"],
+            _whole(-1, 2**63 - 1),
+        ),
+    )
+}
+
+
+def checkConfigs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """
+    @return: C{configs} if all of them can be obeyed.
+    @raise InvalidTopicConfig: for a setting that is not known, or a value that
+        makes no sense.
+    """
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        config = TOPIC_CONFIGS.get(name)
+        if config is None:
+            raise InvalidTopicConfig(f"topics have no setting {name!r} here; they have {', '.join(TOPIC_CONFIGS)}")
+        if value is None:
+            raise InvalidTopicConfig(f"{name} needs a value")
+        try:
+            config.check(value)
+        except ValueError as error:
+            raise InvalidTopicConfig(f"{name}: {error}") from error
+        checked[name] = value
+    return checked
+
+
+def maxMessageBytes(broker: Broker, topic: Topic) -> int:
+    """
+    The largest batch that a topic takes, in bytes.
+    """
+    own = topic.configs.get("max.message.bytes")
+    return broker.settings.messageMaxBytes if own is None else int(own)

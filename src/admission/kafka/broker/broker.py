@@ -1,0 +1,177 @@
+# -*- test-case-name: tests.test_broker_api -*-
+"""
+What the APIs of the broker have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from admission.clock import wholeMicroseconds
+from admission.control import AdmissionControl
+from admission.gate import Gate
+from admission.interfaces import NOTHING, IPurgatory
+
+from ..kafkarequest import KafkaRequest
+from ..quotalimits import QuotaLimits
+from ..security.login import Logins
+from ..settings import Settings
+from .groups.coordinator import Groups
+from .groups.limits import GroupLimits
+from .log.interface import ILog, Partition
+
+ANONYMOUS = "ANONYMOUS"
+"""The principal of clients that have not logged in, where they need not."""
+
+
+@frozen
+class Body:
+    """
+    A response that encodes itself.
+
+    @ivar encode: given the C{throttle_time_ms} of the response, makes its
+        body; may be called twice.
+    @ivar isCounted: whether it counts as something the client got.
+    """
+
+    encode: Callable[[int], list[bytes]]
+    isCounted: bool = True
+
+
+Answer = Mapping[str, Any] | Body
+"""The fields of a response, without C{throttle_time_ms}, or what encodes it."""
+
+Work = Callable[[], Answer]
+"""What is left to do once a request has waited: the time it takes counts as the client's."""
+
+Serve = Callable[["Broker", KafkaRequest], "Answer | Deferred[Answer | Work]"]
+"""
+What serves an API.  A L{Deferred} means that the request is parked; it is
+cancelled when the client leaves.
+"""
+
+
+DRAINED = "broker drained"
+"""The key in the purgatory of what waits for nothing but its time: over early when the broker stops."""
+
+SYNCED = "log synchronised"
+"""The key in the purgatory of what waits for the disk.  Partitions are keys of what waits for records."""
+
+
+@define(eq=False)
+class Broker:
+    """
+    The one broker of a cluster of one.
+
+    @ivar purgatory: where requests wait.
+    @ivar control: how fast each client may go.
+    @ivar clock: for the timers of groups and logins; monotonic.
+    @ivar limits: the limits of its policies, and how they are changed.
+    @ivar wallSeconds: seconds since the epoch, for records.
+    @ivar clusterId: as clients see it.
+    @ivar portal: who knows its clients; L{None} if nobody needs to log in.
+    @ivar largestResponseBytes: what a Fetch may return at most, a first batch excepted.
+    @ivar logins: how its clients log in.
+    @ivar groups: the groups of consumers; to be started and stopped with the
+        broker.
+    @ivar isDraining: whether nobody is to wait any more, see L{drain}.
+    """
+
+    settings: Settings
+    log: ILog
+    gate: Gate
+    purgatory: IPurgatory
+    control: AdmissionControl
+    clock: IReactorTime
+    wallSeconds: Callable[[], float]
+    clusterId: str
+    portal: Portal | None = None
+    largestResponseBytes: int = field(init=False)
+    limits: QuotaLimits = field(init=False)
+    logins: Logins = field(init=False)
+    groups: Groups = field(init=False)
+    isDraining: bool = field(init=False, default=False)
+    _heldBack: set[Any] = field(init=False, factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        # One answer must not take the memory that all requests share.
+        self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
+        self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
+        self.limits.onChange = self._limitsChanged
+        self.logins = Logins(
+            self.portal,
+            self.clock,
+            self.settings.connectionFailedAuthenticationDelaySeconds,
+            self.settings.saslServerMaxReceiveSize,
+        )
+        self.gate.account("producers", lambda: self.log.producerStateBytes)
+        self.gate.account("groups", lambda: self.groups.sizeBytes)
+        self.groups = Groups(self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings))
+        self.log.subscribe(self._recordsChanged)
+        self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
+
+    @property
+    def nodeId(self) -> int:
+        """
+        The broker's number.
+        """
+        return self.settings.brokerId
+
+    def drain(self) -> None:
+        """
+        Answer whoever waits for something to happen, and have nobody wait any
+        more: fetches get what there is, members of groups are told to look for
+        their coordinator again.  Only the disk is still waited for.
+        """
+        self.isDraining = True
+        self.groups.drain()
+        self.purgatory.checkAndComplete(DRAINED)
+        for topic in list(self.log.topics.values()):
+            self._recordsChanged(topic.partitions)
+
+    def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            self.purgatory.checkAndComplete(partition)
+
+    def heldBack(self, connection: Any, delaySeconds: float) -> None:
+        """
+        C{connection} is not read for a while, because its client is over a quota.
+        """
+        self._heldBack.add(connection)
+        self.groups.heldBack(connection, delaySeconds)
+
+    def heldBackNoMore(self, connection: Any) -> None:
+        """
+        C{connection} is read again, or gone.
+        """
+        self._heldBack.discard(connection)
+
+    def _limitsChanged(self) -> None:
+        """
+        Whoever is held back waits no longer than the limits now ask for.
+        """
+        now = wholeMicroseconds(self.clock.seconds())
+        for connection in list(self._heldBack):
+            if connection.lastAdmitted is not None:
+                connection.throttleLess(self.control.charge(connection.lastAdmitted, NOTHING, now).delaySeconds)
+
+
+def _groupLimits(settings: Settings) -> GroupLimits:
+    return GroupLimits(
+        minSessionSeconds=settings.groupMinSessionTimeoutSeconds,
+        maxSessionSeconds=settings.groupMaxSessionTimeoutSeconds,
+        initialDelaySeconds=settings.groupInitialRebalanceDelaySeconds,
+        maxMembers=settings.groupMaxSize,
+        maxPending=settings.maxPendingMembers,
+        maxGroups=settings.maxGroups,
+        maxGroupBytes=settings.groupMaxBytes,
+        maxBytes=settings.maxGroupsBytes,
+        retentionSeconds=settings.offsetsRetentionSeconds,
+        checkSeconds=settings.offsetsRetentionCheckIntervalSeconds,
+    )

@@ -1,0 +1,139 @@
+# -*- test-case-name: tests.test_profile_memory -*-
+"""
+What the broker's memory consists of, for the profiler.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.interfaces import IReactorCore, IReactorTime
+from twisted.internet.protocol import Factory
+from twisted.internet.tcp import Port
+from twisted.logger import Logger
+from twisted.python.usage import UsageError
+
+from ..connection.hangup import HangUpWatch
+from ..connection.protocol import AdmittedProtocol
+from ..control import AdmissionControl
+from ..gate import Gate
+from ..interfaces import (
+    CONNECTIONS,
+    FRAMES,
+    PARKED,
+    RESPONSES,
+    ILease,
+    IMemoryPool,
+    IMetricsExporter,
+    IPurgatory,
+    IQuotaPolicy,
+)
+from ..metrics.histogram import Histogram
+from ..metrics.registry import SensorRegistry
+from ..operations import DelayedOperation
+from ..profiling.groups import Group, Grouping, implementing, subclassOf
+from ..profiling.profiler import Profiler
+from ..recording.recorder import EventRecorder
+from ..units import formatSeconds, parseSeconds
+from .broker.broker import Broker
+from .broker.groups.coordinator import Groups
+from .broker.log.lmdb_log import LmdbLog
+from .settings import Settings
+
+IDLE = "buffers kept for reuse"
+"""Where the ledger of the pool ends: memory that it holds and has given to nobody."""
+
+SHORTEST_SECONDS = 1.0
+
+_GROUPS = (
+    Group("leases", implementing(ILease), (FRAMES,)),
+    Group("connections", subclassOf(AdmittedProtocol), (CONNECTIONS, RESPONSES)),
+    Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
+    Group("groups of consumers", subclassOf(Groups), ("groups",)),
+    Group("log tables", subclassOf(LmdbLog), ("producers",)),
+    Group("quota policies and filters", implementing(IQuotaPolicy)),
+    Group("exporters", implementing(IMetricsExporter)),
+    Group("sensors", subclassOf(SensorRegistry, Histogram)),
+)
+
+_SHARED_CLASSES = subclassOf(
+    AdmissionControl,
+    Broker,
+    EventRecorder,
+    Factory,
+    Gate,
+    HangUpWatch,
+    Logger,
+    Port,
+    Settings,
+)
+_SHARED_INTERFACES = implementing(IMemoryPool, IPurgatory, IReactorCore, IReactorTime)
+
+
+@frozen
+class MemoryProfile:
+    """
+    What C{--profile-memory} asks for.
+
+    @ivar intervalSeconds: how often to look.
+    @ivar directory: where reports go.
+    """
+
+    intervalSeconds: float
+    directory: Path
+
+
+def parseProfile(text: str) -> MemoryProfile:
+    """
+    Read C{INTERVAL[:DIRECTORY]}.
+
+    @raise UsageError: if it is not of that form.
+    """
+    interval, colon, directory = text.partition(":")
+    try:
+        seconds = parseSeconds(interval)
+    except ValueError as error:
+        raise UsageError(f"--profile-memory: {error}, as in --profile-memory 30s:memory") from error
+    if seconds < SHORTEST_SECONDS:
+        raise UsageError(f"--profile-memory {text}: write {formatSeconds(SHORTEST_SECONDS)} or more")
+    if colon and not directory:
+        raise UsageError(f"--profile-memory {text}: name a directory after the colon, or leave the colon out")
+    return MemoryProfile(seconds, Path(directory or "memory"))
+
+
+def makeProfiler(
+    clock: IReactorTime, wallSeconds: Callable[[], float], claims: Callable[[], Mapping[str, int]]
+) -> Profiler:
+    """
+    A profiler of the process that we are in, to be made before anything else
+    of the broker.
+
+    @param claims: see L{claimsOf}.
+    """
+    started = datetime.fromtimestamp(wallSeconds(), UTC)
+    return Profiler(
+        Grouping(_GROUPS, lambda kind: _SHARED_CLASSES(kind) or _SHARED_INTERFACES(kind)),
+        claims,
+        clock,
+        wallSeconds,
+        f"{started:%Y%m%dT%H%M%S}-{os.getpid()}",
+        _opaque,
+    )
+
+
+def claimsOf(gate: Gate) -> dict[str, int]:
+    """
+    The ledger of the server, and what it keeps in reserve.
+    """
+    return {**gate.ledger, IDLE: gate.pool.idleBytes}
+
+
+def _opaque() -> dict[type, Callable[[Any], int]]:
+    from rbloom import Bloom
+
+    return {Bloom: lambda bloom: int(bloom.size_in_bits) // 8}

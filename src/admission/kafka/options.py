@@ -1,0 +1,381 @@
+# -*- test-case-name: tests.test_options -*-
+"""
+The options of C{twistd admission}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IStreamServerEndpoint
+from twisted.internet.task import Clock
+from twisted.python.usage import UsageError
+
+from ..clock import wallSeconds
+from ..control import AdmissionControl
+from ..gate import DEFAULT_ORDER
+from ..interfaces import (
+    DEFAULT,
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IMetricsExporter,
+    IMetricsExporterFactory,
+    IPurgatory,
+    IPurgatoryFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    IWaitOrder,
+    IWaitOrderFactory,
+    PolicyContext,
+    QuotaEntity,
+)
+from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
+from ..units import formatBytes, formatSeconds
+from .kafkarequest import Address
+from .memoryuse import parseProfile
+from .security.authoptions import AuthOptions
+from .settings import Settings, loadSettings
+
+_QUEUED = "queued.max.request.bytes"
+_LARGEST = "socket.request.max.bytes"
+
+_PRODUCER_IDS = "producer-ids"
+_QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
+
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
+
+_EXAMPLES = """
+Examples:
+  twistd -n admission --listen tcp:9092:interface=127.0.0.1 --data ./data
+  twistd -n admission --listen tcp:9092 --listen ssl:9093:privateKey=key.pem:certKey=cert.pem
+  twistd -n admission --listen ssl:9093:privateKey=key.pem:certKey=cert.pem --auth scram:users
+  twistd -n admission --quota client-bytes:produce=4M:fetch=8M --status tcp:9090:interface=127.0.0.1
+  twistd -n admission --config broker.properties --set queued.max.request.bytes=256MiB --export spark:recording
+"""
+
+
+@frozen
+class Listener:
+    """
+    Where to listen, and what to tell clients about it.
+
+    @ivar description: the endpoint as it was given.
+    @ivar advertised: L{None} for the address that a client has reached.
+    """
+
+    description: str
+    endpoint: IStreamServerEndpoint
+    advertised: Address | None
+
+
+class Options(AuthOptions, PolicyOptionsMixin):
+    """
+    What the broker is told when it is started.
+
+    After parsing, C{settings}, C{listeners}, C{statusListener} and
+    C{memoryProfile} are keys as well.
+    """
+
+    policyKinds = (
+        PolicyKind("pool", IMemoryPoolFactory),
+        PolicyKind("order", IWaitOrderFactory),
+        PolicyKind("purgatory", IPurgatoryFactory),
+        PolicyKind("quota", IQuotaPolicyFactory, repeatable=True),
+        PolicyKind("export", IMetricsExporterFactory, repeatable=True),
+    )
+
+    synopsis = "[options]"
+    longdesc = (
+        "A broker that speaks the Kafka protocol and never holds more of its clients' requests in memory than it was "
+        "told to."
+    )
+
+    optParameters = [
+        ["data", "d", "data", "The directory of the log; made if it is not there."],
+        ["config", "c", None, "A file of properties, by Kafka's names."],
+        ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
+        ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["listen"] = []
+        self["advertise"] = []
+        self["set"] = []
+
+    def opt_listen(self, endpoint: str) -> None:
+        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
+        self["listen"].append(endpoint)
+
+    opt_l = opt_listen
+
+    def opt_advertise(self, address: str) -> None:
+        """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
+        self["advertise"].append(parseAddress(address))
+
+    def opt_set(self, assignment: str) -> None:
+        """A property, as NAME=VALUE; may come several times."""
+        self["set"].append(assignment)
+
+    def getUsage(self, width: int | None = None) -> str:
+        """
+        The usage text, with examples that keep their lines.
+        """
+        usage: str = super().getUsage(width)
+        return usage + _EXAMPLES
+
+    def postOptions(self) -> None:
+        """
+        Find what is wrong while it can still be said in a sentence.
+        """
+        self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
+        descriptions: Sequence[str] = self["listen"] or ["tcp:9092:interface=127.0.0.1"]
+        advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
+        if len(advertised) != len(descriptions):
+            raise UsageError(
+                f"--advertise is given {len(advertised)} times and --listen {len(descriptions)} times; "
+                "give one --advertise for each --listen, in the same order, or none"
+            )
+        self["listeners"] = [
+            Listener(description, _endpoint("listen", description), address)
+            for description, address in zip(descriptions, advertised, strict=True)
+        ]
+        status: str | None = self["status"]
+        self["statusListener"] = None if status is None else Listener(status, _endpoint("status", status), None)
+        profile: str | None = self["profile-memory"]
+        self["memoryProfile"] = None if profile is None else parseProfile(profile)
+        # Built again when the broker starts, which may be in another process.
+        clock = Clock()
+        buildPool(self["settings"], self["pool"], clock)
+        buildOrder(self["order"], clock)
+        buildPurgatory(self["purgatory"], clock)
+        buildControl(self["settings"], self["quota"], clock)
+        buildExporters(self["export"], clock)
+
+
+def parseAddress(text: str) -> Address:
+    """
+    Read HOST:PORT; an IPv6 address goes in brackets.
+
+    @raise UsageError: if it is not of that form.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise UsageError(f"--advertise {text}: write HOST:PORT, as in broker.example:9092 or [2001:db8::1]:9092")
+    return Address(match["bracketed"] or match["host"], int(match["port"]))
+
+
+def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:
+    """
+    The memory pool that the options ask for.
+
+    @param description: what C{--pool} says, or L{None}; then the properties decide.
+    @raise UsageError: if the description and the properties contradict each other.
+    """
+    queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
+    pool = _build(poolDescription(settings, description), PolicyContext(clock, wallSeconds, largestBytes))
+    if description is None:
+        return pool
+    place = settings.places.get(_QUEUED)
+    if place is not None:
+        isBounded = pool.sizeBytes < 2**63 - 1
+        if isBounded != (queuedBytes > 0) or (isBounded and pool.sizeBytes != queuedBytes):
+            size = formatBytes(pool.sizeBytes) if isBounded else "no bound"
+            configured = formatBytes(queuedBytes) if queuedBytes > 0 else "no bound"
+            raise UsageError(
+                f"--pool {description} means {size} and {_QUEUED} means {configured} ({place}); keep one of them"
+            )
+    place = settings.places.get(_LARGEST)
+    if place is not None and pool.largestBytes < largestBytes:
+        raise UsageError(
+            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {_LARGEST} "
+            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {_LARGEST} smaller"
+        )
+    return pool
+
+
+def poolDescription(settings: Settings, description: str | None) -> str:
+    """
+    What the memory pool is built from: C{description}, unless that is L{None}.
+    """
+    if description is not None:
+        return description
+    queuedBytes = settings.queuedMaxRequestBytes
+    return f"bounded:{queuedBytes}" if queuedBytes > 0 else "unbounded"
+
+
+def buildOrder(description: str | None, clock: Any, random: Random | None = None) -> IWaitOrder:
+    """
+    The order of waiters that the options ask for.
+
+    @param description: what C{--order} says, or L{None} for the default.
+    @param random: see L{PolicyContext}.
+    @raise UsageError: if it cannot be built.
+    """
+    context = PolicyContext(clock, wallSeconds, random=random)
+    try:
+        order: IWaitOrder = buildPolicy(IWaitOrderFactory, description or DEFAULT_ORDER, context)
+    except PolicyError as error:
+        raise UsageError(f"--order: {error}") from error
+    return order
+
+
+def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
+    """
+    The purgatory that the options ask for.
+
+    @param description: what C{--purgatory} says, or L{None} for the default.
+    @raise UsageError: if it cannot be built.
+    """
+    try:
+        purgatory: IPurgatory = buildPolicy(
+            IPurgatoryFactory, description or "wheel", PolicyContext(clock, wallSeconds)
+        )
+    except PolicyError as error:
+        raise UsageError(f"--purgatory: {error}") from error
+    return purgatory
+
+
+def buildControl(
+    settings: Settings, descriptions: Sequence[str], clock: Any, isObserved: bool = False
+) -> AdmissionControl:
+    """
+    The control with the quota policies that the options ask for, with the limits
+    that the properties set.
+
+    @param descriptions: what C{--quota} says; if that is nothing, the policies
+        that come with us are there and limit nobody, until they are told to.
+    @param isObserved: see L{AdmissionControl}.
+    @raise UsageError: if one cannot be built, or it and the properties
+        contradict each other.
+    """
+    context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
+    policies: list[tuple[str, IQuotaPolicy]] = []
+    for description in quotaDescriptions(settings, descriptions):
+        try:
+            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, context)
+        except PolicyError as error:
+            raise UsageError(f"--quota: {error}") from error
+        policies.append((_nameFor(description, policies), policy))
+    control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved)
+    for name, entity, limitName, value in _propertyLimits(settings):
+        described = control.limits.get(entity, {}).get(limitName)
+        if described not in (None, value):
+            raise UsageError(
+                f"--quota sets {limitName} to {described:g} and {name} to {value:g} ({settings.places[name]}); "
+                "keep one of them"
+            )
+        try:
+            control.configure(entity, {limitName: value}, clock.seconds())
+        except ValueError as error:
+            raise UsageError(f"{name} ({settings.places[name]}): {error}") from error
+    return control
+
+
+def quotaDescriptions(settings: Settings, descriptions: Sequence[str]) -> list[str]:
+    """
+    What the quota policies are built from, in their order.
+
+    @param descriptions: what C{--quota} says.
+    @raise UsageError: if one makes no sense.
+    """
+    try:
+        return [_completed(settings, description) for description in descriptions or _QUOTAS]
+    except PolicyError as error:
+        raise UsageError(f"--quota: {error}") from error
+
+
+def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, IMetricsExporter]]:
+    """
+    The exporters that the options ask for, and what each is called.
+
+    @param descriptions: what C{--export} says.
+    @raise UsageError: if one cannot be built.
+    """
+    exporters: list[tuple[str, IMetricsExporter]] = []
+    for description in descriptions:
+        try:
+            exporter: IMetricsExporter = buildPolicy(
+                IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds)
+            )
+        except PolicyError as error:
+            raise UsageError(f"--export: {error}") from error
+        exporters.append((_nameFor(description, exporters), exporter))
+    return exporters
+
+
+def _completed(settings: Settings, description: str) -> str:
+    """
+    C{description} with the properties that Kafka's proposal has for this one
+    policy (KIP-936), where it does not say otherwise.
+    """
+    name, _, given = parseDescription(description)
+    if name != _PRODUCER_IDS:
+        return description
+    properties = {
+        "window": formatSeconds(settings.producerIdQuotaWindowSizeSeconds),
+        "windows": str(settings.producerIdQuotaWindowNum),
+        "cleanup": formatSeconds(settings.producerIdQuotaCacheCleanupSchedulerIntervalSeconds),
+    }
+    return description + "".join(f":{each}={value}" for each, value in properties.items() if each not in given)
+
+
+def _nameFor(description: str, named: Sequence[tuple[str, object]]) -> str:
+    """
+    What to call a policy: its own name, numbered if there are several of it.
+
+    @param named: those before it.
+    """
+    name = parseDescription(description)[0]
+    others = sum(each.partition("-#")[0] == name for each, _ in named)
+    return f"{name}-#{others + 1}" if others else name
+
+
+def _propertyLimits(settings: Settings) -> Iterator[tuple[str, QuotaEntity, str, float]]:
+    for kind, limitName, default, overrides in (
+        ("producer", "producer_byte_rate", settings.quotaProducerDefault, settings.quotaProducerOverride),
+        ("consumer", "consumer_byte_rate", settings.quotaConsumerDefault, settings.quotaConsumerOverride),
+    ):
+        if default is not None:
+            yield f"quota.{kind}.default", QuotaEntity(clientId=DEFAULT), limitName, default
+        for clientId, value in overrides.items():
+            yield f"quota.{kind}.override", QuotaEntity(clientId=clientId), limitName, value
+
+
+def _build(description: str, context: PolicyContext) -> IMemoryPool:
+    try:
+        pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, description, context)
+    except PolicyError as error:
+        raise UsageError(f"--pool: {error}") from error
+    return pool
+
+
+def _endpoint(option: str, description: str) -> IStreamServerEndpoint:
+    from twisted.internet import reactor
+
+    try:
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        # Each kind of endpoint has its own way to refuse its arguments.
+        raise UsageError(
+            f"--{option} {description}: {_reason(error)}; write an endpoint such as tcp:9092:interface=127.0.0.1 or "
+            "ssl:9093:privateKey=key.pem:certKey=cert.pem"
+        ) from error
+    return endpoint
+
+
+def _reason(error: Exception) -> str:
+    """
+    Why there can be no such endpoint, where Twisted lets Python say it.
+    """
+    text = str(error)
+    if isinstance(error, TypeError):
+        return "it takes other arguments"
+    if text.startswith("invalid literal for int()"):
+        return f"{text.partition(': ')[2]} is not a number"
+    return text

@@ -1,0 +1,190 @@
+# -*- test-case-name: tests.test_broker_sync -*-
+"""
+The answers to Produce requests of one connection: each when its records are as
+safe as it asked for, all in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.python.failure import Failure
+
+from ..connection.pauses import UNANSWERED, Pause
+from ..interfaces import PARKED, ILease
+from ..operations import waitFor
+from .broker.api import produceapi
+from .broker.broker import SYNCED
+from .kafkarequest import KafkaRequest
+from .wire.headers import frame
+from .wire.produce import encodeProduceResponse
+
+if TYPE_CHECKING:
+    from .session import KafkaConnection
+
+MOST_UNANSWERED = 128
+UNANSWERED_BYTES = 512
+"""What one of them is charged for while it waits."""
+
+NOT_ON_DISK = "the disk has not confirmed its records in time"
+"""What is recorded of one that waited for the disk in vain."""
+
+_FIRST_VERSION_THAT_BACKS_OFF = 6
+"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+
+ALL = -1
+"""What C{acks} says when records are to survive more than the broker's death."""
+
+
+def throttleTimeMs(delaySeconds: float) -> int:
+    """
+    A delay as clients are told of it: whole milliseconds, rounded up so that
+    none comes back early, and never negative.
+    """
+    return max(math.ceil(delaySeconds * 1000), 0)
+
+
+class ProduceResponses:
+    """
+    The Produce requests of one connection that have not been answered.
+    """
+
+    __slots__ = ("_connection", "_requests", "_syncing", "_uncommitted")
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._requests: deque[KafkaRequest] = deque()
+        # How many of them, and of those whose client has left, wait for their commit.
+        self._uncommitted = 0
+        self._syncing: Deferred[None] | None = None
+
+    @property
+    def isOutstanding(self) -> bool:
+        """
+        Whether there are any.
+        """
+        return bool(self._requests)
+
+    def add(self, request: KafkaRequest, wantsSync: bool, delaySeconds: float) -> None:
+        """
+        Answer a request whose records have just been appended, and which is no
+        longer the connection's, once the log has committed them.
+
+        @param wantsSync: whether they must be on the disk, too.
+        @param delaySeconds: the delay that it is answered with, which begins now.
+        """
+        connection = self._connection
+        now = connection.factory.clock.seconds()
+        connection.factory.control.parkRequest(request, now)
+        if connection.isLost:
+            # While it was worked on.
+            connection.requestOver(request, now)
+            return
+        if delaySeconds:
+            request.delaySeconds = delaySeconds
+            request.throttledUntilSeconds = now + delaySeconds
+        self._requests.append(request)
+        self._uncommitted += 1
+        if len(self._requests) >= MOST_UNANSWERED:
+            connection.pauses.add(UNANSWERED)
+        connection.broker.log.whenCommitted(partial(self._committed, request, wantsSync))
+
+    def answer(self) -> None:
+        """
+        Answer those that can be.  While some wait for their commit, none: they
+        are answered together.
+        """
+        requests = self._requests
+        if not requests or self._uncommitted:
+            return
+        connection = self._connection
+        syncedCount = connection.broker.log.syncedCount
+        now = connection.factory.clock.seconds()
+        responses: list[bytes] = []
+        isFailed = False
+        while requests and requests[0].commit <= syncedCount:
+            request = requests[0]
+            apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
+            if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
+                # It would not stay away by itself, so the response itself is late; it says how late.
+                if connection.isThrottled and Pause.CLOSING not in connection.pauses.reasons:
+                    break
+            elif delaySeconds:
+                delaySeconds = request.throttledUntilSeconds - now
+            requests.popleft()
+            try:
+                body = encodeProduceResponse(apiVersion, request.results, throttleTimeMs(delaySeconds))
+            except Exception:
+                connection.factory.log.failure("a request of {peer} failed", peer=connection.peer)
+                connection.requestOver(request, now)
+                isFailed = True
+                break
+            responses += frame(request.header, [body])
+            connection.requestAnswered(request, now, delaySeconds)
+        if responses:
+            connection.send(responses)
+        if isFailed:
+            connection.produceFailed()
+            return
+        if requests and requests[0].commit > syncedCount:
+            self._awaitSync(requests[0])
+        if UNANSWERED in connection.pauses.reasons and len(requests) < MOST_UNANSWERED:
+            connection.resume(UNANSWERED)
+        if not requests:
+            connection.produceAnswered()
+
+    def cancel(self) -> None:
+        """
+        The client is gone: wait for nothing any longer on its behalf.
+        """
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.cancel()
+        now = self._connection.factory.clock.seconds()
+        while self._requests:
+            self._connection.requestOver(self._requests.popleft(), now)
+        self._connection.produceAnswered()
+
+    def _committed(self, request: KafkaRequest, wantsSync: bool, error: Exception | None) -> None:
+        self._uncommitted -= 1
+        if error is not None:
+            request.results = produceapi.failed(request.results, error)
+        elif wantsSync and not all(result.errorCode for result in request.results):
+            request.commit = self._connection.broker.log.commitCount
+        self.answer()
+
+    def _awaitSync(self, first: KafkaRequest) -> None:
+        if self._syncing is not None:
+            return
+        broker = self._connection.broker
+        log = broker.log
+        log.sync()
+        parked = broker.gate.pool.charge(len(self._requests) * UNANSWERED_BYTES, PARKED)
+        syncing = self._syncing = waitFor(
+            broker.purgatory, (SYNCED,), lambda: log.syncedCount >= first.commit, first.timeoutSeconds
+        )
+        syncing.addBoth(self._syncOver, parked)
+        syncing.addErrback(self._syncFailed)
+
+    def _syncOver(self, result: Any, parked: ILease) -> Any:
+        parked.release()
+        self._syncing = None
+        if not isinstance(result, Failure):
+            self.answer()
+        return result
+
+    def _syncFailed(self, failure: Failure) -> None:
+        connection = self._connection
+        if isinstance(failure.value, TimeoutError):
+            first = self._requests[0]
+            first.results = produceapi.timedOut(first.results)
+            first.commit = 0
+            first.expire(NOT_ON_DISK)
+            self.answer()
+        elif not isinstance(failure.value, CancelledError):
+            connection.factory.log.failure("a request of {peer} failed", failure, peer=connection.peer)
+            connection.closeGracefully()

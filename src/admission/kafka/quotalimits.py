@@ -1,0 +1,388 @@
+# -*- test-case-name: tests.test_limits -*-
+"""
+The limits of quota policies, and how they are changed while the broker runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from ipaddress import ip_address
+from socket import AF_INET, AF_INET6, inet_ntop
+from typing import ClassVar, Final
+
+from attrs import asdict, frozen
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
+from ..interfaces import DEFAULT, QuotaEntity
+from ..quotas.limits import kindOf
+from .broker.log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
+
+MOST_ENTITIES: Final = 10_000
+"""How many entities may have limits that were set while the broker ran."""
+
+_VERSION: Final = 1
+"""The form that limits are stored in."""
+
+_TOLERANCE: Final = 1e-6
+"""How far from a whole number a limit may be that has to be one."""
+
+_LARGEST: Final = 2**63 - 1
+"""The largest limit: what Kafka can hold of a byte rate, and far from where floats become infinite."""
+
+Limits = Mapping[str, float]
+"""Limits by their names; every one of some entity."""
+
+
+class LimitRefused(LogRefusal):
+    """
+    A limit will not do, or not for that entity.
+    """
+
+    errorCode: ClassVar[int] = ErrorCode.invalid_request.value
+
+
+@frozen
+class Alteration:
+    """
+    What is to change for one entity: all of it or nothing.
+
+    @ivar entity: for whom.
+    @ivar changes: new limits by their names; L{None} to remove one.
+    """
+
+    entity: QuotaEntity
+    changes: Mapping[str, float | None]
+
+
+class QuotaLimits:
+    """
+    Two layers of limits: those that the broker was started with, and over
+    them those that are set while it runs, which survive restarts.  What is
+    removed from the upper layer lets the lower one be seen again.
+
+    @ivar onChange: called when limits have been changed and are in force.
+    @ivar onEnforced: called for each entity whose limits have just been put in
+        force: with it, with its limits that are others now (L{None} for none
+        any more), with who wanted that, and with the time that the policies
+        were given.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        log: ILog,
+        control: AdmissionControl,
+        static: Mapping[QuotaEntity, Limits],
+        seconds: Callable[[], float],
+        maxEntities: int = MOST_ENTITIES,
+    ) -> None:
+        """
+        Put the stored limits in force.  Those that no policy understands any
+        more are kept for the day when one does, and logged.
+
+        @param log: keeps them.
+        @param control: has the policies.
+        @param static: the limits that these were built with.
+        @param seconds: the monotonic clock that policies are told the time by.
+        @param maxEntities: how many entities may have limits of the upper layer.
+        @raise LogRefusal: if the stored limits cannot be read.
+        """
+        self.onChange: Callable[[], object] = lambda: None
+        self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
+        self._whenCommitted = log.whenCommitted
+        self._producers = log.producers
+        self._table = log.table("quotas")
+        self._control = control
+        self._seconds = seconds
+        self._maxEntities = maxEntities
+        self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
+        self._dynamic: dict[QuotaEntity, Limits] = {}
+        # Those that will be in it after the next commit.
+        self._joining: set[QuotaEntity] = set()
+        for key, value in self._table.items():
+            self._restore(key, value)
+        control.restore(control.limitNames, self._producers(), seconds())
+
+    def describe(self, wanted: Mapping[str, str | None], strict: bool) -> Iterator[tuple[QuotaEntity, Limits]]:
+        """
+        The limits of some entities, in the order of their names.
+
+        @param wanted: for each attribute of L{QuotaEntity} that an entity must
+            have, its value, or L{None} for any.
+        @param strict: whether it may have no others.
+        """
+        entities = self._static.keys() | self._dynamic.keys()
+        for entity in sorted(entities, key=_order):
+            named = _named(entity)
+            if strict and len(named) != len(wanted):
+                continue
+            if all(each in named and value in (None, named[each]) for each, value in wanted.items()):
+                yield entity, {**self._static.get(entity, {}), **self._dynamic.get(entity, {})}
+
+    def alter(
+        self, alterations: Sequence[Alteration], validateOnly: bool, by: str
+    ) -> Deferred[list[LogRefusal | None]]:
+        """
+        Change limits, each entity's for itself.  They are stored first, and
+        in force once that is certain.
+
+        @param alterations: in the order in which they are to be made.
+        @param validateOnly: whether to change nothing and only say what would
+            be refused.
+        @param by: who wants it, for the log.
+        @return: fires with what was wrong with each alteration, or L{None};
+            never with a failure.
+        """
+        verdicts: list[LogRefusal | None] = []
+        accepted: dict[int, tuple[QuotaEntity, Limits]] = {}
+        for alteration in alterations:
+            try:
+                entity, limits = self._altered(alteration)
+                if not validateOnly:
+                    self._write(entity, limits)
+                    accepted[len(verdicts)] = entity, limits
+            except LogRefusal as refusal:
+                verdicts.append(refusal)
+            else:
+                verdicts.append(None)
+        if validateOnly:
+            return succeed(verdicts)
+        done: Deferred[list[LogRefusal | None]] = Deferred()
+        self._whenCommitted(partial(self._committed, done, verdicts, accepted, by))
+        return done
+
+    def _restore(self, key: bytes, value: bytes) -> None:
+        try:
+            entity, limits = _decode(key, value)
+        except ValueError as error:
+            self._log.error("stored limits of {key!r} are not in force: {error}", key=key, error=error)
+            return
+        self._dynamic[entity] = limits
+        for name, limit in limits.items():
+            try:
+                if name not in self._control.limitNames:
+                    raise LimitRefused("no policy knows it")
+                self._control.configure(entity, {name: limit}, self._seconds())
+            except (LimitRefused, ValueError) as refusal:
+                self._log.warn(
+                    "{name} of {entity} is stored and not in force: {refusal}",
+                    name=name,
+                    entity=inWords(entity),
+                    refusal=refusal,
+                )
+
+    def _altered(self, alteration: Alteration) -> tuple[QuotaEntity, Limits]:
+        """
+        Whom an alteration is for, and what its limits would be.
+        """
+        entity = _checkEntity(alteration.entity)
+        self._askPolicies(entity, alteration.changes)
+        limits = self._stored(entity)
+        for name, limit in alteration.changes.items():
+            if limit is None:
+                limits.pop(name, None)
+            else:
+                limits[name] = _checkLimit(name, limit)
+        isNew = entity not in self._dynamic and entity not in self._joining
+        if limits and isNew and len(self._dynamic) + len(self._joining) >= self._maxEntities:
+            raise LimitRefused(f"{self._maxEntities} entities have limits of their own, and there may be no more")
+        return entity, limits
+
+    def _askPolicies(self, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
+        present = {**self._static.get(entity, {}), **self._dynamic.get(entity, {})}
+        new = [
+            name
+            for name, limit in changes.items()
+            if name not in present or (limit is not None and name not in self._control.limitNames)
+        ]
+        try:
+            # To remove what is not there changes nothing, but is refused where it could not be set either.
+            self._control.configure(entity, dict.fromkeys(new), self._seconds())
+        except ValueError as refusal:
+            raise LimitRefused(str(refusal)) from refusal
+
+    def _stored(self, entity: QuotaEntity) -> dict[str, float]:
+        """
+        What was written last, also if it is not in force yet.  What cannot be
+        read is nothing, and will be replaced.
+        """
+        key = _encodeEntity(entity)
+        value = self._table.get(key)
+        try:
+            return {} if value is None else _decode(key, value)[1]
+        except ValueError:
+            return {}
+
+    def _write(self, entity: QuotaEntity, limits: Limits) -> None:
+        if limits == self._stored(entity):
+            return
+        key = _encodeEntity(entity)
+        if limits:
+            self._table.put(key, json.dumps({"version": _VERSION, "limits": dict(limits)}).encode("ascii"))
+            if entity not in self._dynamic:
+                self._joining.add(entity)
+        else:
+            self._table.delete(key)
+
+    def _committed(
+        self,
+        done: Deferred[list[LogRefusal | None]],
+        verdicts: list[LogRefusal | None],
+        accepted: Mapping[int, tuple[QuotaEntity, Limits]],
+        by: str,
+        error: Exception | None,
+    ) -> None:
+        enforced: set[str] = set()
+        for index, (entity, limits) in accepted.items():
+            self._joining.discard(entity)
+            try:
+                if error is None:
+                    enforced |= self._enforce(entity, limits, by)
+                else:
+                    assert isinstance(error, LogRefusal)
+                    verdicts[index] = error
+                    # Almost always what it was; but a turn that writes very much commits in between.
+                    enforced |= self._enforce(entity, self._stored(entity), by)
+            except LogRefusal as refusal:
+                verdicts[index] = refusal
+            except Exception as refusal:
+                if not isinstance(refusal, ValueError):
+                    self._log.failure("limits of {entity} cannot be put in force", entity=inWords(entity))
+                verdicts[index] = LimitRefused(str(refusal))
+                self._takeBack(entity)
+        # Once for all of them: there may be many producers.
+        self._control.restore(enforced, self._producers(), self._seconds())
+        if enforced:
+            self.onChange()
+        done.callback(verdicts)
+
+    def _enforce(self, entity: QuotaEntity, limits: Limits, by: str) -> set[str]:
+        """
+        @return: the limits that the policies have been told.
+        @raise ValueError: if a policy does not want it; nothing is changed then.
+        """
+        static = self._static.get(entity, {})
+        before = {**static, **self._dynamic.get(entity, {})}
+        after = {**static, **limits}
+        changed = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
+        known = {name: after.get(name) for name in changed if name in self._control.limitNames}
+        if known:
+            # Recorded as they were told: a replay tells others the same.
+            now = wholeMicroseconds(self._seconds())
+            self._control.configure(entity, known, now)
+            self.onEnforced(entity, known, by, now)
+        if limits:
+            self._dynamic[entity] = limits
+        else:
+            self._dynamic.pop(entity, None)
+        for name in changed:
+            self._log.info(
+                "{by} changed {name} of {entity} from {before} to {after}",
+                by=by,
+                name=name,
+                entity=inWords(entity),
+                before=_number(before.get(name)),
+                after=_number(after.get(name)),
+            )
+        return set(known)
+
+    def _takeBack(self, entity: QuotaEntity) -> None:
+        try:
+            self._write(entity, self._dynamic.get(entity, {}))
+        except LogRefusal as refusal:
+            self._log.error(
+                "limits of {entity} that no policy wants stay stored: {refusal}",
+                entity=inWords(entity),
+                refusal=refusal,
+            )
+
+
+def inWords(entity: QuotaEntity) -> str:
+    """
+    An entity for people to read.
+    """
+    words = {"user": "user", "clientId": "client id", "ip": "address"}
+    return ", ".join(
+        f"the default {words[kind]}" if name == DEFAULT else f"{words[kind]} {name!r}"
+        for kind, name in _named(entity).items()
+    )
+
+
+def _number(limit: float | None) -> str:
+    return "none" if limit is None else f"{limit:.15g}"
+
+
+def _named(entity: QuotaEntity) -> dict[str, str]:
+    return asdict(entity, filter=lambda attribute, name: name is not None)
+
+
+def _order(entity: QuotaEntity) -> tuple[str, str, str]:
+    return (entity.user or "", entity.clientId or "", entity.ip or "")
+
+
+def _checkEntity(entity: QuotaEntity) -> QuotaEntity:
+    """
+    An entity as policies know it.
+
+    @raise LimitRefused: if there can be none such.
+    """
+    try:
+        kindOf(entity)
+        if entity.ip not in (None, DEFAULT):
+            address = ip_address(entity.ip)
+            # As the addresses of clients are written: IPv4 in IPv6 is IPv4.
+            address = getattr(address, "ipv4_mapped", None) or address
+            entity = QuotaEntity(ip=inet_ntop(AF_INET if address.version == 4 else AF_INET6, address.packed))
+    except ValueError as refusal:
+        raise LimitRefused(str(refusal)) from refusal
+    if len(_encodeEntity(entity)) > LONGEST_KEY_BYTES:
+        raise LimitRefused(f"the names are too long: they may have about {LONGEST_KEY_BYTES} bytes together")
+    return entity
+
+
+def _checkLimit(name: str, limit: float) -> float:
+    """
+    A limit as it is to be stored.
+
+    @raise LimitRefused: if it makes no sense.
+    """
+    if not (math.isfinite(limit) and limit > 0):
+        raise LimitRefused(f"{name} must be a positive number, not {_number(limit)}")
+    if limit > _LARGEST:
+        raise LimitRefused(f"{name} is {_number(limit)}, and may be {_LARGEST}; remove it for no limit")
+    if name.endswith("_byte_rate") or name == "connection_creation_rate":
+        whole = round(limit)
+        if whole < 1 or abs(limit - whole) > _TOLERANCE:
+            raise LimitRefused(f"{name} must be a whole number, not {_number(limit)}")
+        return float(whole)
+    return limit
+
+
+def _encodeEntity(entity: QuotaEntity) -> bytes:
+    names = [entity.user, entity.clientId, entity.ip]
+    return json.dumps(names, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _decode(key: bytes, value: bytes) -> tuple[QuotaEntity, dict[str, float]]:
+    """
+    What is stored of an entity.
+
+    @raise ValueError: if it is nothing of ours.
+    """
+    try:
+        stored = json.loads(value)
+        version, limits = stored["version"], stored["limits"]
+        if version != _VERSION:
+            raise ValueError(f"they are written in form {version!r}, and {_VERSION} is known")
+        user, clientId, ip = json.loads(key.decode("utf-8", "surrogatepass"))
+        return QuotaEntity(user, clientId, ip), {name: float(limit) for name, limit in limits.items()}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"they make no sense ({error!r})") from error

@@ -1,0 +1,86 @@
+# -*- test-case-name: tests.test_recording -*-
+"""
+What is recorded of the broker's connections and requests.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.python.failure import Failure
+
+from ..connection.protocol import HUNG_UP, AdmittedProtocol
+from ..recording.eventof import eventOf, withoutNumbers
+from ..recording.recorder import EventRecorder
+from ..request import ServerRequest
+from .kafkarequest import KafkaRequest
+from .recordedcolumns import KafkaRequestEvent
+from .session import KafkaConnection
+from .wire.versions import BY_KEY, SASL_AUTHENTICATE
+
+BROKE = "the connection broke"
+
+LOGIN_GRAIN_BYTES = 256
+"""What the size of a login is rounded up to, or it would tell how long a password is."""
+
+
+class BrokerRecording:
+    """
+    Has an event recorded for each request that is over, and for each connection
+    that is opened or closed.
+    """
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+        """
+        C{connection} is open.
+        """
+        assert isinstance(connection, KafkaConnection)
+        isStranger = connection.isTLS or connection.broker.logins.portal is not None
+        principal = None if isStranger else connection.principal
+        connection.connectionId = self._recorder.connectionOpened(connection.listener, connection.host, principal)
+
+    def requestOver(self, request: ServerRequest) -> None:
+        """
+        C{request} is over.
+        """
+        assert isinstance(request, KafkaRequest)
+        self._recorder.requestAnswered(kafkaEventOf(request))
+
+    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+        """
+        C{connection} is gone.
+        """
+        ending = HUNG_UP if isinstance(reason.value, ConnectionDone | ConnectionAborted) else BROKE
+        self._recorder.connectionClosed(
+            connection.connectionId,
+            connection.listener,
+            connection.host,
+            connection.principal,
+            withoutNumbers(connection.whyClosed or ending),
+            connection.requestCount,
+            connection.factory.clock.seconds() - connection.openedSeconds,
+        )
+
+
+def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
+    """
+    What is recorded of C{request}, which is over.
+    """
+    event = eventOf(request, KafkaRequestEvent)
+    apiKey = event.apiKey = request.apiKey
+    header = request.header
+    event.clientId = None if header is None else header.clientId
+    if header is not None:
+        event.apiVersion = header.apiVersion
+        event.correlationId = header.correlationId
+    if event.kind is None:
+        api = BY_KEY.get(apiKey)
+        event.kind = None if api is None else api.name
+    if apiKey == SASL_AUTHENTICATE:
+        event.requestBytes += -event.requestBytes % LOGIN_GRAIN_BYTES
+    event.producerIds = request.identities
+    event.producerEpoch = request.producerEpoch
+    event.groupId = request.groupId
+    return event

@@ -1,0 +1,313 @@
+# -*- test-case-name: tests.test_security -*-
+"""
+How a connection logs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from secrets import token_urlsafe
+from typing import Any
+
+from attrs import define, field
+from kio.schema.errors import ErrorCode
+from twisted.cred.credentials import IUsernamePassword
+from twisted.cred.error import LoginFailed
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from admission.connection.protocol import AdmittedProtocol
+
+from ..wire.versions import API_VERSIONS, BY_KEY, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from .credentials import IPrincipal, IScramCredentials, PlainCredentials, ScramCredentials
+from .scram import HASHES, ScramExchange
+
+PLAIN = "PLAIN"
+
+SERVED_BEFORE_LOGIN = frozenset((SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE))
+
+MOST_REQUESTS_BEFORE_LOGIN = 10
+"""Twice what the most talkative client needs."""
+
+_LONGEST_NAME = 100
+
+
+class LoginRefused(Exception):
+    """
+    What a client is told whose login has failed.
+
+    @ivar errorCode: the error of the Kafka protocol.
+    """
+
+    def __init__(self, errorCode: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.errorCode = errorCode
+
+
+@define(eq=False)
+class Logins:
+    """
+    How clients of one broker log in.
+
+    @ivar portal: who knows them; L{None} where nobody needs to log in.
+    @ivar clock: for the delay.
+    @ivar failureDelaySeconds: how late a failed login is answered.
+    @ivar largestBytes: the largest request before a login, and the largest
+        message of SASL.
+    @ivar makeNonce: makes what nobody can predict, of printable ASCII without commas.
+    @ivar mechanisms: what clients may log in by.
+    """
+
+    log = Logger()
+
+    portal: Portal | None
+    clock: IReactorTime
+    failureDelaySeconds: float
+    largestBytes: int
+    makeNonce: Callable[[], str] = token_urlsafe
+    mechanisms: Sequence[str] = field(init=False)
+    _hasWarned: bool = field(init=False, default=False)
+
+    def __attrs_post_init__(self) -> None:
+        interfaces = [] if self.portal is None else self.portal.listCredentialsInterfaces()
+        scram = sorted(HASHES) if IScramCredentials in interfaces else []
+        self.mechanisms = [*scram, PLAIN] if IUsernamePassword in interfaces else scram
+
+    def warnOfPlain(self, peer: str) -> None:
+        """
+        C{peer} is about to send a password that anybody on its way can read.
+        The first time it is logged.
+        """
+        if not self._hasWarned:
+            self._hasWarned = True
+            self.log.warn(
+                "{peer} logs in by PLAIN without TLS: anybody between can read its password; listen on ssl: or mtls:, "
+                "or have clients use SCRAM (this is said once)",
+                peer=peer,
+            )
+
+
+class Authenticator:
+    """
+    The login of one connection.
+
+    @ivar isSettled: whether every request may be served.
+    @ivar refusal: why the connection must be closed when the answer to its
+        request is sent, if it must.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_connection",
+        "_delayed",
+        "_hasAuthenticated",
+        "_hasMet",
+        "_loggedIn",
+        "_login",
+        "_logins",
+        "_mechanism",
+        "_refused",
+        "_requestCount",
+        "_scram",
+        "isSettled",
+        "refusal",
+    )
+
+    def __init__(self, logins: Logins, connection: AdmittedProtocol, loggedIn: Callable[[str], None]) -> None:
+        """
+        @param loggedIn: told the name that the connection has logged in with.
+        """
+        self._logins = logins
+        self._connection = connection
+        self._loggedIn = loggedIn
+        self.isSettled = False
+        self.refusal: str | None = None
+        self._hasMet = False
+        self._hasAuthenticated = False
+        self._requestCount = 0
+        self._mechanism: str | None = None
+        self._scram: ScramCredentials | None = None
+        self._refused: LoginRefused | None = None
+        self._answer: Deferred[bytes] | None = None
+        self._login: Deferred[Any] | None = None
+        self._delayed: IDelayedCall | None = None
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """
+        What clients may log in by.
+        """
+        return self._logins.mechanisms
+
+    def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+        """
+        See L{AdmittedProtocol.refuseFrame}; to be asked until C{isSettled}.
+        """
+        if not self._hasMet:
+            self._hasMet = True
+            self._meet()
+        if self.isSettled:
+            return None
+        logins = self._logins
+        if sizeBytes > logins.largestBytes:
+            return (
+                f"a request of {sizeBytes} bytes was announced before a login, and {logins.largestBytes} are allowed "
+                "(sasl.server.max.receive.size)"
+            )
+        if len(head) == self._connection.headBytes:
+            apiKey = int.from_bytes(head, "big", signed=True)
+            if apiKey not in SERVED_BEFORE_LOGIN:
+                api = BY_KEY.get(apiKey)
+                return f"it sent {f'API key {apiKey}' if api is None else api.name} before it had logged in"
+            self._requestCount += 1
+            if self._requestCount > MOST_REQUESTS_BEFORE_LOGIN:
+                return f"it has sent {MOST_REQUESTS_BEFORE_LOGIN} requests and not logged in"
+        return None
+
+    def handshake(self, mechanism: str) -> Deferred[bytes]:
+        """
+        The client chooses a mechanism.
+
+        @return: fires with nothing to say, or fails with L{LoginRefused}, late
+            if the connection is to be closed then.  It may be cancelled.
+        """
+        if not self._mayLogIn():
+            return fail(LoginRefused(ErrorCode.illegal_sasl_state, "there is no login to begin here"))
+        answer = self._answer = Deferred(self._abandon)
+        if self._mechanism is not None:
+            self._refuse(ErrorCode.illegal_sasl_state, "the login has begun already", "it began to log in twice")
+        elif mechanism not in self._logins.mechanisms:
+            self._refuse(
+                ErrorCode.unsupported_sasl_mechanism,
+                f"there are the mechanisms {', '.join(self._logins.mechanisms)}",
+                f"it wants to log in by {_quoted(mechanism)}, which is not offered",
+            )
+        else:
+            if mechanism == PLAIN and not self._connection.isTLS:
+                self._logins.warnOfPlain(self._connection.peer)
+            self._mechanism = mechanism
+            self._reply(b"")
+        return answer
+
+    def authenticate(self, message: bytes) -> Deferred[bytes]:
+        """
+        The client's next message, in the mechanism that it has chosen.
+
+        @return: fires with our next message, or fails with L{LoginRefused}, late if
+            the connection is to be closed then.  It may be cancelled.
+        """
+        if not self._mayLogIn():
+            return fail(LoginRefused(ErrorCode.illegal_sasl_state, "there is no login to go on with here"))
+        answer = self._answer = Deferred(self._abandon)
+        if self._refused is not None:
+            self._answerLate()
+        elif self._mechanism is None:
+            reason = "it sent SaslAuthenticate before SaslHandshake"
+            self._refuse(ErrorCode.illegal_sasl_state, "SaslHandshake comes first", reason)
+        elif self._scram is not None:
+            self._scram.answered(message)
+        else:
+            try:
+                self._begin(self._mechanism, message)
+            except ValueError as error:
+                reason = f"its login by {self._mechanism} failed: {error}"
+                self._refuse(ErrorCode.sasl_authentication_failed, str(error), reason)
+        return answer
+
+    def _meet(self) -> None:
+        """
+        It has sent something, so the handshake of TLS is over if there was to
+        be one: do we know it already?
+        """
+        connection = self._connection
+        certificate = connection.transport.getPeerCertificate() if connection.isTLS else None
+        name = ""
+        if certificate is not None:
+            # Costs megabytes that a broker without TLS need not spend.
+            from .mutualtls import subjectName
+
+            name = subjectName(certificate.to_cryptography().subject)
+        if name:
+            self._loggedIn(name)
+        self.isSettled = bool(name) or self._logins.portal is None
+
+    def _mayLogIn(self) -> bool:
+        return self._logins.portal is not None and not self._hasAuthenticated
+
+    def _begin(self, mechanism: str, message: bytes) -> None:
+        if len(message) > self._logins.largestBytes:
+            raise ValueError(f"the message is larger than {self._logins.largestBytes} bytes")
+        credentials: PlainCredentials | ScramCredentials
+        if mechanism == PLAIN:
+            credentials = PlainCredentials.ofMessage(message)
+        else:
+            exchange = ScramExchange(mechanism, message, self._logins.makeNonce())
+            credentials = self._scram = ScramCredentials(exchange, self._reply)
+        portal = self._logins.portal
+        assert portal is not None
+        self._login = portal.login(credentials, None, IPrincipal)
+        self._login.addCallback(self._letIn)
+        self._login.addErrback(self._keepOut, credentials.username.decode("utf-8"))
+
+    def _letIn(self, avatar: Any) -> None:
+        _, principal, _ = avatar
+        self._hasAuthenticated = self.isSettled = True
+        self._loggedIn(principal.name)
+        self._reply(b"" if self._scram is None else self._scram.signature())
+
+    def _keepOut(self, failure: Failure, name: str) -> None:
+        if self._refused is not None:
+            return
+        if not isinstance(failure.value, LoginFailed):
+            self._logins.log.failure("checking the login of {peer} failed", failure, peer=self._connection.peer)
+        self._refuse(
+            ErrorCode.sasl_authentication_failed,
+            # No word about which of the two.
+            "the name or the password is wrong",
+            f"its login as {_quoted(name)} by {self._mechanism} failed",
+        )
+
+    def _reply(self, message: bytes) -> None:
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        answer.callback(message)
+
+    def _refuse(self, errorCode: ErrorCode, message: str, reason: str) -> None:
+        """
+        @param message: for the client, who must not learn what others may not know.
+        @param reason: for the log.
+        """
+        self._refused = LoginRefused(errorCode, message)
+        self.refusal = reason
+        if self._answer is not None:
+            self._answerLate()
+
+    def _answerLate(self) -> None:
+        self._delayed = self._logins.clock.callLater(self._logins.failureDelaySeconds, self._answerRefused)
+
+    def _answerRefused(self) -> None:
+        answer, self._answer = self._answer, None
+        self._delayed = None
+        assert answer is not None and self._refused is not None
+        answer.errback(self._refused)
+
+    def _abandon(self, answer: Deferred[bytes]) -> None:
+        """
+        Nobody waits for the answer any more.
+        """
+        self._answer = None
+        if self._refused is None:
+            self._refused = LoginRefused(ErrorCode.illegal_sasl_state, "the login was given up")
+            self.refusal = "it gave its login up"
+        if self._delayed is not None:
+            self._delayed.cancel()
+            self._delayed = None
+        if self._login is not None:
+            self._login.cancel()
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}...")

@@ -1,0 +1,498 @@
+# -*- test-case-name: tests.test_session -*-
+"""
+One client connection: frames in, responses out in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from ..clock import wholeMicroseconds
+from ..connection.pauses import Pause
+from ..connection.protocol import FAILED, AdmittedProtocol
+from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, Decision, ILease, Refusal, Request, Usage
+from ..recording.events import UNKNOWN
+from .broker.api import metadataapi, produceapi
+from .broker.broker import ANONYMOUS, Answer, Body, Broker
+from .broker.servedapis import SERVED
+from .kafkarequest import Address, KafkaRequest, groupOf
+from .produceresponses import ALL, ProduceResponses, throttleTimeMs
+from .refusedsequences import Gap
+from .security import saslapi
+from .security.login import Authenticator
+from .wire.batches import producerIdOf, readHeader
+from .wire.codec import decodeRequest, encodeResponse
+from .wire.headers import frame, parseRequestHeader
+from .wire.primitives import MalformedRequest
+from .wire.produce import ProduceRequest, parseProduce
+from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
+
+DECODED_ELEMENT_BYTES = 256
+"""What one element of a decoded request is charged for."""
+
+LOGIN_FAILED = "its login failed"
+"""All that is recorded of why."""
+
+BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
+"""What becomes of an idempotent producer's batches that leave a gap."""
+
+_TLS_HANDSHAKE = b"\x16\x03"
+_OTHER_PROTOCOLS = {
+    b"GET ": "an HTTP request",
+    b"POST": "an HTTP request",
+    b"HEAD": "an HTTP request",
+    b"PUT ": "an HTTP request",
+    b"OPTI": "an HTTP request",
+    b"SSH-": "SSH",
+}
+
+
+def describeLength(sizeBytes: int) -> str:
+    """
+    What a length that is far too large may be in truth, for the log.
+
+    @return: a sentence's end, or nothing.
+    """
+    prefix = sizeBytes.to_bytes(4, "big")
+    if prefix.startswith(_TLS_HANDSHAKE):
+        return "; it looks like a TLS handshake on a port that has no TLS"
+    other = _OTHER_PROTOCOLS.get(prefix)
+    return "" if other is None else f"; it looks like {other}"
+
+
+def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[bytes]:
+    if isinstance(answer, Body):
+        return answer.encode(throttleMs)
+    fields = {**answer, "throttle_time_ms": throttleMs} if throttleMs else answer
+    return encodeResponse(request.header.apiKey, request.header.apiVersion, fields)
+
+
+class KafkaConnection(AdmittedProtocol):
+    """
+    Speaks the Kafka protocol with one client.
+
+    @ivar advertised: where the client is told to find the broker; L{None} for
+        the address that it has reached.
+    @ivar principal: who is at the other end.
+    @ivar clientId: what the client has called itself in its last request.
+    @ivar authenticator: finds that out.
+    @ivar lastAdmitted: the last request that the quota policies did not refuse,
+        as they see it.
+    """
+
+    headBytes = 2
+    makeRequest = KafkaRequest
+    principal: str = ANONYMOUS
+    lastAdmitted: Request | None = None
+    _loginCall: IDelayedCall | None = None
+    advertised: Address | None = None
+    clientId = ""
+    request: KafkaRequest | None
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
+        self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
+        self._parked: Deferred[Any] | None = None
+        self._produced = ProduceResponses(self)
+        self._gap: Gap | None = None
+        # Whether a request of another kind waits until all that were produced before it are answered.
+        self._isPutOff = False
+
+    @property
+    def whyClosed(self) -> str | None:
+        """
+        Where a login has failed, what the client took for its name is not recorded.
+        """
+        reason = self.closeReason
+        return LOGIN_FAILED if reason is not None and reason == self.authenticator.refusal else reason
+
+    def reachedAddress(self) -> Address:
+        """
+        Where the client is told to find the broker.
+        """
+        if self.advertised is None:
+            assert self.transport is not None
+            reached = self.transport.getHost()
+            self.advertised = Address(getattr(reached, "host", "localhost"), getattr(reached, "port", -1))
+        return self.advertised
+
+    def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+        """
+        Refuse what is too large, for a request or for one of its kind, before
+        any memory is asked for.
+        """
+        isHeaded = len(head) == self.headBytes
+        if isHeaded:
+            assert self.request is not None
+            apiKey = self.request.apiKey = int.from_bytes(head, "big", signed=True)
+        if sizeBytes > self._requestLimitBytes:
+            return (
+                f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
+                f"(socket.request.max.bytes){describeLength(sizeBytes)}"
+            )
+        if not self.authenticator.isSettled:
+            reason = self.authenticator.refuseFrame(sizeBytes, head)
+            if reason is not None:
+                return reason
+        if isHeaded:
+            api = BY_KEY.get(apiKey)
+            if api is None:
+                return f"it sent a request with API key {apiKey}, which is not served"
+            limitBytes = api.largestFrameBytes
+            if limitBytes is not None and sizeBytes > limitBytes:
+                return f"a {api.name} request of {sizeBytes} bytes was announced, and {limitBytes} are allowed"
+        return None
+
+    def requestReceived(self, request: KafkaRequest) -> None:
+        """
+        Answer a request, now or later.
+        """
+        reason = None
+        try:
+            buffer = request.frame
+            header = request.header = parseRequestHeader(buffer)
+            request.apiKey = header.apiKey
+            self.clientId = request.clientId = header.clientId or ""
+            request.principal = self.principal
+            api = served(header.apiKey, header.apiVersion)
+            if self._produced.isOutstanding and header.apiKey != PRODUCE:
+                # Responses leave in the order of the requests.
+                self._isPutOff = True
+                request.postpone()
+            elif api is None:
+                self._refuseVersion(request)
+            elif api.apiKey == PRODUCE:
+                self._produce(request, buffer)
+            elif api.name in saslapi.SERVED_BY:
+                self._logIn(api, request, buffer)
+            else:
+                self._serve(api, request, buffer)
+        except MalformedRequest as refusal:
+            reason = f"it sent a request that cannot be read: {refusal}"
+        if reason is not None:
+            # Only now: what the exception knows of would keep the buffer from being used again.
+            self._reject(request, reason)
+
+    def drain(self) -> None:
+        """
+        Besides, a login that is not over is given up.
+        """
+        if self.authenticator.isSettled:
+            super().drain()
+        else:
+            self.closeGracefully()
+
+    def closeGracefully(self) -> None:
+        """
+        A client whose records wait for their commit is told of it first.
+        """
+        if self._produced.isOutstanding:
+            self.startGrace()
+            self.pause(Pause.CLOSING)
+            self._produced.answer()
+        else:
+            super().closeGracefully()
+
+    def connectionMade(self) -> None:
+        """
+        Connecting may be limited, too, and strangers have to say who they are.
+        """
+        if self.broker.logins.portal is not None:
+            self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
+        if not self.broker.control.wants.decision:
+            return
+        opening = KafkaRequest(self, 0, self.factory.clock.seconds(), 1, self.factory.gate.pool.availableBytes)
+        opening.begin(opening.arrived)
+        opening.kind, opening.principal, opening.clientId = CONNECTION, ANONYMOUS, ""
+        opening.serviceSeconds = 0.0
+        isAdmitted = self._admit(opening, Refusal.ERROR).admitted
+        now = self.factory.clock.seconds()
+        if isAdmitted:
+            delaySeconds = self._charge(opening, Usage(connections=1), now)
+            if delaySeconds > 0:
+                self.throttle(delaySeconds)
+            opening.answer(now)
+        else:
+            self.close(opening.decision.message)
+        self._openRequests += 1
+        self.requestOver(opening, now)
+
+    def throttle(self, delaySeconds: float) -> None:
+        """
+        Besides, members of groups are not missed because of it.
+        """
+        super().throttle(delaySeconds)
+        if self.isThrottled:
+            self.broker.heldBack(self, delaySeconds)
+
+    def throttleOver(self) -> None:
+        """
+        An answer that was to be late leaves now.
+        """
+        self.broker.heldBackNoMore(self)
+        self._produced.answer()
+
+    def requestsAbandoned(self) -> None:
+        """
+        What waits on behalf of the client waits no longer.
+        """
+        self._stopLoginCall()
+        self.broker.heldBackNoMore(self)
+        self._cancelParked()
+        self._produced.cancel()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Its groups hear of it last.
+        """
+        super().connectionLost(reason)
+        self.broker.groups.disconnected(self)
+
+    def peerGone(self) -> None:
+        """
+        What was parked is given up; requests that it sent before it left are
+        still served.
+        """
+        self._cancelParked()
+
+    def _refuseVersion(self, request: KafkaRequest) -> None:
+        header = request.header
+        if header.apiKey == API_VERSIONS:
+            # The one request that may ask for too much: the answer says what there is (KIP-511).
+            self._respond(request, metadataapi.apiVersions(self.broker, request), 0.0)
+            return
+        api = BY_KEY.get(header.apiKey)
+        name = f"API key {header.apiKey}" if api is None else api.name
+        self._reject(request, f"it sent {name} in version {header.apiVersion}, which is not served")
+
+    def _reject(self, request: KafkaRequest, reason: str) -> None:
+        request.reject(reason)
+        self.finish()
+        self.close(reason)
+
+    def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+        # Nothing of the frame is needed any more.
+        self.releaseRequest()
+        request.kind = api.name
+        servedApi = SERVED[api.name]
+        wants = self.broker.control.wants
+        if wants.details:
+            request.groupId = groupOf(request.entity)
+        if wants.usage:
+            decision = self._admit(request, servedApi.refusal)
+            if not decision.admitted:
+                assert servedApi.refuse is not None
+                self._respond(request, servedApi.refuse(request), decision.delaySeconds)
+                return
+            self.broker.control.beginRequest(request, self.factory.clock.seconds())
+        answer = servedApi.serve(self.broker, request)
+        if not isinstance(answer, Deferred):
+            self._answer(request, answer)
+            return
+        # What decoding created outlives this turn only here, so only here is it charged.
+        charge = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
+        self._parkUntil(answer, charge)
+        answer.addCallback(lambda answered: self._answer(request, answered() if callable(answered) else answered))
+        answer.addErrback(self._parkedFailed)
+        if self.hasPeerGone:
+            self._cancelParked()
+
+    def _logIn(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+        answer = saslapi.SERVED_BY[api.name](self.authenticator, entity)
+        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED))
+        answer.addCallback(lambda answered: self._answerLogin(request, answered))
+        answer.addErrback(self._parkedFailed)
+        if self.hasPeerGone:
+            self._cancelParked()
+
+    def _answerLogin(self, request: KafkaRequest, answer: Mapping[str, Any]) -> None:
+        refusal = self.authenticator.refusal
+        if refusal is None:
+            self._respond(request, answer, 0.0)
+            return
+        response = encodeResponse(request.header.apiKey, request.header.apiVersion, answer)
+        request.responseBytes = sum(map(len, response))
+        request.reject(LOGIN_FAILED)
+        self.request = None
+        self.send(frame(request.header, response))
+        self.requestAnswered(request, self.factory.clock.seconds())
+        # What else it has sent must not be read.
+        self.close(refusal)
+        self.finish()
+
+    def _loggedIn(self, principal: str) -> None:
+        self._stopLoginCall()
+        self.principal = self.holder = principal
+
+    def _loginOverdue(self) -> None:
+        self._loginCall = None
+        self.close("it has not logged in within login.timeout")
+
+    def _stopLoginCall(self) -> None:
+        if self._loginCall is not None:
+            self._loginCall.cancel()
+            self._loginCall = None
+
+    def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
+        """
+        Say who asks for what, and put that to the quota policies.
+        """
+        assert request.kind is not None
+        request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        decision = self.broker.control.admitRequest(request, now, refusal)
+        # A refusal, also one that became a delay, is no debt: changed limits do not end it.
+        self.lastAdmitted = request.view if decision.admitted and not decision.delays else None
+        return decision
+
+    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
+        """
+        Tell the quota policies what a request took.
+
+        @return: the delay that its client is given, in seconds.
+        """
+        # Only a refusal that could not be said has a delay and is admitted; members must be heard of in time.
+        maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if request.decision.delaySeconds else 0.0
+        return self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
+
+    def _answer(self, request: KafkaRequest, answer: Answer) -> None:
+        body = _encoded(request, answer, 0)
+        delaySeconds = 0.0
+        if request.view is not None:
+            now = self.factory.clock.seconds()
+            responseBytes = request.responseBytes = sum(map(len, body))
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+            isCounted = not isinstance(answer, Body) or answer.isCounted
+            usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
+            delaySeconds = self._charge(request, usage, now)
+            if delaySeconds > 0:
+                body = _encoded(request, answer, throttleTimeMs(delaySeconds))
+        self.respond(frame(request.header, body), delaySeconds)
+
+    def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:
+        body = _encoded(request, answer, throttleTimeMs(delaySeconds))
+        request.responseBytes = sum(map(len, body))
+        self.respond(frame(request.header, body), delaySeconds)
+
+    def _parkUntil(self, answer: Deferred[Any], charge: ILease) -> None:
+        request = self.request
+        assert request is not None
+        self._parked = answer
+        self.park()
+
+        def resume(result: Any) -> Any:
+            self._parked = None
+            charge.release()
+            request.resume(self.factory.clock.seconds())
+            return result
+
+        answer.addBoth(resume)
+
+    def _cancelParked(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.cancel()
+
+    def _parkedFailed(self, failure: Failure) -> None:
+        if not isinstance(failure.value, CancelledError):
+            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
+            self.close(FAILED)
+        self.finish()
+
+    def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
+        request.kind = "Produce"
+        acks = produced.acks
+        request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
+        decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
+        if decision.admitted:
+            delaySeconds = 0.0
+            request.results = produceapi.append(self.broker, produced, self.principal)
+            if request.view is not None:
+                now = self.factory.clock.seconds()
+                serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+                # There is no response yet.
+                delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
+        else:
+            delaySeconds = decision.delaySeconds
+            request.results = produceapi.refused(produced, decision)
+        # A slice that lives on would keep the buffer from being used again.
+        del produced
+        self.request = None
+        if acks == 0:
+            self._produceUnacknowledged(request, delaySeconds)
+        else:
+            # The next request may be read: what is appended together is committed together.
+            self._produced.add(request, acks == ALL, delaySeconds)
+            self.finish(delaySeconds)
+
+    def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
+        identities = request.identities = produceapi.identities(produced)
+        if identities:
+            request.producerEpoch = _epochIn(produced)
+        decision = self._admit(request, Refusal.ERROR, identities)
+        if not decision.admitted:
+            if self._gap is None:
+                self._gap = Gap()
+            self._gap.begin(produced)
+        elif self._gap is not None and self._gap.isBefore(produced):
+            request.reject(BEHIND.reason)
+            return BEHIND
+        else:
+            self.broker.control.beginRequest(request, self.factory.clock.seconds())
+        return decision
+
+    def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:
+        self.requestAnswered(request, self.factory.clock.seconds())
+        self.finish(delaySeconds)
+        refused = next((result for result in request.results if result.errorCode), None)
+        if refused is not None:
+            # There is no response to say it in; closing makes the client look again.
+            self.close(
+                f"a batch for partition {refused.partitionIndex} of topic {refused.topicName!r:.300} was refused, "
+                f"and it wants no response: {refused.errorMessage}"
+            )
+
+    def produceFailed(self) -> None:
+        """
+        There is no answer to a Produce request: close before those behind it are
+        taken for it.
+        """
+        self.factory.refused(self, FAILED)
+        super().closeGracefully()
+
+    def produceAnswered(self) -> None:
+        """
+        Every Produce request read so far has been answered, or the client is
+        gone.
+        """
+        if self.pauses.reasons and Pause.CLOSING in self.pauses.reasons and not self.isLost:
+            self.closeGracefully()
+        if self._isPutOff:
+            self._isPutOff = False
+            if self.isLost or self.isClosing:
+                self.finish()
+            else:
+                self.workAgain()
+
+
+def _epochIn(produced: ProduceRequest) -> int:
+    """
+    The epoch of the first producer in a request that has one.
+    """
+    for _, _, records in produced.partitions:
+        if records and producerIdOf(records) >= 0:
+            return readHeader(records).producerEpoch
+    return UNKNOWN

@@ -1,0 +1,368 @@
+"""
+What a request must pass before kio decodes it.
+
+kio 0.6 reserves memory for as many elements as an array announces, before it
+looks at how many bytes are left.  A frame of 21 bytes that announces 2^35
+elements makes it ask for 274 GB, and the process is aborted: no exception, no
+C{finally}.  So every request is walked here first, in the same order, by a
+function that was generated from kio's own classes and that creates nothing.
+
+The walk refuses
+
+  - an array that announces more elements than there are bytes for them,
+  - text, bytes or a tagged field that goes on past the end,
+  - null where the protocol knows none,
+  - varints of more than five bytes,
+  - tagged fields that kio does not know.  The protocol would have them skipped
+    (KIP-482), but kio raises L{KeyError}.  Those it knows are walked, and must
+    be as long as they say,
+  - more elements than the API allows (L{admission.kafka.wire.versions.Api}).
+
+Bytes behind the last field are let pass, as Kafka lets them: librdkafka 2.16
+writes an array that is null as four bytes in flexible versions, where one would
+do.
+
+What remains for kio to refuse, by an ordinary exception, is what single values
+say: text that is not UTF-8, a boolean of 7, a time that no C{timedelta} holds.
+
+Lengths are not compared with what is left one by one.  An offset only ever
+grows, so a length that goes too far shows when the next read fails, or at the
+latest when the last offset lies past the end.  Counts are compared at once,
+because there the loop follows.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import Field, fields
+from functools import cache
+from typing import Any, Final, NoReturn, TypeAlias
+
+from attrs import frozen
+from kio.index import load_request_schema
+
+# Private, and the reason why setup.cfg allows no other minor version of kio.
+from kio.serial import _introspect as introspect
+from kio.static.protocol import Entity
+
+from .primitives import PAST_THE_END, Buffer, MalformedRequest, readUnsignedVarint
+from .versions import Api
+
+#: Given a body and the most elements allowed, returns how many it has or raises.
+Walk: TypeAlias = Callable[[Buffer, int], int]
+
+_FIXED_BYTES: Final = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+_VARYING: Final = ("string", "bytes", "records")
+
+# Lengths by how many bytes they take, a compact one at least.
+_COMPACT_LENGTH: Final = 1
+_STRING_LENGTH: Final = 2
+_ARRAY_LENGTH: Final = 4
+
+
+class GuardRefusal(MalformedRequest):
+    """
+    Decoding this request would not be safe.
+    """
+
+
+def countElements(api: Api, apiVersion: int, body: Buffer, maxElements: int | None = None) -> int:
+    """
+    Walk the body of a request.
+
+    @param api: the API; one that is served in C{apiVersion}.
+    @param apiVersion: the version that the request's header names.
+    @param body: what follows the header.
+    @param maxElements: how many elements to allow; by default what C{api} does.
+    @return: how many array elements, at all depths together, decoding would
+        create: what a decoded request weighs beyond its own bytes.
+    @raise GuardRefusal: if anything in the list above is found.
+    @raise MalformedRequest: if a varint has more than five bytes.
+    """
+    walk = _walkFor(api.apiKey, api.name, apiVersion)
+    try:
+        return walk(body, api.maxElements if maxElements is None else maxElements)
+    except PAST_THE_END:
+        raise GuardRefusal(f"{api.name} v{apiVersion} ends before its fields do") from None
+
+
+def countElementsOf(entityType: type[Entity], label: str, body: Buffer, maxElements: int) -> int:
+    """
+    Walk anything else that kio is to decode: a response, or what clients
+    exchange inside of messages.
+
+    @param entityType: kio's class.
+    @param label: what to call it in a refusal.
+    @return: as L{countElements}, which also says what is raised.
+    """
+    try:
+        return _walkOf(entityType, label)(body, maxElements)
+    except PAST_THE_END:
+        raise GuardRefusal(f"{label} ends before its fields do") from None
+
+
+@cache
+def _walkFor(apiKey: int, apiName: str, apiVersion: int) -> Walk:
+    return _walkOf(load_request_schema(apiKey, apiVersion), f"{apiName} v{apiVersion}")
+
+
+@cache
+def _walkOf(entityType: type[Entity], label: str) -> Walk:
+    source = "\n".join(walkSource(entityType))
+    namespace: dict[str, Any] = {
+        "int16": struct.Struct(">h").unpack_from,
+        "int32": struct.Struct(">i").unpack_from,
+        "varint": readUnsignedVarint,
+        "refuse": _Refusals(label),
+    }
+    exec(compile(source, f"<guard of {label}>", "exec"), namespace)
+    walk: Walk = namespace["walk"]
+    return walk
+
+
+@frozen
+class _Refusals:
+    """
+    What a generated walk calls when it has seen enough.
+    """
+
+    label: str
+
+    def length(self, fieldName: str, length: int) -> NoReturn:
+        what = "is null" if length == -1 else f"has a length of {length}"
+        raise GuardRefusal(f"{self.label}: {fieldName} {what}")
+
+    def count(self, fieldName: str, count: int, leftBytes: int, maxElements: int) -> NoReturn:
+        raise GuardRefusal(
+            f"{self.label}: {fieldName} announces {count} elements with {leftBytes} bytes left"
+            f" and {maxElements} elements allowed in all"
+        )
+
+    def tag(self, structure: str, tag: int) -> NoReturn:
+        raise GuardRefusal(f"{self.label}: {structure} has a tagged field {tag}, which is not known")
+
+    def tagSize(self, structure: str, tag: int) -> NoReturn:
+        raise GuardRefusal(f"{self.label}: tagged field {tag} of {structure} is not as long as it says")
+
+    def end(self) -> NoReturn:
+        raise GuardRefusal(f"{self.label} ends before its fields do")
+
+
+def walkSource(entityType: type[Entity]) -> Iterator[str]:
+    """
+    The lines of the function C{walk(buffer, maxElements)} for one message, to
+    be read when in doubt about what is checked.
+
+    @raise TypeError: if the message has a field of a type that is not known
+        here.
+    """
+    yield "def walk(buffer, maxElements):"
+    yield from _indented(
+        ["end = len(buffer)", "offset = elements = 0"],
+        _structure(entityType),
+        ["if offset > end: refuse.end()", "return elements"],
+    )
+
+
+def _indented(*blocks: Iterable[str]) -> Iterator[str]:
+    return (f"    {line}" for block in blocks for line in block)
+
+
+def _structure(entityType: type[Entity]) -> Iterator[str]:
+    """
+    Walk one structure.  Neighbouring fields of fixed size make one step.
+    """
+    stepBytes = 0
+    for member in _untagged(entityType):
+        fixedBytes = _fixedBytes(member)
+        if fixedBytes is not None:
+            stepBytes += fixedBytes
+            continue
+        if stepBytes:
+            yield f"offset += {stepBytes}"
+            stepBytes = 0
+        yield from _varying(member, entityType.__flexible__, _isNullable(member))
+    if stepBytes:
+        yield f"offset += {stepBytes}"
+    if entityType.__flexible__:
+        yield from _taggedFields(entityType)
+
+
+def _varying(member: Field[Any], flexible: bool, nullable: bool) -> Iterator[str]:
+    """
+    Walk one field whose size only its own bytes tell.
+    """
+    kind = introspect.classify_field(member)
+    if isinstance(kind, introspect.EntityField):
+        yield from _structure(kind.type_)
+    elif isinstance(kind, introspect.PrimitiveField):
+        yield from _length(member.name, _lengthBytes(member, flexible), nullable)
+        yield "offset += n"
+    else:
+        yield from _length(member.name, _COMPACT_LENGTH if flexible else _ARRAY_LENGTH, nullable)
+        yield "elements += n"
+        yield f"if n * {_leastElementBytes(member, flexible)} > end - offset or elements > maxElements:"
+        yield f"    refuse.count({member.name!r}, n, end - offset, maxElements)"
+        yield "for _ in range(n):"
+        yield from _indented(_element(member, flexible))
+
+
+def _element(member: Field[Any], flexible: bool) -> Iterator[str]:
+    """
+    Walk one element of an array.
+    """
+    kind = introspect.classify_field(member)
+    if isinstance(kind, introspect.EntityTupleField):
+        yield from _structure(kind.type_)
+    elif (elementBytes := _primitiveBytes(member)) is not None:
+        yield f"offset += {elementBytes}"
+    else:
+        yield from _length(member.name, _lengthBytes(member, flexible), nullable=False)
+        yield "offset += n"
+
+
+def _length(fieldName: str, lengthBytes: int, nullable: bool) -> Iterator[str]:
+    """
+    Read a length or a count into C{n}; null becomes zero where it may be.
+    """
+    if lengthBytes == _COMPACT_LENGTH:
+        yield from _varint("n")
+        yield "n -= 1"
+    else:
+        yield f"(n,) = int{8 * lengthBytes}(buffer, offset)"
+        yield f"offset += {lengthBytes}"
+    if nullable:
+        yield "if n < 0:"
+        yield f"    if n != -1: refuse.length({fieldName!r}, n)"
+        yield "    n = 0"
+    else:
+        yield f"if n < 0: refuse.length({fieldName!r}, n)"
+
+
+def _varint(name: str) -> Iterator[str]:
+    """
+    Read an unsigned varint; nearly all have one byte, which saves the call.
+    """
+    yield f"{name} = buffer[offset]"
+    yield "offset += 1"
+    yield f"if {name} > 127: {name}, offset = varint(buffer, offset - 1)"
+
+
+def _taggedFields(entityType: type[Entity]) -> Iterator[str]:
+    """
+    Walk the tagged fields that end a structure.
+
+    Their number needs no bound: each takes two bytes or more for one round of
+    the loop.
+    """
+    name = entityType.__name__
+    known = [(introspect.get_field_tag(member), member) for member in fields(entityType)]
+    yield from _varint("n")
+    if all(tag is None for tag, _ in known):
+        yield f"if n: refuse.tag({name!r}, varint(buffer, offset)[0])"
+        return
+    tagName, endName = f"tagOf{name}", f"endOf{name}"
+    yield "for _ in range(n):"
+    yield from _indented(_varint(tagName), _varint("n"), [f"{endName} = offset + n"])
+    branch = "if"
+    for tag, member in known:
+        if tag is not None:
+            yield f"    {branch} {tagName} == {tag}:"
+            yield from _indented(_indented(_tagged(member)))
+            branch = "elif"
+    yield f"    else: refuse.tag({name!r}, {tagName})"
+    yield f"    if offset != {endName}: refuse.tagSize({name!r}, {tagName})"
+
+
+def _tagged(member: Field[Any]) -> Iterator[str]:
+    """
+    Walk the value of one tagged field.  It is absent rather than null.
+    """
+    fixedBytes = _fixedBytes(member)
+    if fixedBytes is None:
+        yield from _varying(member, flexible=True, nullable=False)
+    else:
+        yield f"offset += {fixedBytes}"
+
+
+def _untagged(entityType: type[Entity]) -> list[Field[Any]]:
+    return [member for member in fields(entityType) if introspect.get_field_tag(member) is None]
+
+
+def _isNullable(member: Field[Any]) -> bool:
+    """
+    Whether a field may be null.
+
+    @raise TypeError: for a structure that may be; no request has one so far.
+    """
+    nullable = introspect.is_optional(member)
+    if nullable and isinstance(introspect.classify_field(member), introspect.EntityField):
+        raise TypeError(f"{member.name} is a structure that may be null, which the guard does not know")
+    return nullable
+
+
+def _primitiveBytes(member: Field[Any]) -> int | None:
+    """
+    The size of a primitive, be it a field or an element; L{None} if it varies.
+
+    @raise TypeError: if the guard does not know the type.
+    """
+    kafkaType = introspect.get_schema_field_type(member)
+    if kafkaType in _VARYING:
+        return None
+    if kafkaType not in _FIXED_BYTES:
+        raise TypeError(f"{member.name} is of type {kafkaType}, which the guard does not know")
+    return _FIXED_BYTES[kafkaType]
+
+
+def _fixedBytes(member: Field[Any]) -> int | None:
+    """
+    The size of a field if it is the same in every message.
+    """
+    isPrimitive = isinstance(introspect.classify_field(member), introspect.PrimitiveField)
+    return _primitiveBytes(member) if isPrimitive else None
+
+
+def _lengthBytes(member: Field[Any], flexible: bool) -> int:
+    if flexible:
+        return _COMPACT_LENGTH
+    return _STRING_LENGTH if introspect.get_schema_field_type(member) == "string" else _ARRAY_LENGTH
+
+
+def _leastElementBytes(member: Field[Any], flexible: bool) -> int:
+    kind = introspect.classify_field(member)
+    if isinstance(kind, introspect.EntityTupleField):
+        return _leastBytes(kind.type_)
+    return _primitiveBytes(member) or _lengthBytes(member, flexible)
+
+
+def _leastBytes(entityType: type[Entity]) -> int:
+    """
+    What a structure takes when everything in it is empty.
+    """
+    flexible = entityType.__flexible__
+    sizeBytes = 1 if flexible else 0
+    for member in _untagged(entityType):
+        kind = introspect.classify_field(member)
+        if isinstance(kind, introspect.EntityField):
+            sizeBytes += _leastBytes(kind.type_)
+        elif isinstance(kind, introspect.PrimitiveField):
+            sizeBytes += _fixedBytes(member) or _lengthBytes(member, flexible)
+        else:
+            sizeBytes += _COMPACT_LENGTH if flexible else _ARRAY_LENGTH
+    return sizeBytes

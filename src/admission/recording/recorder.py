@@ -1,0 +1,302 @@
+# -*- test-case-name: tests.test_recorder -*-
+"""
+What a server tells of its requests, and passes on to exporters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from ..interfaces import IMetricsExporter, QuotaEntity
+from ..metrics.registry import SensorRegistry
+from .events import (
+    CLOSED,
+    COUNTER,
+    GAUGE,
+    OPENED,
+    UNKNOWN_SECONDS,
+    ConnectionEvent,
+    LimitEvent,
+    Origin,
+    RequestEvent,
+    SensorSample,
+)
+
+SAMPLE_SECONDS = 10.0
+"""How often sensors are read, unless told otherwise."""
+
+MOST_SAMPLES = 1000
+"""How many samples are taken at a time."""
+
+MOST_OF_FAMILY = 100
+"""How many of them are of one family, of which there may be one for each client."""
+
+_FAILURE_SECONDS = 60.0
+
+
+@define(eq=False)
+class _Member:
+    """
+    An exporter and how it does.
+    """
+
+    name: str
+    exporter: IMetricsExporter
+    failures: int = 0
+    silentUntilSeconds: float = field(default=float("-inf"))
+
+
+class EventRecorder:
+    """
+    One for a server.  Its connections call it as things happen; exporters get
+    every event at once, and sensors' samples now and then.
+
+    An exporter that raises is told of the next event all the same, and the log
+    tells of it once a minute: no request fails for want of a record.
+
+    All methods are for the reactor's thread.
+
+    @ivar isRecording: whether anybody listens.  Look before making an event,
+        and recording costs nothing while nobody does.
+    @ivar shortenedSamples: how often samples were left out, because there were
+        more than L{MOST_SAMPLES} or L{MOST_OF_FAMILY}.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        exporters: Sequence[tuple[str, IMetricsExporter]],
+        clock: IReactorTime,
+        registry: SensorRegistry,
+        sampleSeconds: float = SAMPLE_SECONDS,
+    ) -> None:
+        """
+        @param exporters: what each is called, and the exporter.
+        @param clock: monotonic; the one that events go by.
+        @param registry: the sensors to sample.
+        """
+        self.isRecording = False
+        self.shortenedSamples = 0
+        self._members = [_Member(name, exporter) for name, exporter in exporters]
+        self._listening: Sequence[_Member] = ()
+        self._clock = clock
+        self._registry = registry
+        self._sampleSeconds = sampleSeconds
+        self._sampling = LoopingCall(self.sample)
+        self._sampling.clock = clock
+        self._seq = 0
+        self._connections = 0
+
+    def start(self, origin: Origin, deferToThread: Callable[..., Deferred[Any]]) -> None:
+        """
+        Begin to record.
+
+        @param origin: what is the same for all events.
+        @param deferToThread: for exporters, to wait for the disk.
+        @raise Exception: whatever keeps an exporter from starting; none has
+            been started then.
+        """
+        started: list[IMetricsExporter] = []
+        try:
+            for member in self._members:
+                member.exporter.start(origin, deferToThread)
+                started.append(member.exporter)
+        except BaseException:
+            for exporter in started:
+                exporter.stop()
+            raise
+        if self._members:
+            self.isRecording = True
+            self._listening = self._members
+            self._sampling.start(self._sampleSeconds, now=False)
+
+    def addSensors(self, registry: SensorRegistry) -> None:
+        """
+        Publish for each exporter how many events it dropped and how often it
+        raised, how often samples were left out, and what the exporters publish
+        themselves; nothing if there are no exporters.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        if not self._members:
+            return
+        registry.addFamily(
+            "ExportDroppedEvents",
+            ("exporter",),
+            lambda now: [((member.name,), member.exporter.droppedEvents) for member in self._members],
+            isCounter=True,
+        )
+        registry.addFamily(
+            "ExportFailures",
+            ("exporter",),
+            lambda now: [((member.name,), member.failures) for member in self._members],
+            isCounter=True,
+        )
+        registry.addCounter("ExportShortenedSamples", lambda now: self.shortenedSamples)
+        for member in self._members:
+            member.exporter.addSensors(registry, member.name)
+
+    def stop(self) -> Deferred[Any]:
+        """
+        Sample the sensors once more, and record no more.
+
+        @return: fires when the exporters have put away what they were given.
+        """
+        if not self.isRecording:
+            return gatherResults([])
+        self._sampling.stop()
+        self.sample()
+        self.isRecording = False
+        self._listening = ()
+        return gatherResults([maybeDeferred(member.exporter.stop) for member in self._members])
+
+    def connectionOpened(self, listener: str, peer: str, principal: str | None = None) -> int:
+        """
+        A client has connected.
+
+        @param listener: the port, as the operator describes it.
+        @param peer: the client's address without its port.
+        @param principal: who it is, if that is known already.
+        @return: the id of the connection, for all other events of it.
+        """
+        self._connections += 1
+        self._export(ConnectionEvent(self._connections, self._clock.seconds(), OPENED, listener, peer, principal))
+        return self._connections
+
+    def connectionClosed(
+        self,
+        connectionId: int,
+        listener: str,
+        peer: str,
+        principal: str | None,
+        reason: str | None,
+        requestCount: int = 0,
+        openSeconds: float = UNKNOWN_SECONDS,
+    ) -> None:
+        """
+        A connection has ended.
+
+        @param connectionId: what L{connectionOpened} returned.
+        @param reason: why, in words.
+        @param requestCount: how many requests came on it.
+        @param openSeconds: for how long it was open.
+        """
+        self._export(
+            ConnectionEvent(
+                connectionId,
+                self._clock.seconds(),
+                CLOSED,
+                listener,
+                peer,
+                principal,
+                reason,
+                requestCount,
+                openSeconds,
+            )
+        )
+
+    def requestAnswered(self, event: RequestEvent) -> None:
+        """
+        The response to a request has been sent, or there will be none.
+
+        @param event: all that is known of it; not to be changed any more.
+        """
+        # Not a number, so not known.
+        if event.sentSeconds != event.sentSeconds:
+            event.sentSeconds = self._clock.seconds()
+        self._export(event)
+
+    def limitsChanged(
+        self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float, changedBy: str | None = None
+    ) -> None:
+        """
+        Limits were set, or with L{None} removed.  To be told of those that are
+        in force at the start, too: without them nobody can replay the rest.
+
+        @param entity: whom they are for.
+        @param now: when the policies were told, in seconds of the server's
+            monotonic clock.
+        @param changedBy: who did; L{None} for the configuration.
+        """
+        for name, value in limits.items():
+            self._export(
+                LimitEvent(
+                    now,
+                    entity.user,
+                    entity.clientId,
+                    entity.ip,
+                    name,
+                    UNKNOWN_SECONDS if value is None else value,
+                    changedBy,
+                )
+            )
+
+    def sample(self) -> None:
+        """
+        Read all sensors; called every C{sampleSeconds}.  A histogram becomes a
+        counter for each of its ranges and one for its total.
+        """
+        if not self.isRecording:
+            return
+        now = self._clock.seconds()
+        try:
+            read = self._read()
+            samples = [SensorSample(now, *each) for each in islice(read, MOST_SAMPLES)]
+            if next(read, None) is not None:
+                self.shortenedSamples += 1
+        except Exception:
+            # A sensor that raises must not end the sampling of all others for good.
+            self._log.failure("the sensors cannot be read")
+            return
+        for sample in samples:
+            self._seq += 1
+            sample.seq = self._seq
+        for member in self._listening:
+            try:
+                member.exporter.exportSamples(samples)
+            except Exception:
+                self._failed(member)
+
+    def _read(self) -> Iterator[tuple[str, str, float, str | None]]:
+        registry = self._registry
+        for name, value in registry:
+            yield name, COUNTER if name in registry.counters else GAUGE, value, None
+        for name, histogram in registry.histograms.items():
+            for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+                yield name, COUNTER, count, f"le={bound:g}"
+            yield name, COUNTER, histogram.total, "total"
+        for name, family in registry.families.items():
+            kind = COUNTER if family.isCounter else GAUGE
+            members = iter(family.read(registry.seconds()))
+            for labels, value in islice(members, MOST_OF_FAMILY):
+                pairs = zip(family.labelNames, labels, strict=True)
+                yield name, kind, value, ",".join(f"{label}={text}" for label, text in pairs)
+            if next(members, None) is not None:
+                self.shortenedSamples += 1
+
+    def _export(self, event: Any) -> None:
+        self._seq += 1
+        event.seq = self._seq
+        for member in self._listening:
+            try:
+                member.exporter.exportEvent(event)
+            except Exception:
+                self._failed(member)
+
+    def _failed(self, member: _Member) -> None:
+        member.failures += 1
+        now = self._clock.seconds()
+        if now >= member.silentUntilSeconds:
+            member.silentUntilSeconds = now + _FAILURE_SECONDS
+            self._log.failure(
+                "the exporter {name} failed, {count} times so far", name=member.name, count=member.failures
+            )

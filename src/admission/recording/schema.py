@@ -1,0 +1,254 @@
+# -*- test-case-name: tests.test_events -*-
+"""
+What is recorded: tables and their columns, and nothing else says so.
+
+Names are those of Parquet and Spark and carry their units.  Every whole number
+is read as 64 bits wide, however few a record keeps.  Columns are only ever
+added: none is renamed, narrowed, moved to another meaning or taken away, so
+that what was recorded years apart can be read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from attrs import evolve, frozen
+
+VERSION = 2
+"""Of the whole schema; one more for each release that adds columns."""
+
+OVERFLOW = "<overflow>"
+"""What stands for a text when a segment has no room for more texts."""
+
+
+class ColumnType(Enum):
+    """
+    What a column holds, which is also how a record keeps it.
+    """
+
+    INTEGER = "integer"
+    """A whole number."""
+
+    IDENTITY = "identity"
+    """A whole number; -1 is recorded where there is none, and read as null."""
+
+    SECONDS = "seconds"
+    """Recorded as float seconds, read as whole microseconds; null if it is not a number."""
+
+    TIMESTAMP = "timestamp"
+    """Wall time in microseconds, worked out from C{mono_us} when it is read."""
+
+    NUMBER = "number"
+    """A float; null if it is not a number."""
+
+    FLAG = "flag"
+    """Yes, no, or null, which is recorded as -1."""
+
+    TEXT = "text"
+    """Text that the server's side has chosen, recorded as a code."""
+
+    FOREIGN_TEXT = "foreign text"
+    """Text that clients may choose or be quoted in: the same, with a room of its own so that it displaces no other."""
+
+    TEXTS = "texts"
+    """Several of them."""
+
+    INTEGERS = "integers"
+    """Several whole numbers."""
+
+    DURATIONS = "durations"
+    """Several times: float seconds, read as whole microseconds."""
+
+    @property
+    def isText(self) -> bool:
+        """
+        Whether records keep a code for it.
+        """
+        return self in (ColumnType.TEXT, ColumnType.FOREIGN_TEXT)
+
+    @property
+    def isList(self) -> bool:
+        """
+        Whether there may be several values.
+        """
+        return self in (ColumnType.TEXTS, ColumnType.INTEGERS, ColumnType.DURATIONS)
+
+
+@frozen
+class Column:
+    """
+    One column of a table.
+
+    @ivar name: what it is called.
+    @ivar type: what it holds.
+    @ivar attribute: the attribute of the event that it is recorded from; empty
+        if it is the same for a whole segment, or worked out when it is read.
+    @ivar code: how a record keeps it, in the letters of L{struct}.
+    @ivar capacity: how many values of a list a record has room for.
+    """
+
+    name: str
+    type: ColumnType
+    attribute: str = ""
+    code: str = ""
+    capacity: int = 1
+
+
+@frozen
+class Table:
+    """
+    One kind of record.
+
+    @ivar name: what it is called; a directory of that name holds it.
+    @ivar number: what its records are marked with; from 1 to 254.
+    @ivar columns: in order.
+    """
+
+    name: str
+    number: int
+    columns: Sequence[Column]
+
+    @property
+    def recorded(self) -> Sequence[Column]:
+        """
+        The columns that records keep.
+        """
+        return [column for column in self.columns if column.attribute]
+
+    def extended(self, columns: Mapping[str, Sequence[Column]]) -> Table:
+        """
+        This table with more columns.
+
+        @param columns: what to add, by the name of the column to add it behind.
+        @raise ValueError: if there is no such column.
+        """
+        missing = sorted(set(columns).difference(column.name for column in self.columns))
+        if missing:
+            raise ValueError(f"{self.name} has no column {', '.join(missing)} to add others behind")
+        all = [each for column in self.columns for each in (column, *columns.get(column.name, ()))]
+        return evolve(self, columns=tuple(all))
+
+
+def integer(name: str, attribute: str, code: str = "q") -> Column:
+    """
+    A column of whole numbers.
+    """
+    return Column(name, ColumnType.INTEGER, attribute, code)
+
+
+def _seconds(name: str, attribute: str) -> Column:
+    return Column(name, ColumnType.SECONDS, attribute, "d")
+
+
+def _text(name: str, attribute: str) -> Column:
+    return Column(name, ColumnType.TEXT, attribute, "H")
+
+
+def foreign(name: str, attribute: str) -> Column:
+    """
+    A column of text that clients may choose.
+    """
+    return Column(name, ColumnType.FOREIGN_TEXT, attribute, "H")
+
+
+def _common(momentAttribute: str) -> Sequence[Column]:
+    return (
+        Column("v", ColumnType.INTEGER),
+        Column("broker_id", ColumnType.TEXT),
+        Column("boot_id", ColumnType.TEXT),
+        integer("seq", "seq"),
+        Column("ts", ColumnType.TIMESTAMP),
+        _seconds("mono_us", momentAttribute),
+    )
+
+
+REQUESTS = Table(
+    "requests",
+    1,
+    (
+        *_common("arrivedSeconds"),
+        Column("gate_seed", ColumnType.IDENTITY),
+        integer("conn_id", "connectionId"),
+        _text("listener", "listener"),
+        foreign("peer", "peer"),
+        _text("principal", "principal"),
+        foreign("client_id", "clientId"),
+        _text("kind", "kind"),
+        integer("request_bytes", "requestBytes"),
+        integer("response_bytes", "responseBytes"),
+        integer("inflight", "inFlight", "i"),
+        _text("decision", "decision"),
+        foreign("reason", "reason"),
+        _text("policy", "policy"),
+        Column("policy_names", ColumnType.TEXTS),
+        Column("policy_delays_us", ColumnType.DURATIONS, "policyDelaysSeconds", "d", 6),
+        _seconds("decided_mono_us", "decidedSeconds"),
+        Column("is_counted", ColumnType.FLAG, "isCounted", "b"),
+        integer("throttle_ms", "throttleTimeMs"),
+        _seconds("pool_wait_us", "poolWaitSeconds"),
+        _seconds("queue_us", "queueSeconds"),
+        _seconds("service_us", "serviceSeconds"),
+        _seconds("purgatory_wait_us", "purgatoryWaitSeconds"),
+        _seconds("pool_hold_us", "poolHoldSeconds"),
+        _seconds("sent_mono_us", "sentSeconds"),
+        integer("pool_used_bytes", "poolUsedBytes"),
+        integer("pool_available_bytes", "poolAvailableBytes"),
+        Column("bloom_seen", ColumnType.FLAG, "bloomSeen", "b"),
+        Column("policy_descriptions", ColumnType.TEXTS),
+        Column("quota_windows", ColumnType.IDENTITY),
+        Column("quota_window_us", ColumnType.SECONDS),
+        Column("throttle_max_us", ColumnType.SECONDS),
+        Column("pool_description", ColumnType.TEXT),
+        _text("refusal", "refusal"),
+    ),
+)
+"""
+One record for each request; see L{admission.recording.events.RequestEvent}.
+Drivers of a protocol add columns of their own, see L{Table.extended}.
+"""
+
+CONNECTIONS = Table(
+    "connections",
+    2,
+    (
+        *_common("atSeconds"),
+        integer("conn_id", "connectionId"),
+        _text("state", "state"),
+        _text("listener", "listener"),
+        foreign("peer", "peer"),
+        _text("principal", "principal"),
+        foreign("reason", "reason"),
+        integer("requests", "requestCount"),
+        _seconds("open_us", "openSeconds"),
+    ),
+)
+"""Connections opened and closed; see L{admission.recording.events.ConnectionEvent}."""
+
+LIMITS = Table(
+    "limits",
+    3,
+    (
+        *_common("atSeconds"),
+        _text("user", "user"),
+        _text("client_id", "clientId"),
+        _text("ip", "ip"),
+        _text("limit_name", "limitName"),
+        Column("value", ColumnType.NUMBER, "value", "d"),
+        _text("changed_by", "changedBy"),
+    ),
+)
+"""Limits set and removed; see L{admission.recording.events.LimitEvent}."""
+
+SENSORS = Table(
+    "sensors",
+    4,
+    (
+        *_common("atSeconds"),
+        _text("sensor", "sensor"),
+        foreign("entity", "entity"),
+        _text("kind", "kind"),
+        Column("value", ColumnType.NUMBER, "value", "d"),
+    ),
+)
+"""What sensors said; see L{admission.recording.events.SensorSample}."""

@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.test_segments -*-
+"""
+What a segment says of itself, before its records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+from attrs import asdict, field, frozen
+
+from .events import Origin
+from .recordlayout import SLOT_BYTES, Layout, microseconds
+from .schema import VERSION
+from .tables import TABLES
+
+PAGE_BYTES = 4096
+
+MAGIC = b"ADMSEG1\n"
+"""What a segment begins with once there is a header; written last."""
+
+_PREFIX = Struct("<8sII")
+
+
+class DamagedSegment(ValueError):
+    """
+    A file is no segment, or its header cannot be read.
+    """
+
+
+@frozen
+class Header:
+    """
+    What a segment says of itself.
+
+    @ivar origin: whose events they are.
+    @ivar number: which segment of that process it is.
+    @ivar monotonicSeconds: the monotonic clock when the segment was begun; with
+        C{wallSeconds} it tells when events happened.
+    @ivar wallSeconds: seconds since the epoch at that moment.
+    @ivar version: of the schema.
+    @ivar slotBytes: the size of a slot.
+    @ivar layouts: where records keep their columns.
+    """
+
+    origin: Origin
+    number: int
+    monotonicSeconds: float
+    wallSeconds: float
+    version: int = VERSION
+    slotBytes: int = SLOT_BYTES
+    layouts: Sequence[Layout] = field(factory=lambda: [Layout.of(table) for table in TABLES])
+
+    def toBytes(self) -> bytes:
+        """
+        Whole pages, for the beginning of the file.
+        """
+        described = {**asdict(self, recurse=False), "origin": asdict(self.origin)}
+        described["layouts"] = [layout.toJson() for layout in self.layouts]
+        text = json.dumps(described).encode("ascii")
+        headerBytes = -(-(_PREFIX.size + len(text)) // PAGE_BYTES) * PAGE_BYTES
+        return (_PREFIX.pack(MAGIC, headerBytes, len(text)) + text).ljust(headerBytes, b"\0")
+
+    @classmethod
+    def fromBytes(cls, buffer: Any) -> tuple[Header, int] | None:
+        """
+        Read what L{toBytes} returned.
+
+        @param buffer: the whole file.
+        @return: the header and its size in bytes, or L{None} if the segment was
+            never begun.
+        @raise DamagedSegment: for anything else.
+        """
+        if buffer[: len(MAGIC)] != MAGIC:
+            if bytes(buffer).strip(b"\0"):
+                raise DamagedSegment("this is no segment: it does not begin as one")
+            return None
+        try:
+            _, headerBytes, textBytes = _PREFIX.unpack_from(buffer)
+            described = json.loads(bytes(buffer[_PREFIX.size : _PREFIX.size + textBytes]))
+            origin = Origin(**described.pop("origin"))
+            layouts = [Layout.fromJson(each) for each in described.pop("layouts")]
+            return cls(origin=origin, layouts=layouts, **described), headerBytes
+        except Exception as error:
+            raise DamagedSegment(f"the header is damaged: {error}") from error
+
+    def constants(self) -> dict[str, Any]:
+        """
+        The values of the columns that are the same for all its records.
+        """
+        origin = self.origin
+        return {
+            "v": self.version,
+            "broker_id": origin.brokerId,
+            "boot_id": origin.bootId,
+            "gate_seed": None if origin.gateSeed < 0 else origin.gateSeed,
+            "policy_names": list(origin.policyNames),
+            "policy_descriptions": list(origin.policyDescriptions),
+            "quota_windows": None if origin.quotaWindows < 0 else origin.quotaWindows,
+            "quota_window_us": microseconds(origin.quotaWindowSeconds),
+            "throttle_max_us": microseconds(origin.largestDelaySeconds),
+            "pool_description": origin.poolDescription,
+        }
+
+    def wallOffsetMicroseconds(self) -> int:
+        """
+        What to add to a moment of the monotonic clock to have wall time.
+        """
+        return (microseconds(self.wallSeconds) or 0) - (microseconds(self.monotonicSeconds) or 0)
