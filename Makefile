@@ -36,7 +36,7 @@ lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_import_rules.py
+	$(BIN)/python -m pytest -q tests/unit/test_import_rules.py
 
 parity: $(VENV)/test.stamp
 	$(BIN)/python .ci/parity.py build/pytest.xml

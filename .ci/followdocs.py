@@ -6,7 +6,7 @@ letter and at the ports that it names.
     .ci/follow-docs [PAGE ...]
 
 This runs before there is anything but Python, so it finds
-C{tests/documentation.py} without its package.
+C{tests/kit/documentation.py} without its package.
 """
 
 from __future__ import annotations

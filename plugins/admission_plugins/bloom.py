@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_bloom -*-
+# -*- test-case-name: tests.contracts.test_bloom -*-
 """
 Which members were seen within a window of time, in a few bytes for each: a
 Bloom filter in layers, which time replaces.

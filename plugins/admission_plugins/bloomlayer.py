@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_bloom -*-
+# -*- test-case-name: tests.contracts.test_bloom -*-
 """
 One layer of a L{admission_plugins.bloom.LayeredBloom}.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_bounded -*-
+# -*- test-case-name: tests.contracts.test_bounded -*-
 """
 Memory pools: one bounded, as KIP-72 has it, and one without a bound.
 """

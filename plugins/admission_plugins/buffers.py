@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_bounded -*-
+# -*- test-case-name: tests.contracts.test_bounded -*-
 """
 Where the memory of a bounded pool comes from, and how it is used again.
 """

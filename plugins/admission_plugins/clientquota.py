@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_clientquota -*-
+# -*- test-case-name: tests.contracts.test_clientquota -*-
 """
 How many bytes a second each client may send and receive (KIP-13).
 """

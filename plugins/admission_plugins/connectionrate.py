@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_connectionrate -*-
+# -*- test-case-name: tests.contracts.test_connectionrate -*-
 """
 How many connections each address may open (KIP-612).
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_bloom -*-
+# -*- test-case-name: tests.contracts.test_bloom -*-
 """
 A bound on the memory of many filters together.
 """

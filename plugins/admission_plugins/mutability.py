@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_mutability -*-
+# -*- test-case-name: tests.contracts.test_mutability -*-
 """
 How reading stops on Twisted's transports.
 """

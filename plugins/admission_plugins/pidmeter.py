@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_pidquota -*-
+# -*- test-case-name: tests.contracts.test_pidquota -*-
 """
 What one user has brought along of producer ids.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_pidquota -*-
+# -*- test-case-name: tests.contracts.test_pidquota -*-
 """
 How many new producer ids each user may bring along: KIP-936.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_purgatory -*-
+# -*- test-case-name: tests.contracts.test_purgatory -*-
 """
 Where requests wait: a purgatory on a timing wheel, and a plain one.
 """

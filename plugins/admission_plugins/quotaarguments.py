@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_clientquota -*-
+# -*- test-case-name: tests.contracts.test_clientquota -*-
 """
 What the descriptions of quota policies have in common.
 """

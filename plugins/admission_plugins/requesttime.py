@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_requesttime -*-
+# -*- test-case-name: tests.contracts.test_requesttime -*-
 """
 How much of the server's time each client may take (KIP-124).
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_rounds -*-
+# -*- test-case-name: tests.contracts.test_rounds -*-
 """
 The order in which waiters are served: random, in rounds.
 """

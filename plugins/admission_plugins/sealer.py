@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_spark_exporter -*-
 """
 When segments are sealed.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_spark_exporter -*-
 """
 Sealing: segments become Parquet files, and the oldest of those go when there
 are too many.

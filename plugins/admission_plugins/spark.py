@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_spark_exporter -*-
 """
 Records what happens for Spark: events are written into a mapped file at once,
 and become Parquet in a process of its own.

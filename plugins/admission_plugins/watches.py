@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_purgatory -*-
+# -*- test-case-name: tests.contracts.test_purgatory -*-
 """
 Who watches which keys.
 """

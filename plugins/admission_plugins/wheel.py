@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_wheel -*-
+# -*- test-case-name: tests.contracts.test_wheel -*-
 """
 A hierarchical timing wheel behind one timer of the reactor.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_wheel -*-
+# -*- test-case-name: tests.contracts.test_wheel -*-
 """
 What a timing wheel holds: entries of any kind, and calls that it is to make.
 """

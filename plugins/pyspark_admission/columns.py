@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_pyspark_admission -*-
+# -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
 What Spark is told of tables: L{admission.recording.schema} in its types.
 """

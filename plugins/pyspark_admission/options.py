@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_pyspark_admission -*-
+# -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
 What C{.option(...)} says.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_pyspark_admission -*-
+# -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
 Reads files, as Arrow batches of the columns that are wanted.  Runs wherever
 Spark has its workers.

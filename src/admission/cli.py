@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_cli -*-
+# -*- test-case-name: tests.unit.test_cli -*-
 """
 The command C{admission}, for operators of a broker.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_clock -*-
+# -*- test-case-name: tests.unit.test_clock -*-
 """
 The two clocks, and the only place that reads them.
 

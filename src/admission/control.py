@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_control -*-
+# -*- test-case-name: tests.unit.test_control -*-
 """
 The rule that admits requests: decide, let the work be done, charge what it
 took, and say for how long the client has to wait.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_gate -*-
+# -*- test-case-name: tests.unit.test_gate -*-
 """
 One per server: who gets memory, how many requests are worked on, and where
 the memory is.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_interfaces -*-
+# -*- test-case-name: tests.unit.test_interfaces -*-
 """
 The contracts of the framework: what a policy must offer, and who calls it when.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_memorylimit -*-
+# -*- test-case-name: tests.unit.test_memorylimit -*-
 """
 How much memory this process may use: the least of what the machine has, what
 its cgroups allow (version 1 and 2, all levels), and its address space limit.

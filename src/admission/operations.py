@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_operations -*-
+# -*- test-case-name: tests.unit.test_operations -*-
 """
 What parks in a purgatory: operations that wait for a condition, or for their
 time to run out.

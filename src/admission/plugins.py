@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_plugins -*-
+# -*- test-case-name: tests.unit.test_plugins -*-
 """
 How a description such as C{"bounded:64MiB:strict=yes"} becomes a policy: its
 grammar, which factories are installed, building, and the options by which a

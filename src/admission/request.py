@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_request -*-
+# -*- test-case-name: tests.unit.test_request -*-
 """
 One request on its way through a server, from its length to its answer.
 """

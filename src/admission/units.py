@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_units -*-
+# -*- test-case-name: tests.unit.test_units -*-
 """
 Sizes, times and rates as people write them: C{"64MiB"}, C{"1ms"}, C{"4M"}.
 

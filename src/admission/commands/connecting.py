@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_cli -*-
+# -*- test-case-name: tests.unit.test_cli -*-
 """
 What all commands have in common that speak to a broker as its clients do.
 """

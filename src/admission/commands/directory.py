@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_cli -*-
+# -*- test-case-name: tests.unit.test_cli -*-
 """
 Commands that are about one directory, which may come first.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_doctor -*-
+# -*- test-case-name: tests.system.test_doctor -*-
 """
 What the doctor looks at: the process, its limits and its ports.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_jobs -*-
+# -*- test-case-name: tests.offline.test_jobs -*-
 """
 The commands that read recordings: C{admission evaluate}, and its parts.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_cli -*-
+# -*- test-case-name: tests.unit.test_cli -*-
 """
 The command C{admission explain}: how a client stands with its limits, as the
 status port of a broker tells it.

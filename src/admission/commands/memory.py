@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profile_memory -*-
+# -*- test-case-name: tests.system.test_profile_memory -*-
 """
 The command C{admission memory}: where a broker's memory is, as its status
 port tells it.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_synth -*-
 """
 The command C{admission synth}: a recording of clients that do not exist.
 """

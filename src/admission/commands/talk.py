@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_cli -*-
+# -*- test-case-name: tests.unit.test_cli -*-
 """
 How commands talk to whoever runs them.
 """

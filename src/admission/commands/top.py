@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_top -*-
+# -*- test-case-name: tests.unit.commands.test_top -*-
 """
 The command C{admission top}: how a broker is, in the terminal, as its status
 port tells it.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_deadline -*-
+# -*- test-case-name: tests.unit.connection.test_deadline -*-
 """
 A timeout that is moved far more often than it expires.
 """

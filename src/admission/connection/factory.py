@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_factory -*-
+# -*- test-case-name: tests.unit.connection.test_factory -*-
 """
 The connections of one server, and how many there may be.
 """

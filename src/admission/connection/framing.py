@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_framing -*-
+# -*- test-case-name: tests.unit.connection.test_framing -*-
 """
 Length-prefixed framing, straight into memory that was asked for first.
 """

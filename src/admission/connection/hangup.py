@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_hangup -*-
+# -*- test-case-name: tests.sockets.test_hangup -*-
 """
 Noticing that a peer has gone while nobody reads from it.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrap -*-
 """
 What a peer sends, on its way to a protocol that knows nothing of us.
 """

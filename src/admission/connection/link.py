@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_link -*-
+# -*- test-case-name: tests.unit.connection.test_link -*-
 """
 What lies between a connection and its transport, whatever protocol is spoken.
 """

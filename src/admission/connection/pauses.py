@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_pauses -*-
+# -*- test-case-name: tests.unit.connection.test_pauses -*-
 """
 Why a connection is not read.
 """

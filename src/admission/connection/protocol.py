@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_protocol -*-
+# -*- test-case-name: tests.unit.connection.test_protocol -*-
 """
 One connection: frames in, each into memory that was asked for first; one
 request at a time; responses out.

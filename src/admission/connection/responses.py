@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_responses -*-
+# -*- test-case-name: tests.unit.connection.test_responses -*-
 """
 Responses on their way to a peer that may not read them.
 """

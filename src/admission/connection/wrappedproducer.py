@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrap -*-
 """
 What a protocol's producer writes.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrap -*-
 """
 Admission for any server that Twisted can run: what goes between a factory and
 its port.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_options -*-
+# -*- test-case-name: tests.unit.kafka.test_options -*-
 """
 The options of C{twistd admission}.
 """

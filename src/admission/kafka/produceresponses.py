@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_sync -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_sync -*-
 """
 The answers to Produce requests of one connection: each when its records are as
 safe as it asked for, all in the order of the requests.

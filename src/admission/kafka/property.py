@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_property -*-
+# -*- test-case-name: tests.unit.kafka.test_property -*-
 """
 What one setting of the broker is called, and how its value is written.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_propertyfile -*-
+# -*- test-case-name: tests.unit.kafka.test_propertyfile -*-
 """
 Files of C{name=value} lines as C{java.util.Properties} reads them, in UTF-8.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_limits -*-
+# -*- test-case-name: tests.unit.kafka.test_quotalimits -*-
 """
 The limits of quota policies, and how they are changed while the broker runs.
 """

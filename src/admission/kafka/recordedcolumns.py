@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_events -*-
+# -*- test-case-name: tests.unit.recording.test_events -*-
 """
 What drivers of Kafka's protocol record of a request besides what every server
 does.

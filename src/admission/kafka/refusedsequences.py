@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_gaps -*-
+# -*- test-case-name: tests.unit.kafka.test_refusedsequences -*-
 """
 What an idempotent producer has sent behind a batch that was refused.
 """

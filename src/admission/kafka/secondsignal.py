@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_drain -*-
+# -*- test-case-name: tests.unit.kafka.test_drain -*-
 """
 What a second SIGTERM means.
 """

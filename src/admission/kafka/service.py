@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_service -*-
+# -*- test-case-name: tests.unit.kafka.test_service -*-
 """
 The broker as a service of C{twistd}: everything is put together here, around
 the real reactor and the real clocks.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_bucket -*-
+# -*- test-case-name: tests.unit.metrics.test_bucket -*-
 """
 A bucket of tokens that may owe some.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_histogram -*-
+# -*- test-case-name: tests.unit.metrics.test_histogram -*-
 """
 How values are spread, in constant memory.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_meters -*-
+# -*- test-case-name: tests.unit.metrics.test_meters -*-
 """
 A meter for each client, for a bounded number of clients.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_process -*-
+# -*- test-case-name: tests.unit.metrics.test_process -*-
 """
 What the process takes of the machine, as the kernel counts it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_prometheus -*-
+# -*- test-case-name: tests.unit.metrics.test_prometheus -*-
 """
 What sensors are called in Prometheus.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_rate -*-
+# -*- test-case-name: tests.unit.metrics.test_rate -*-
 """
 Sampled windows: how much happened lately, in constant memory.
 """

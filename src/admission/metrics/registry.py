@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_registry -*-
+# -*- test-case-name: tests.unit.metrics.test_registry -*-
 """
 The sensors of one server, by name.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_synth -*-
 """
 Virtual time, for what runs as if it were a server.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_audit -*-
+# -*- test-case-name: tests.offline.test_audit -*-
 """
 What the filter of producer ids said of each, held against what was the case.
 """

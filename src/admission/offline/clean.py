@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_aggregate -*-
+# -*- test-case-name: tests.offline.test_aggregate -*-
 """
 What every job does first: columns get the types of the schema, names that are
 missing become empty, and rows that cannot be are left out and counted.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_jobs -*-
+# -*- test-case-name: tests.offline.test_jobs -*-
 """
 C{OUT/evaluation.json}: what the results beside it are results of, so that
 whoever reads them needs nothing else.  One object, with these keys:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_aggregate -*-
+# -*- test-case-name: tests.offline.test_aggregate -*-
 """
 Whether everybody gets a share, and who gets nothing.
 """

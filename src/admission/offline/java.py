@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_java -*-
+# -*- test-case-name: tests.unit.offline.test_offline_java -*-
 """
 Which Java Spark runs on.
 """

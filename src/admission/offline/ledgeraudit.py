@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_audit -*-
+# -*- test-case-name: tests.offline.test_audit -*-
 """
 What the ledger says of the server's memory, held against what the process
 takes.

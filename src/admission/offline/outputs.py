@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_aggregate -*-
+# -*- test-case-name: tests.offline.test_aggregate -*-
 """
 Results as files: the same results make the same bytes.
 """

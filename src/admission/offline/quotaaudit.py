@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_audit -*-
+# -*- test-case-name: tests.offline.test_audit -*-
 """
 What clients took, held against the limits that were in force.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_recording -*-
+# -*- test-case-name: tests.offline.test_recording -*-
 """
 What a server has recorded, as the jobs read it.
 """

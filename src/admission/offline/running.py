@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_jobs -*-
+# -*- test-case-name: tests.offline.test_jobs -*-
 """
 From a command to a job: what has to be there, Spark, and what went wrong in a
 sentence.

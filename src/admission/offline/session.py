@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_session -*-
+# -*- test-case-name: tests.offline.test_session -*-
 """
 The Spark session of the offline jobs.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_streaming -*-
+# -*- test-case-name: tests.offline.test_streaming -*-
 """
 The same results as a recording grows: each run adds the minutes that are over.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_jobs -*-
+# -*- test-case-name: tests.offline.test_jobs -*-
 """
 What there is in a recording: runs of servers, and with what policies.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_synth -*-
 """
 Recordings of servers that do not exist: clients from a seed, put before the
 real policies in virtual time, and recorded by the real exporter.

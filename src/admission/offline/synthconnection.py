@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_synth -*-
 """
 A connection between a client and a server that both do not exist.
 """

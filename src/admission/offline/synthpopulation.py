@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_synth -*-
 """
 Clients that do not exist: how large they are, what they ask for, how long they
 think, all of it from a seed.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_offline_aggregate -*-
+# -*- test-case-name: tests.offline.test_aggregate -*-
 """
 How delays are spread, in ranges that are always the same, so that counts of
 different minutes, servers and jobs can be added.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiling -*-
 """
 What a server tells the profiler of its objects: which belong together, and
 where the memory of one of them ends.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiling -*-
 """
 Takes snapshots, without keeping anybody waiting while it does.
 """

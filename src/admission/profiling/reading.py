@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiling -*-
 """
 What can be read of a process at once, before anything is counted.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiling -*-
 """
 How much memory objects take with everything that is theirs: pympler's
 C{asizeof}, in steps and with a bound.

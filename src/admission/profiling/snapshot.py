@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiling -*-
 """
 Where the memory of a process is, held against what the process really has.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiling -*-
 """
 A snapshot as text.
 """

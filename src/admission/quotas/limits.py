@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_quota_limits -*-
+# -*- test-case-name: tests.unit.quotas.test_limits -*-
 """
 Who has which limit, and whose limit holds for a request.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_quota_metered -*-
+# -*- test-case-name: tests.unit.quotas.test_metered -*-
 """
 One limit, and a meter for each client that has it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_quota_meters -*-
+# -*- test-case-name: tests.unit.quotas.test_meters -*-
 """
 What one client takes, held against its limit: over sampled windows, or with a
 bucket.

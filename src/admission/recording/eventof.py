@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_recording -*-
+# -*- test-case-name: tests.unit.kafka.test_recording -*-
 """
 What is recorded of a request that is over.
 """

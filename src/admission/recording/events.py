@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_events -*-
+# -*- test-case-name: tests.unit.recording.test_events -*-
 """
 What happens to requests, connections and limits, in plain values.
 

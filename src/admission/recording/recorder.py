@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_recorder -*-
+# -*- test-case-name: tests.unit.recording.test_recorder -*-
 """
 What a server tells of its requests, and passes on to exporters.
 """

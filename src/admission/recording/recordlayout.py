@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_events -*-
+# -*- test-case-name: tests.unit.recording.test_events -*-
 """
 How events become records of a fixed width, and records rows again.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_events -*-
+# -*- test-case-name: tests.unit.recording.test_events -*-
 """
 What is recorded: tables and their columns, and nothing else says so.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_segments -*-
+# -*- test-case-name: tests.unit.recording.test_segments -*-
 """
 What a segment says of itself, before its records.
 """

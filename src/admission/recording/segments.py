@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_segments -*-
+# -*- test-case-name: tests.unit.recording.test_segments -*-
 """
 Files of records that are written through memory: what has been written is in
 the file when the process is killed, though not when the power fails.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_events -*-
+# -*- test-case-name: tests.unit.recording.test_events -*-
 """
 The tables that are recorded: what every server records, and what the drivers
 that there are have to add.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status_snapshot -*-
+# -*- test-case-name: tests.unit.status.test_status_snapshot -*-
 """
 The connections of a broker and the clients behind them, as the status page
 shows them: the worst of each kind.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status_snapshot -*-
+# -*- test-case-name: tests.unit.status.test_status_snapshot -*-
 """
 The groups of consumers, as the status page shows them.
 """

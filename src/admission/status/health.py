@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status_health -*-
+# -*- test-case-name: tests.sockets.test_status_health -*-
 """
 Whether a broker does what it is there for.
 """

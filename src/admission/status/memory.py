@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_profile_memory -*-
+# -*- test-case-name: tests.system.test_profile_memory -*-
 """
 C{/memory}: where the memory is, for C{admission memory}.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status -*-
+# -*- test-case-name: tests.unit.status.test_status -*-
 """
 Values as JSON has them.
 """

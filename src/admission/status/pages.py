@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status -*-
+# -*- test-case-name: tests.unit.status.test_status -*-
 """
 The pages of the status port.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status -*-
+# -*- test-case-name: tests.unit.status.test_status -*-
 """
 The port on which an operator asks a broker how it is.
 """

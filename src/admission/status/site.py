@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status -*-
+# -*- test-case-name: tests.unit.status.test_status -*-
 """
 HTTP with bounds: what the status port accepts of whoever can connect to it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_status_snapshot -*-
+# -*- test-case-name: tests.unit.status.test_status_snapshot -*-
 """
 How a broker is at one moment: what the status page and C{admission top} show.
 """

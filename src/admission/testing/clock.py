@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_clock -*-
+# -*- test-case-name: tests.contracts.test_testing_clock -*-
 """
 A clock that goes through time instead of jumping over it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_pools -*-
+# -*- test-case-name: tests.contracts.test_testing_pools -*-
 """
 A memory pool that does as it is told.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
 """
 When the time of what waits in a purgatory is up.
 """

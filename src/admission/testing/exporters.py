@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_exporters -*-
+# -*- test-case-name: tests.contracts.test_testing_exporters -*-
 """
 What every exporter of metrics must do.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_gates -*-
+# -*- test-case-name: tests.contracts.test_testing_gates -*-
 """
 A gate that remembers what it was asked.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_mutability -*-
+# -*- test-case-name: tests.contracts.test_testing_mutability -*-
 """
 What must become of a transport that is muted.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
 """
 An operation that does as it is told, and what the tests of a purgatory begin
 with.

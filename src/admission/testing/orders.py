@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_orders -*-
+# -*- test-case-name: tests.contracts.test_testing_orders -*-
 """
 What every order of waiters must do.
 """

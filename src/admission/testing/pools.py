@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_pools -*-
+# -*- test-case-name: tests.contracts.test_testing_pools -*-
 """
 What every memory pool must do.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_quotas -*-
+# -*- test-case-name: tests.contracts.test_testing_quotas -*-
 """
 What every quota policy must do.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
 """
 What the operations of a purgatory may do to it, and to each other, from within.
 """

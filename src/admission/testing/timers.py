@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_timers -*-
+# -*- test-case-name: tests.contracts.test_testing_timers -*-
 """
 What must be expected of timers.
 """

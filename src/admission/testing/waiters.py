@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_testing_gates -*-
+# -*- test-case-name: tests.contracts.test_testing_gates -*-
 """
 Who waits at a gate, and remembers what came of it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_api -*-
 """
 What the APIs of the broker have in common.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_session -*-
+# -*- test-case-name: tests.unit.kafka.test_session -*-
 """
 What serves each API, and how each says no.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_assignors -*-
+# -*- test-case-name: tests.unit.kafka.client.test_assignors -*-
 """
 Who gets which partition, decided by the leader of a group.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_commits -*-
+# -*- test-case-name: tests.unit.kafka.client.test_commits -*-
 """
 Committing what was polled, without being asked to.
 """

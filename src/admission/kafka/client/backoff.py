@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_heartbeat -*-
+# -*- test-case-name: tests.unit.kafka.client.test_heartbeat -*-
 """
 How long to wait before trying again.
 """

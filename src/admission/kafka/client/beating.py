@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
 """
 Heartbeats: sending them in time, on the reactor, whatever the application is
 doing.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_cluster -*-
+# -*- test-case-name: tests.unit.kafka.client.test_cluster -*-
 """
 The brokers of a cluster: which there are, which partitions they lead, and
 connections to them.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_records -*-
+# -*- test-case-name: tests.unit.kafka.client.test_records -*-
 """
 What producers have compressed.
 

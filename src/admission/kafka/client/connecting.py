@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_connection -*-
+# -*- test-case-name: tests.unit.kafka.client.test_connection -*-
 """
 From a host and a port to a connection that is ready for requests.
 """

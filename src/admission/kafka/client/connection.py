@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_connection -*-
+# -*- test-case-name: tests.unit.kafka.client.test_connection -*-
 """
 A client's connection to a broker: requests out, responses in.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer -*-
+# -*- test-case-name: tests.unit.kafka.client.test_consumer -*-
 """
 A consumer: one application's share of some topics.
 """

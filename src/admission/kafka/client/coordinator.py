@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
 """
 The broker that coordinates our group: finding it, and asking it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_fetcher -*-
+# -*- test-case-name: tests.unit.kafka.client.test_fetcher -*-
 """
 Fetching records ahead of the application, one request at a time from each
 broker, within a bound on what is held.

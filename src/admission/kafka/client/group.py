@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer -*-
+# -*- test-case-name: tests.unit.kafka.client.test_consumer -*-
 """
 What a consumer has to do with its group.
 """

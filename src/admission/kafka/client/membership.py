@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
 """
 Being a member of a group: joining, heartbeats, leaving.
 """

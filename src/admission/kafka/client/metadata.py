@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_cluster -*-
+# -*- test-case-name: tests.unit.kafka.client.test_cluster -*-
 """
 Keeping what is known of the cluster fresh.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_fetcher -*-
+# -*- test-case-name: tests.unit.kafka.client.test_fetcher -*-
 """
 Where to begin reading a partition.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_protocol -*-
+# -*- test-case-name: tests.unit.kafka.client.test_protocol -*-
 """
 What the members of a group say to each other, inside of what they say to the
 coordinator: who wants which topics, and who got which partitions.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer -*-
+# -*- test-case-name: tests.unit.kafka.client.test_consumer -*-
 """
 Reading the partitions that are assigned, however they came to be.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer -*-
+# -*- test-case-name: tests.unit.kafka.client.test_consumer -*-
 """
 Partitions change hands: what the application is told, in which order, and
 what is committed before.

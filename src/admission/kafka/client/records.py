@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_records -*-
+# -*- test-case-name: tests.unit.kafka.client.test_records -*-
 """
 What was fetched of one partition, decoded as it is taken.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_sasl -*-
+# -*- test-case-name: tests.unit.kafka.client.test_sasl -*-
 """
 Telling a broker who we are: SASL PLAIN and SCRAM, the client's side.
 """

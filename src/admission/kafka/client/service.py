@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_service -*-
+# -*- test-case-name: tests.unit.kafka.client.test_service -*-
 """
 A consumer as a service, which hands records to an application.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_consumer_settings -*-
+# -*- test-case-name: tests.unit.kafka.client.test_settings -*-
 """
 A consumer's settings, by the names that Kafka gives them.
 

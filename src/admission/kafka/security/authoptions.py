@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_security -*-
+# -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
 The option C{--auth}: L{twisted.cred.strcred}, with its mistakes in sentences.
 """

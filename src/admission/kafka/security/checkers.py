@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_security -*-
+# -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
 Who is let in: the checkers of L{twisted.cred}, ours and others'.
 """

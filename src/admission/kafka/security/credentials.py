@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_security -*-
+# -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
 What clients log in with, and what they are then, in the terms of
 L{twisted.cred}.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_security -*-
+# -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
 What Twisted finds of our security by its plug-in system.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_security -*-
+# -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
 TLS whose clients have certificates, and what their subjects are called.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_passwordfile -*-
+# -*- test-case-name: tests.unit.kafka.security.test_passwordfile -*-
 """
 A file of users and what SCRAM keeps of their passwords.
 

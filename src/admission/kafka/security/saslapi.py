@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_security -*-
+# -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
 SaslHandshake and SaslAuthenticate: L{Authenticator} on the wire.
 """

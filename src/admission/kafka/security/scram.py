@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_scram -*-
+# -*- test-case-name: tests.unit.kafka.security.test_scram -*-
 """
 The server's side of SCRAM, RFC 5802 and RFC 7677, as arithmetic on messages.
 

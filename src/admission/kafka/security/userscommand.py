@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_passwordfile -*-
+# -*- test-case-name: tests.unit.kafka.security.test_passwordfile -*-
 """
 The command C{admission users}: who is in a password file.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_wire_requests -*-
+# -*- test-case-name: tests.unit.kafka.wire.test_requests -*-
 """
 The client's side of the protocol: requests are encoded, responses decoded.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_trials -*-
+# -*- test-case-name: tests.unit.offline.test_replay_trials -*-
 """
 What is known of each run of a server that was recorded: its policies, its
 limits, what of its record is missing, and when it ends.

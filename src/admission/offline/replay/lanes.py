@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_lanes -*-
+# -*- test-case-name: tests.unit.offline.test_replay_lanes -*-
 """
 Which trials share the way: those that see the same of the same requests, and
 group them in the same way, have them brought once and not each for itself.

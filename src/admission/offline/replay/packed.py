@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_packed -*-
+# -*- test-case-name: tests.unit.offline.test_replay_packed -*-
 """
 Many rows in little memory.
 """

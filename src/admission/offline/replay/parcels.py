@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_lanes -*-
+# -*- test-case-name: tests.unit.offline.test_replay_lanes -*-
 """
 Requests on their way from where they are read to where they are replayed: many
 of them in a row, since a row costs Spark the same whatever is in it.

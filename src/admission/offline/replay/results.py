@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_results -*-
+# -*- test-case-name: tests.unit.offline.test_replay_results -*-
 """
 What decisions come to: by minute and client, in rows that can be added up, and
 in all.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_sortedrows -*-
+# -*- test-case-name: tests.unit.offline.test_replay_sortedrows -*-
 """
 Many rows in the order of some numbers, in little memory.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_spark -*-
+# -*- test-case-name: tests.offline.test_replay_spark -*-
 """
 Replays of large recordings: the replay as it is, spread over Spark's workers.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_spark -*-
+# -*- test-case-name: tests.offline.test_replay_spark -*-
 """
 Memory pools on large recordings, in Spark.
 

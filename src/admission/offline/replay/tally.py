@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_spark -*-
+# -*- test-case-name: tests.offline.test_replay_spark -*-
 """
 What replays in Spark come to: totals by client and minute, and whether they can
 be trusted.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 What was asked, what the answers take for granted, and where the numbers are.
 """

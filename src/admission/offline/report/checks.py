@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 What was recorded, and whether it and the policies were right: the identity
 gate, what is missing, and the audits.

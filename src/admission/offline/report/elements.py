@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 What the page is built of.  All text becomes markup here and in
 L{twisted.web.template}, which escapes it; nothing is put together from strings.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 What is plotted: values by the minute and by the length of delays, taken from
 the results and not changed on the way.

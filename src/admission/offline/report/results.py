@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 The results that a report is made of, as the offline jobs have left them:
 L{admission.offline.tables} and C{evaluation.json}.  Of what is missing the

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 How long clients are held back, and when.
 """

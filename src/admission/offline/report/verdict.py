@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_report -*-
+# -*- test-case-name: tests.unit.offline.test_report -*-
 """
 What the replays come to: whether they may be believed, and which candidate is
 to be preferred.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_configs -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_configs -*-
 """
 DescribeConfigs and IncrementalAlterConfigs.
 """

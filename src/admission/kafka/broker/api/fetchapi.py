@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_fetch -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_fetch -*-
 """
 Fetch and ListOffsets: reading records and finding where to begin.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_api -*-
 """
 What administrators ask for about groups: DescribeGroups, ListGroups,
 DeleteGroups.

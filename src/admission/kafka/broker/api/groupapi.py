@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_api -*-
 """
 What members of groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_produce -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_produce -*-
 """
 Produce and InitProducerId.
 """

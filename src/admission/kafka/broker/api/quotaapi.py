@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_quotas -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_quotas -*-
 """
 DescribeClientQuotas and AlterClientQuotas.
 """

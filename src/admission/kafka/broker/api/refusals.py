@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_broker_topics -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_topics -*-
 """
 How the APIs say no.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groups -*-
 """
 The group coordinator: consumers that share topics among them, as Kafka's
 classic group protocol has it, and the offsets that they commit.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_joining -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_joining -*-
 """
 Who may join a group, and what joining does to it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_group -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_group -*-
 """
 Who takes part in a group, what they ask and what they are told.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
 """
 The offsets that groups commit.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groups -*-
 """
 What a group waits for in a purgatory: that its members join, that they ask
 for their assignments.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groups -*-
 """
 How a group gets from one generation to the next: all members join, one of them
 assigns, all get their assignments.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_sessions -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_sessions -*-
 """
 Who has to be heard of by when.
 """

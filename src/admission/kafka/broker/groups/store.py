@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
 """
 What survives of groups: their members and assignments, and the offsets that
 they have committed, in two tables of the log.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_groups_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
 """
 Which topics the members of a group read, as far as they say so in the way of
 Kafka's consumers.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_lmdb_log -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_lmdb_log -*-
 """
 The record log on LMDB.
 """

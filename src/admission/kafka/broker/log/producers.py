@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_producers -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_producers -*-
 """
 What an idempotent producer may append next: its last batches by partition.
 

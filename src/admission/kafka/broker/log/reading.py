@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_reading -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_reading -*-
 """
 Finding batches by offset and by time.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_retention -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_retention -*-
 """
 What is removed from the log, and when: a little in each turn of the reactor.
 """

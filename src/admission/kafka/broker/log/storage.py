@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_storage -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_storage -*-
 """
 The LMDB environment under the log: its directory, its tables, and its
 failures in words.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_syncing -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_syncing -*-
 """
 Getting committed data onto the disk, in the background.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_tables -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_tables -*-
 """
 Small facts beside the records, in tables of the same storage.
 """

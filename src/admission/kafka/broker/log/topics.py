@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_log_topics -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_topics -*-
 """
 The topics: their records in the storage, and what is in memory of them.
 """

@@ -1,0 +1,431 @@
+"""
+Our consumer and our broker, each a process of its own, and other consumers in
+the same group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka import KafkaConsumer
+from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
+from twisted.internet.ssl import Certificate, optionsForClientTLS
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from admission.clock import MonotonicClock
+from admission.kafka.client.connecting import ConnectionSettings, connect
+from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.errors import AuthenticationFailed, ClientError
+from admission.kafka.client.making import makeConsumer
+from admission.kafka.client.sasl import MECHANISMS, Credentials
+from admission.kafka.client.settings import consumerSettings
+from admission.kafka.client.topicpartition import TopicPartition
+from tests.kit.brokerfixture import batchOf
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, certificates, sharedBroker
+from tests.kit.rawclient import RawClient
+
+PARTITIONS = 4
+BROKER = (
+    "--set", "group.initial.rebalance.delay.ms=0",
+    "--set", "group.min.session.timeout.ms=100",
+    "--set", f"num.partitions={PARTITIONS}",
+)  # fmt: skip
+
+
+class BrokerTestCase(TestCase):
+    """
+    A broker whose groups do not wait for more members, and a topic of one
+    test's own.
+    """
+
+    timeout = PATIENCE_SECONDS
+
+    def setUp(self) -> None:
+        """
+        Make the topic.
+        """
+        from twisted.internet import reactor
+
+        self.reactor = reactor
+        self.broker = sharedBroker(*BROKER)
+        self.topic = f"topic-{self.id().rpartition('.')[2]}"
+        self.places = {TopicPartition(self.topic, index) for index in range(PARTITIONS)}
+        with closing(RawClient(self.broker.port)) as client:
+            client.createTopic(self.topic)
+
+    def produce(self, *values: bytes) -> None:
+        """
+        Produce each value to every partition.
+        """
+        with closing(RawClient(self.broker.port)) as client:
+            for partition in range(PARTITIONS):
+                errorCode, _ = client.produce(self.topic, batchOf(*values), partition=partition)
+                self.assertEqual(errorCode, 0)
+
+    def consumer(self, **properties: str) -> Consumer:
+        """
+        A consumer, which is closed when the test ends.
+        """
+        settings = {
+            "bootstrap.servers": self.broker.address,
+            "group.id": self.topic,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "100",
+            "retry.backoff.ms": "20",
+        }
+        consumer = makeConsumer(
+            self.reactor,
+            consumerSettings(settings | {name.replace("_", "."): text for name, text in properties.items()}),
+        )
+        self.addCleanup(consumer.close)
+        return consumer
+
+    def until(self, condition: Callable[[], bool]) -> Deferred[None]:
+        """
+        Wait for what must come.
+        """
+
+        def look(_: object = None) -> Any:
+            return None if condition() else deferLater(self.reactor, 0.02).addCallback(look)
+
+        waiting: Deferred[None] = deferLater(self.reactor, 0).addCallback(look)
+        return waiting
+
+
+class Reader:
+    """
+    Polls one of our consumers for as long as it lives.
+
+    @ivar seen: what it was given.
+    """
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self.consumer = consumer
+        self.seen: Counter[tuple[int, int]] = Counter()
+        consumer.subscribe([topic])
+        self._poll()
+
+    def _poll(self) -> None:
+        self.consumer.poll().addCallbacks(self._polled, lambda failure: failure.trap(ClientError) and None)
+
+    def _polled(self, records: Sequence[Any]) -> None:
+        self.seen.update((record.partition, record.offset) for record in records)
+        self._poll()
+
+    def owns(self) -> set[TopicPartition]:
+        """
+        The partitions that it has.
+        """
+        return set(self.consumer.assignment)
+
+
+class GroupTests(BrokerTestCase):
+    """
+    Several of our consumers share a topic.
+    """
+
+    @inlineCallbacks
+    def test_share(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        Each partition has one owner; when one leaves, the other has them all, and nothing is read twice or lost.
+        """
+        self.produce(b"1", b"2", b"3")
+        readers = [Reader(self.consumer(), self.topic) for _ in range(2)]
+        yield self.until(lambda: all(len(reader.owns()) == 2 for reader in readers))
+        self.assertEqual(readers[0].owns() | readers[1].owns(), self.places)
+        self.produce(b"4")
+        yield self.until(lambda: sum(len(reader.seen) for reader in readers) >= 4 * PARTITIONS)
+        yield readers[0].consumer.close()
+        yield self.until(lambda: readers[1].owns() == self.places)
+        self.produce(b"5")
+        yield self.until(lambda: sum(len(reader.seen) for reader in readers) >= 5 * PARTITIONS)
+        total = readers[0].seen + readers[1].seen
+        self.assertEqual(set(total.values()), {1})
+        self.assertEqual(len(total), 5 * PARTITIONS)
+
+    @inlineCallbacks
+    def test_resumes(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        Whoever comes later goes on where the group was.
+        """
+        self.produce(b"1", b"2")
+        first = Reader(self.consumer(), self.topic)
+        yield self.until(lambda: len(first.seen) == 2 * PARTITIONS)
+        yield first.consumer.close()
+        self.produce(b"3")
+        second = Reader(self.consumer(), self.topic)
+        yield self.until(lambda: len(second.seen) == PARTITIONS)
+        self.assertEqual({offset for _, offset in second.seen}, {2})
+        committed = yield second.consumer.committed(self.places)
+        self.assertEqual(committed, dict.fromkeys(self.places, 2))
+
+    @inlineCallbacks
+    def test_crash(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        A member that is gone without a word is missed after its session timeout.
+        """
+        gone = Reader(self.consumer(session_timeout_ms="500"), self.topic)
+        stays = Reader(self.consumer(), self.topic)
+        yield self.until(lambda: len(gone.owns()) == len(stays.owns()) == 2)
+        for link in gone.consumer._cluster._links.values():
+            if link.connection is not None:
+                link.connection.transport.abortConnection()
+        gone.consumer._cluster._isClosed = True
+        yield self.until(lambda: stays.owns() == self.places)
+
+    @inlineCallbacks
+    def test_silentApplication(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        A member whose application does not poll leaves, and comes back when it does.
+        """
+        silent = self.consumer(session_timeout_ms="400", max_poll_interval_ms="400")
+        silent.subscribe([self.topic])
+        self.produce(b"1")
+        yield silent.poll()
+        other = Reader(self.consumer(), self.topic)
+        yield self.until(lambda: other.owns() == self.places)
+        polling = silent.poll(5)
+        yield self.until(lambda: len(silent.assignment) == len(other.owns()) == 2)
+        polling.cancel()
+        yield polling.addErrback(lambda failure: None)
+
+    @inlineCallbacks
+    def test_restart(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        The group goes on when the broker was killed and is there again.
+        """
+        self.broker = broker = BrokerProcess(*BROKER)
+        self.addCleanup(broker.remove)
+        broker.start()
+        with closing(RawClient(broker.port)) as client:
+            client.createTopic(self.topic)
+        self.produce(b"1")
+        reader = Reader(self.consumer(auto_commit_interval_ms="100"), self.topic)
+        yield self.until(lambda: len(reader.seen) == PARTITIONS)
+        yield deferToThread(broker.kill)
+        yield deferToThread(broker.start)
+        self.produce(b"2")
+        yield self.until(lambda: len(reader.seen) == 2 * PARTITIONS)
+        self.assertEqual(set(reader.seen.values()), {1})
+
+
+class MixedGroupTests(BrokerTestCase):
+    """
+    Our consumer in a group with others: C{range} is common to all.
+    """
+
+    def check(
+        self, poll: Callable[[], Any], owned: Callable[[], Collection[int]], join: Callable[[], Any] = lambda: None
+    ) -> Deferred[None]:
+        """
+        Share the topic with another consumer.
+
+        @param poll: have the other do its work for a moment; called in a thread.
+        @param owned: what it has.
+        @param join: have it join, if it does so without being polled.
+        """
+
+        @inlineCallbacks
+        def share() -> Generator[Deferred[Any], Any, None]:
+            reader = Reader(self.consumer(partition_assignment_strategy="range"), self.topic)
+            yield self.until(lambda: reader.owns() == self.places)
+            join()
+            while len(owned()) != 2 or len(reader.owns()) != 2:
+                yield deferToThread(poll)
+            theirs = {TopicPartition(self.topic, index) for index in owned()}
+            self.assertEqual(reader.owns() | theirs, self.places)
+            self.produce(b"1")
+            yield self.until(lambda: len(reader.seen) >= 2)
+            self.assertEqual(len(reader.seen), 2)
+            yield reader.consumer.close()
+            while len(owned()) != PARTITIONS:
+                yield deferToThread(poll)
+
+        return share()
+
+    def test_confluent(self) -> Deferred[None]:
+        """
+        With librdkafka.
+        """
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.broker.address,
+                "group.id": self.topic,
+                "heartbeat.interval.ms": 100,
+                "session.timeout.ms": 6000,
+                "partition.assignment.strategy": "range",
+            }
+        )
+        self.addCleanup(deferToThread, consumer.close)
+        return self.check(
+            lambda: consumer.poll(0.05),
+            lambda: [each.partition for each in consumer.assignment()],
+            # In a thread of its own, and it might be the first in the group.
+            lambda: consumer.subscribe([self.topic]),
+        )
+
+    def test_kafkaPython(self) -> Deferred[None]:
+        """
+        With kafka-python.
+        """
+        consumer = KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.broker.address,
+            group_id=self.topic,
+            heartbeat_interval_ms=100,
+            session_timeout_ms=6000,
+            retry_backoff_ms=20,
+        )
+        self.addCleanup(deferToThread, consumer.close)
+        return self.check(
+            lambda: consumer.poll(timeout_ms=50), lambda: [each.partition for each in consumer.assignment()]
+        )
+
+    def test_aiokafka(self) -> Deferred[None]:
+        """
+        With aiokafka.
+        """
+        loop = asyncio.new_event_loop()
+        self.addCleanup(loop.close)
+        started: list[AIOKafkaConsumer] = []
+
+        async def start() -> None:
+            consumer = AIOKafkaConsumer(
+                self.topic,
+                bootstrap_servers=self.broker.address,
+                group_id=self.topic,
+                heartbeat_interval_ms=100,
+                session_timeout_ms=6000,
+                retry_backoff_ms=20,
+                partition_assignment_strategy=(RangePartitionAssignor,),
+            )
+            started.append(consumer)
+            await consumer.start()
+
+        def poll() -> None:
+            # It lives while its loop runs.
+            loop.run_until_complete(started[0].getmany(timeout_ms=50) if started else start())
+
+        def owned() -> list[int]:
+            return [each.partition for consumer in started for each in consumer.assignment()]
+
+        self.addCleanup(deferToThread, lambda: loop.run_until_complete(started[0].stop()))
+        return self.check(poll, owned)
+
+
+class CompressionTests(BrokerTestCase):
+    """
+    What others compress we read.
+    """
+
+    @inlineCallbacks
+    def test_everyCodec(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        Whatever librdkafka compresses with.
+        """
+        codecs = ("gzip", "snappy", "lz4", "zstd")
+
+        def produce() -> None:
+            for partition, codec in enumerate(codecs):
+                producer = confluent_kafka.Producer(
+                    {"bootstrap.servers": self.broker.address, "compression.type": codec, "linger.ms": 50}
+                )
+                for _ in range(100):
+                    producer.produce(self.topic, codec.encode() * 20, partition=partition)
+                producer.flush(PATIENCE_SECONDS)
+
+        yield deferToThread(produce)
+        consumer = self.consumer()
+        consumer.assign(self.places)
+        seen: Counter[bytes | None] = Counter()
+        while seen.total() < 400:
+            records = yield consumer.poll()
+            seen.update(record.value for record in records)
+        self.assertEqual(seen, {codec.encode() * 20: 100 for codec in codecs})
+
+
+class LoginTests(BrokerTestCase):
+    """
+    Our client logs in to our broker, inside TLS.
+    """
+
+    @inlineCallbacks
+    def test_everyMechanism(self) -> Generator[Deferred[Any], Any, None]:
+        """
+        By every mechanism, with the right password only.
+        """
+        users = Path(self.mktemp()).absolute()
+        subprocess.run(
+            [sys.executable, "-m", "admission", "users", "set", "--password-stdin", str(users), "alice"],
+            input="open sesame\n",
+            text=True,
+            env=ENVIRONMENT,
+            check=True,
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        broker = BrokerProcess("--auth", f"scram:{users}")
+        self.addCleanup(broker.remove)
+        broker.start()
+        authority = Certificate.loadPEM(Path(certificates().authority).read_bytes())
+
+        def login(mechanism: str, password: str) -> Deferred[Any]:
+            settings = ConnectionSettings(
+                tls=lambda host: optionsForClientTLS(host, trustRoot=authority),
+                credentials=Credentials(mechanism, "alice", password),
+            )
+            return connect(self.reactor, MonotonicClock(self.reactor), "localhost", broker.tlsPort, settings)
+
+        for mechanism in MECHANISMS:
+            connection = yield login(mechanism, "open sesame")
+            metadata = yield connection.request("Metadata", {"topics": []})
+            self.assertEqual(len(metadata.brokers), 1)
+            yield connection.close()
+        ((isSuccess, result),) = yield DeferredList([login("SCRAM-SHA-256", "guess")], consumeErrors=True)
+        self.assertFalse(isSuccess)
+        assert isinstance(result, Failure)
+        self.assertTrue(result.check(AuthenticationFailed), result)
+
+
+class ExampleTests(BrokerTestCase):
+    """
+    The example does what it says.
+    """
+
+    def test_consumeGroup(self) -> None:
+        """
+        It prints what is in the topic, and leaves the group.
+        """
+        self.produce(b"hello")
+        output = subprocess.run(
+            [
+                sys.executable,
+                str(ROOT / "examples" / "consume_group.py"),
+                self.broker.address,
+                self.topic,
+                str(PARTITIONS),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            env=ENVIRONMENT,
+            check=True,
+        ).stdout
+        first, *records, last = output.splitlines()
+        places = " ".join(map(str, sorted(self.places)))
+        self.assertEqual((first, last), (f"assigned {places}", f"revoked {places}"))
+        self.assertEqual(sorted(records), [f"{index}-0  hello" for index in range(PARTITIONS)])

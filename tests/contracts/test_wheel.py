@@ -1,0 +1,681 @@
+"""
+L{admission_plugins.wheel}.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from random import Random
+
+from attrs import define, field
+from twisted.internet.error import AlreadyCancelled
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from admission.testing.timers import TimersContract
+from admission_plugins import wheel as module
+from admission_plugins.wheel import TimingWheel
+from tests.kit.checkout import ROOT
+
+YEAR_SECONDS = 365.25 * 86400
+NOT_FINITE = (float("nan"), float("inf"), float("-inf"), 1e308)
+
+
+def nothing() -> None:
+    """
+    Do it.
+    """
+
+
+@implementer(IReactorTime)
+@define(eq=False)
+class SkewedClock:
+    """
+    A clock that is set forward and back, while timers run by another.
+
+    @ivar timers: what timers run by.
+    @ivar skewSeconds: how far L{seconds} is ahead of it.
+    @ivar armed: how many timers were ever set.
+    """
+
+    timers: Clock = field(factory=Clock)
+    skewSeconds: float = 0.0
+    armed: int = 0
+
+    def seconds(self) -> float:
+        """
+        The skewed time.
+        """
+        return self.timers.seconds() + self.skewSeconds
+
+    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
+        """
+        Set a timer, as strict about its delay as a reactor is.
+        """
+        assert delay >= 0
+        self.armed += 1
+        return self.timers.callLater(delay, callable, *args, **kwargs)
+
+    def getDelayedCalls(self) -> list[IDelayedCall]:
+        """
+        The timers.
+        """
+        return list(self.timers.getDelayedCalls())
+
+    def turn(self) -> None:
+        """
+        Let one turn of the reactor happen: what its callbacks set waits.
+        """
+        due = [each for each in self.timers.getDelayedCalls() if each.getTime() <= self.timers.seconds()]
+        self.timers.calls = [each for each in self.timers.calls if each not in due]
+        for each in due:
+            each.func(*each.args, **each.kw)  # type: ignore[attr-defined]
+
+
+class WheelContractTests(TimersContract, SynchronousTestCase):
+    """
+    L{TimingWheel} does what is expected of timers.
+    """
+
+    def buildTimers(self, clock: Clock) -> IReactorTime:
+        """
+        A wheel of default size.
+        """
+        return TimingWheel(clock)
+
+
+class TinyWheelContractTests(TimersContract, SynchronousTestCase):
+    """
+    So does one with as many levels as possible, and ticks that floats cannot
+    express.
+    """
+
+    toleranceSeconds = 0.01
+
+    def buildTimers(self, clock: Clock) -> IReactorTime:
+        """
+        A wheel of two slots.
+        """
+        return TimingWheel(clock, 0.01, 2)
+
+
+class WheelTestCase(SynchronousTestCase):
+    """
+    Makes wheels on a clock that can be skewed.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a wheel.
+        """
+        self.clock = SkewedClock()
+        self.timers = self.clock.timers
+        self.wheel = TimingWheel(self.clock)
+        self.called: list[object] = []
+
+    def later(self, delaySeconds: float, word: object = "called") -> IDelayedCall:
+        """
+        Set a call that says C{word}.
+        """
+        return self.wheel.callLater(delaySeconds, self.called.append, word)
+
+    def armedSeconds(self) -> float:
+        """
+        When the one timer is to fire.
+        """
+        [timer] = self.timers.getDelayedCalls()
+        return timer.getTime()
+
+
+class TimerTests(WheelTestCase):
+    """
+    A wheel has at most one timer, which fires when something is due.
+    """
+
+    def test_oneTimer(self) -> None:
+        """
+        However many calls there are, there is one timer, for the first of them.
+        """
+        for delay in range(1, 1000):
+            self.later(delay)
+        self.assertTrue(0.5 < self.armedSeconds() <= 1.0)
+        self.later(0.01)
+        self.assertAlmostEqual(self.armedSeconds(), 0.01)
+        self.timers.advance(0.01)
+        self.assertTrue(0.5 < self.armedSeconds() <= 1.0)
+        self.assertEqual((self.called, self.wheel.count), (["called"], 999))
+
+    def test_noTimerWithoutCalls(self) -> None:
+        """
+        There is no timer before the first call and after the last one, be it
+        made or cancelled; nor does anything else stay.
+        """
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        for _ in range(100):
+            call = self.later(5.0)
+            self.timers.advance(3.0)
+            call.cancel()
+            self.assertEqual((self.clock.getDelayedCalls(), self.wheel.count), ([], 0))
+        self.assertEqual((len(self.wheel._slots), len(self.wheel._begins)), (0, 0))
+        self.later(5.0)
+        self.timers.advance(5.0)
+        self.assertEqual((self.clock.getDelayedCalls(), self.wheel.count), ([], 0))
+        self.assertEqual(self.called, ["called"])
+
+    def test_noTickWithoutNeed(self) -> None:
+        """
+        The timer fires for a slot that holds something, however long that
+        takes, and not in between.
+        """
+        self.later(0.005)
+        self.later(3600.0)
+        self.clock.armed = 0
+        self.timers.pump([0.001] * 3600)
+        self.assertEqual((self.called, self.clock.armed), (["called"], 1))
+        self.timers.advance(3596.4)
+        self.assertEqual(self.called, ["called"] * 2)
+        # Its slot is reached, and then the finer ones in which it ends up.
+        self.assertLessEqual(self.clock.armed, 6)
+
+    def test_inVain(self) -> None:
+        """
+        When all calls of the next slot are cancelled, the timer fires in vain
+        at most once, and then for the next slot that holds anything.
+        """
+        self.later(100.0)
+        for call in [self.later(delay) for delay in (1.0, 1.5, 2.0, 3.0)]:
+            call.cancel()
+        self.clock.armed = 0
+        self.timers.pump([0.01] * 500)
+        self.assertLessEqual(self.clock.armed, 1)
+        self.assertGreater(self.armedSeconds(), 90.0)
+
+    def test_emptySlotsGo(self) -> None:
+        """
+        Slots whose calls are all cancelled do not pile up while other calls
+        wait.
+        """
+        self.later(YEAR_SECONDS)
+        for _ in range(2000):
+            call = self.later(5.0)
+            self.timers.advance(1.0)
+            call.cancel()
+        self.assertLess(len(self.wheel._slots), 50)
+        self.assertEqual(len(self.wheel._slots), len(self.wheel._begins))
+
+    def test_makesClockFast(self) -> None:
+        """
+        L{Clock} sorts its calls whenever it is given one, so calls by the
+        thousand take minutes; a wheel gives it a few.
+        """
+        for number in range(5000):
+            self.later(1.0 + number % 50)
+        self.timers.advance(100.0)
+        self.assertEqual(len(self.called), 5000)
+        self.assertLess(self.clock.armed, 300)
+
+    def test_shutdown(self) -> None:
+        """
+        Shutting down cancels all calls and leaves no timer, also within a
+        callback; the wheel can be used again.
+        """
+        for delay in (0.0, 1.0):
+            self.wheel.callLater(delay, self.wheel.shutdown)
+            calls = [self.later(delay) for delay in (delay, 0.5 + delay, 60.0, YEAR_SECONDS)]
+            self.timers.advance(delay)
+            self.assertEqual((self.called, self.clock.getDelayedCalls(), self.wheel.count), ([], [], 0))
+            self.assertEqual([call.active() for call in calls], [False] * 4)
+            self.assertRaises(AlreadyCancelled, calls[0].cancel)
+        self.later(1.0)
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, ["called"])
+
+    def test_wrongSizes(self) -> None:
+        """
+        Ticks and sizes that make no sense are refused.
+        """
+        for tickSeconds in (0.0, -1.0, float("inf"), float("nan")):
+            self.assertRaises(ValueError, TimingWheel, self.clock, tickSeconds)
+        for size in (1, 0, -20):
+            self.assertRaises(ValueError, TimingWheel, self.clock, 0.001, size)
+
+
+class PunctualityTests(WheelTestCase):
+    """
+    Nothing is called early, nor later than a tick after its time.
+    """
+
+    def test_everyLevel(self) -> None:
+        """
+        Whatever the delay, the tick, the size and the steps of the clock.
+        """
+        random = Random(1)
+        for tickSeconds, size, reachSeconds, stepSeconds in [
+            (0.001, 20, 0.05, 0.00037),
+            (0.001, 20, 200.0, 0.73),
+            (0.01, 2, 20.0, 0.0271),
+            (1.0, 3, 1e5, 333.3),
+            (0.007, 5, 100.0, 0.1),
+        ]:
+            clock = Clock()
+            clock.advance(random.uniform(0, 1e4))
+            wheel = TimingWheel(clock, tickSeconds, size)
+            calls = [wheel.callLater(random.uniform(0, reachSeconds), nothing) for _ in range(300)]
+            while wheel.count:
+                now = clock.seconds() + stepSeconds
+                clock.advance(stepSeconds)
+                late = [call for call in calls if call.active() and call.getTime() <= now - tickSeconds]
+                early = [call for call in calls if not call.active() and call.getTime() > now]
+                self.assertEqual((late, early), ([], []))
+
+    def test_onTheTick(self) -> None:
+        """
+        A call that is due on a tick is made on it, although floats cannot
+        express most of them.
+        """
+        for tickSeconds in (0.001, 0.01, 0.1, 0.003, 1.0):
+            for start in (0.0, 0.1 + 0.2, 12345.678, 1.7e9 + 0.1):
+                clock = Clock()
+                clock.advance(start)
+                wheel = TimingWheel(clock, tickSeconds)
+                base = int(start / tickSeconds) + 1
+                for ticks in (1, 2, 3, 7, 20, 29, 57, 399, 400, 401, 8001):
+                    call = wheel.callLater((base + ticks) * tickSeconds - clock.seconds(), nothing)
+                    clock.advance((base + ticks) * tickSeconds - clock.seconds())
+                    self.assertFalse(call.active(), (tickSeconds, start, ticks))
+
+    def test_ages(self) -> None:
+        """
+        Delays of years, and of ages of the universe, are as good as any.
+        """
+        for years in (1, 100, 10_000):
+            self.later(years * YEAR_SECONDS, years)
+        self.later(1e290)
+        for years in (1, 100, 10_000):
+            self.timers.advance(years * YEAR_SECONDS - self.timers.seconds() - 1.0)
+            self.assertNotIn(years, self.called)
+            self.timers.advance(1.0)
+            self.assertIn(years, self.called)
+        self.assertEqual(self.wheel.count, 1)
+
+    def test_shortAfterLong(self) -> None:
+        """
+        A short delay set when a wide slot is near is not rounded to that slot.
+        """
+        self.later(8.0, "wide")
+        self.timers.advance(7.995)
+        self.later(0.002, "before")
+        self.later(0.01, "after")
+        for stepSeconds, word in [(0.003, "before"), (0.003, "wide"), (0.005, "after")]:
+            self.timers.advance(stepSeconds)
+            self.assertEqual(self.called[-1:], [word])
+
+    def test_narrowSlotBecomesWide(self) -> None:
+        """
+        What is far off may share a slot with what is near, and is called in
+        its turn.
+        """
+        self.timers.advance(0.395)
+        for delay in (0.005, 0.024, 0.015):
+            self.later(delay, delay)
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, [0.005, 0.015, 0.024])
+
+    def test_nearlyNow(self) -> None:
+        """
+        A call that is due after now by less than a rounding error is made a
+        tick later, and does not keep the clock busy until then.
+        """
+        self.timers.advance(1.0)
+        self.later(2.0**-52)
+        self.timers.advance(0)
+        self.assertEqual(self.called, [])
+        self.timers.advance(0.001)
+        self.assertEqual(self.called, ["called"])
+
+    def test_notFinite(self) -> None:
+        """
+        What is not a finite number of seconds is refused, and a call that was
+        to be moved stays as it was, in its place.
+        """
+        calls = [self.later(1.0, number) for number in range(3)]
+        for seconds in NOT_FINITE:
+            self.assertRaises(ValueError, self.later, seconds)
+            for call in calls:
+                self.assertRaises(ValueError, call.reset, seconds)
+                self.assertRaises(ValueError, call.delay, seconds)
+        self.assertEqual((self.wheel.count, [call.getTime() for call in calls]), (3, [1.0] * 3))
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, [0, 1, 2])
+
+    def test_negativeDelays(self) -> None:
+        """
+        What is due already is called in the next turn.
+        """
+        self.timers.advance(5.0)
+        self.later(-3.0)
+        self.later(1.0).reset(-1e9)
+        self.later(1.0).delay(-2.0)
+        self.assertEqual(self.called, [])
+        self.timers.advance(0.0)
+        self.assertEqual(self.called, ["called"] * 3)
+
+
+class TurnTests(WheelTestCase):
+    """
+    What happens within the turns of a reactor.
+    """
+
+    def test_anotherTurn(self) -> None:
+        """
+        A call without a delay that is set in a callback waits for another
+        turn.
+        """
+        self.wheel.callLater(0, self.later, 0)
+        self.clock.turn()
+        self.assertEqual(self.called, [])
+        self.clock.turn()
+        self.assertEqual(self.called, ["called"])
+
+    def test_bounded(self) -> None:
+        """
+        One turn makes a bounded number of calls, the next one the rest, and
+        calls that were set meanwhile come after those.
+        """
+        self.patch(module, "ENTRIES_PER_TURN", 10)
+        for number in range(25):
+            self.later(0.005, number)
+        self.timers.rightNow = 60.0
+        made = []
+        while self.clock.getDelayedCalls():
+            self.clock.turn()
+            made.append(len(self.called))
+            if len(made) == 1:
+                self.later(0, "last")
+        self.assertEqual(made, [10, 20, 26])
+        self.assertEqual(self.called, [*range(25), "last"])
+
+    def test_boundedMoves(self) -> None:
+        """
+        One turn moves a bounded number of calls from a wide slot to finer ones.
+        """
+        self.patch(module, "ENTRIES_PER_TURN", 10)
+        for number in range(100):
+            self.later(8.0 + number * 0.001, number)
+        self.timers.rightNow = 8.0
+        [wide] = self.wheel._slots.values()
+        self.assertGreater(wide.widthTicks, 100)
+        turns = 0
+        while not wide.isEmpty():
+            before = len(list(wide))
+            self.clock.turn()
+            turns += 1
+            self.assertLessEqual(before - len(list(wide)), 10)
+        self.assertEqual(turns, 10)
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, list(range(100)))
+
+    def test_exceptions(self) -> None:
+        """
+        A call that raises is logged; those after it are made in the same turn.
+        """
+        self.later(1.0, "before")
+        self.wheel.callLater(1.0, lambda: 1 // 0)
+        self.later(1.0, "after")
+        self.later(2.0, "later")
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, ["before", "after"])
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, ["before", "after", "later"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_exit(self) -> None:
+        """
+        What is no ordinary exception ends the turn, but not the wheel.
+        """
+
+        def leave() -> None:
+            raise SystemExit
+
+        self.wheel.callLater(1.0, leave)
+        self.later(1.0)
+        self.later(2.0)
+        self.assertRaises(SystemExit, self.timers.advance, 1.0)
+        self.assertEqual(self.called, [])
+        self.timers.advance(0.0)
+        self.assertEqual(self.called, ["called"])
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, ["called"] * 2)
+
+    def test_nestedTurn(self) -> None:
+        """
+        A callback that has the reactor make a turn sees what is due called,
+        and nothing is called twice.
+        """
+        self.wheel.callLater(1.0, self.timers.advance, 5.0)
+        for delay in (2.0, 3.0, 6.0, 7.0):
+            self.later(delay, delay)
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, [2.0, 3.0, 6.0])
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, [2.0, 3.0, 6.0, 7.0])
+
+    def test_cancelLastInCallback(self) -> None:
+        """
+        A callback that cancels all others leaves nothing behind, and what it
+        sets afterwards is called.
+        """
+
+        def change() -> None:
+            for call in calls:
+                call.cancel()
+            self.later(0.5, "new")
+
+        self.wheel.callLater(1.0, change)
+        calls = [self.later(delay) for delay in (1.0, 1.5, 60.0)]
+        self.timers.advance(1.0)
+        self.assertEqual(self.wheel.count, 1)
+        self.timers.advance(0.5)
+        self.assertEqual((self.called, self.clock.getDelayedCalls()), (["new"], []))
+
+
+class StepTests(WheelTestCase):
+    """
+    Clocks are set forward and back.
+    """
+
+    def test_forward(self) -> None:
+        """
+        When the wheel's clock is set forward, what is due by it is called as
+        soon as the timer fires, in order, and the rest on time.
+        """
+        for delay in (0.1, 50.0, 3599.0, 7000.0):
+            self.later(delay, delay)
+        self.clock.skewSeconds = 3600.0
+        self.timers.advance(0.1)
+        self.assertEqual(self.called, [0.1, 50.0, 3599.0])
+        self.timers.advance(3399.8)
+        self.assertEqual(self.called, [0.1, 50.0, 3599.0])
+        self.timers.advance(0.2)
+        self.assertEqual(self.called, [0.1, 50.0, 3599.0, 7000.0])
+
+    def test_back(self) -> None:
+        """
+        When the wheel's clock is set back, nothing is called before its time by
+        that clock, and nothing is lost.
+        """
+        self.timers.advance(5000.0)
+        for delay in (0.0, 0.1, 50.0):
+            self.later(delay, delay)
+        self.clock.skewSeconds = -3600.0
+        self.timers.pump([100.0] * 35)
+        self.assertEqual(self.called, [])
+        self.timers.advance(200.0)
+        self.assertEqual(self.called, [0.0, 0.1, 50.0])
+
+    def test_backWithinTurn(self) -> None:
+        """
+        So it is when a callback sets it back.
+        """
+        self.timers.advance(5000.0)
+        self.wheel.callLater(1.0, setattr, self.clock, "skewSeconds", -10.0)
+        self.later(1.0)
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, [])
+        self.timers.advance(9.0)
+        self.assertEqual(self.called, [])
+        self.timers.advance(1.0 + self.wheel.tickSeconds)
+        self.assertEqual(self.called, ["called"])
+
+    def test_noDelayAfterBack(self) -> None:
+        """
+        After the clock was set back, a call without a delay is made in the
+        next turn, and one with a delay when that is over.
+        """
+        self.timers.advance(5000.0)
+        self.later(10.0, "waiting")
+        self.clock.skewSeconds = -3600.0
+        self.later(0.0, "zero")
+        self.later(-1.0, "negative")
+        self.later(2.0, "two")
+        self.timers.advance(0.0)
+        self.assertCountEqual(self.called, ["zero", "negative"])
+        self.timers.advance(2.0)
+        self.assertEqual(self.called[2:], ["two"])
+        self.timers.advance(3600.0)
+        self.assertEqual(self.called[2:], ["two"])
+        self.timers.advance(8.0)
+        self.assertEqual(self.called[3:], ["waiting"])
+
+    def test_timersBack(self) -> None:
+        """
+        When it is the reactor's clock that is set back, its timer is late by as
+        much; the next call that is set wakes the wheel up.
+        """
+        self.timers.advance(5000.0)
+        self.later(0.5, "overdue")
+        self.timers.rightNow -= 3600.0
+        self.clock.skewSeconds += 3600.0
+        self.timers.advance(1.0)
+        self.assertEqual(self.called, [])
+        self.later(30.0, "waiting")
+        self.timers.advance(0.0)
+        self.assertEqual(self.called, ["overdue"])
+        self.timers.advance(30.0)
+        self.assertEqual(self.called, ["overdue", "waiting"])
+
+
+class ReprTests(WheelTestCase):
+    """
+    Calls say what they are.
+    """
+
+    def test_states(self) -> None:
+        """
+        One that is to come says what it will call and when.
+        """
+        call, cancelled = self.wheel.callLater(1.5, nothing), self.later(1.0)
+        self.assertRegex(repr(call), r"^<WheelCall of <function nothing at .*>, due at 1\.500 s>$")
+        cancelled.cancel()
+        self.timers.advance(2.0)
+        self.assertEqual((repr(call), repr(cancelled)), ("<WheelCall called>", "<WheelCall cancelled>"))
+
+
+PROGRAM = """
+import sys
+from importlib import import_module
+
+import_module(f"twisted.internet.{sys.argv[1]}").install()
+
+from twisted.internet import reactor
+
+from admission.clock import MonotonicClock
+from admission_plugins.wheel import TimingWheel
+
+DELAYS = [0.0, 0.002, 0.004, 0.0125, 0.03, 0.032, 0.1]
+
+
+def expect(holds, words):
+    if not holds:
+        print(words)
+
+
+def run(clock, following):
+    wheel = TimingWheel(clock)
+    made = []
+
+    def call(dueSeconds):
+        made.append(dueSeconds)
+        expect(wheel.seconds() >= dueSeconds, "early")
+        expect(len(reactor.getDelayedCalls()) <= 1, "more than one timer")
+
+    def finish():
+        expect(len(made) == len(DELAYS) and made == sorted(made), made)
+        expect(not reactor.getDelayedCalls(), "a timer is left")
+        following()
+
+    for delay in reversed(DELAYS):
+        wheel.callLater(delay, call, wheel.seconds() + delay)
+        wheel.callLater(delay, print, "cancelled").cancel()
+    wheel.callLater(0.12, finish)
+
+
+def stop():
+    print(type(reactor).__name__)
+    reactor.stop()
+
+
+reactor.callWhenRunning(run, reactor, lambda: run(MonotonicClock(reactor), stop))
+reactor.run()
+"""
+
+
+class ReactorTests(SynchronousTestCase):
+    """
+    A wheel runs on every reactor, by its own clock and by a monotonic one.
+    """
+
+    def check(self, name: str, className: str) -> None:
+        """
+        Calls are made in order, none early and none when cancelled, with a
+        single timer at a time.
+        """
+        path = os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", "."))
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM, name],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual((result.returncode, result.stdout.strip()), (0, className), result.stdout)
+
+    def test_epoll(self) -> None:
+        """
+        The default on Linux.
+        """
+        self.check("epollreactor", "EPollReactor")
+
+    def test_poll(self) -> None:
+        """
+        The one before it.
+        """
+        self.check("pollreactor", "PollReactor")
+
+    def test_select(self) -> None:
+        """
+        The one that is everywhere.
+        """
+        self.check("selectreactor", "SelectReactor")
+
+    def test_asyncio(self) -> None:
+        """
+        The one on asyncio's loop.
+        """
+        self.check("asyncioreactor", "AsyncioSelectorReactor")

@@ -1,0 +1,369 @@
+"""
+The broker of this tree in processes of its own, as an operator would run it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from tests.kit.certificates import Certificates, makeCertificates
+from tests.kit.checkout import ROOT
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("src", "plugins", ".")),
+    "PYTHONUNBUFFERED": "1",
+    "COLUMNS": "200",
+    # kio imports hypothesis where that is installed, which would make a directory wherever a command runs.
+    "HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".hypothesis"),
+}
+"""For the tree under test, whatever is installed."""
+
+# When the tests are killed, nothing of theirs may live on: PR_SET_PDEATHSIG is 1.
+_DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {signal.SIGKILL:d}); "
+
+TWISTD = [sys.executable, "-c", _DIE_WITH_PARENT + "from twisted.scripts.twistd import run; run()", "-n", "--pidfile="]
+TWIST = [sys.executable, "-c", _DIE_WITH_PARENT + "from twisted.application.twist._twist import Twist; Twist.main()"]
+
+PATIENCE_SECONDS = 60.0
+"""How long to wait for what must happen."""
+
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+@cache
+def certificates() -> Certificates:
+    """
+    The certificates of this run of the tests.
+    """
+    directory = tempfile.mkdtemp(prefix="admission-certificates-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return makeCertificates(Path(directory))
+
+
+@cache
+def strangersAuthority() -> str:
+    """
+    The path of an authority's certificate that signed nothing of ours.
+    """
+    directory = tempfile.mkdtemp(prefix="admission-certificates-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return str(makeCertificates(Path(directory)).authority)
+
+
+def freePort() -> int:
+    """
+    A port that nobody listens on, and that the system does not give to
+    outgoing connections: a broker can be restarted there.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def endpoint(port: int) -> str:
+    """
+    What C{--listen} is given for a plaintext port.
+    """
+    return f"tcp:{port}:interface=127.0.0.1"
+
+
+def tlsEndpoint(port: int) -> str:
+    """
+    What C{--listen} is given for a TLS port.
+    """
+    files = certificates()
+    return f"ssl:{port}:interface=127.0.0.1:privateKey={files.serverKey}:certKey={files.serverCertificate}"
+
+
+class BrokerProcess:
+    """
+    C{twistd admission} with a port for TCP, one for TLS and a data directory,
+    all of its own.  It can be started, ended and started again.
+
+    @cvar command: what to run C{admission} with.
+    @ivar port: for TCP.
+    @ivar tlsPort: for TLS.
+    @ivar dataPath: the data directory.
+    """
+
+    command = TWISTD
+
+    def __init__(self, *options: str, advertisedHost: str | None = None, advertisedPort: int | None = None) -> None:
+        """
+        @param options: further options of C{twistd admission}.
+        @param advertisedHost: what to advertise for both ports, if anything.
+        @param advertisedPort: the port to go with it; by default each its own.
+        """
+        self.port, self.tlsPort = freePort(), freePort()
+        self._directory = tempfile.mkdtemp(prefix="admission-broker-")
+        self.dataPath = os.path.join(self._directory, "data")
+        self._options = ["--listen", endpoint(self.port), "--listen", tlsEndpoint(self.tlsPort), *options]
+        if advertisedHost is not None:
+            for port in (self.port, self.tlsPort):
+                self._options += ["--advertise", f"{advertisedHost}:{advertisedPort or port}"]
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader: threading.Thread | None = None
+        atexit.register(self.remove)
+
+    @property
+    def address(self) -> str:
+        """
+        Where clients find it without TLS.
+        """
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def tlsAddress(self) -> str:
+        """
+        Where clients find it with TLS.
+        """
+        return f"127.0.0.1:{self.tlsPort}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """
+        The process that was started last.
+        """
+        assert self._process is not None, "it was never started"
+        return self._process
+
+    def start(self) -> None:
+        """
+        Start it and wait until it serves.
+
+        @raise AssertionError: if it does not, with its log.
+        """
+        assert self._process is None or self._process.poll() is not None, "it runs already"
+        begin = self.mark()
+        self._process = self._spawn([*self._options, "--data", self.dataPath])
+        self._reader = threading.Thread(target=self._read, args=(self._logOf(self._process),), daemon=True)
+        self._reader.start()
+        self.waitForLog("serving .* from ", begin)
+
+    def stop(self) -> int:
+        """
+        Ask it to end, as C{kill} does.
+
+        @return: its exit status.
+        """
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """
+        End it with no chance to do anything about it.
+        """
+        self._end(signal.SIGKILL)
+
+    def remove(self) -> None:
+        """
+        Leave nothing of it behind.
+        """
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        atexit.unregister(self.remove)
+
+    def isRunning(self) -> bool:
+        """
+        Whether the process lives.
+        """
+        return self.process.poll() is None
+
+    def mark(self) -> int:
+        """
+        How many lines the log has so far.
+        """
+        return len(self._lines)
+
+    def log(self, begin: int = 0) -> str:
+        """
+        What all its processes have written, from line C{begin} on.
+        """
+        return "".join(self._lines[begin:])
+
+    def waitForLog(self, pattern: str, begin: int = 0) -> str:
+        """
+        Wait for a line that C{pattern} is found in.
+
+        @param begin: the line of the log to begin at.
+        @return: the line.
+        @raise AssertionError: if it does not come, with the log.
+        """
+        expression = re.compile(pattern)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with self._changed:
+            while True:
+                for line in self._lines[begin:]:
+                    if expression.search(line):
+                        return line
+                remaining = deadline - time.monotonic()
+                hasEnded = self._reader is None or not self._reader.is_alive()
+                if remaining <= 0 or hasEnded:
+                    raise AssertionError(f"no {pattern!r} in the log of the broker:\n{self.log(begin)}")
+                # The reader's end is not announced.
+                self._changed.wait(min(remaining, 1.0))
+
+    def complaints(self, begin: int = 0) -> list[str]:
+        """
+        Lines from C{begin} on that no client, however evil, should be able to cause.
+        """
+        return [
+            line
+            for line in self._lines[begin:]
+            if _TRACEBACK in line or "this is a bug" in line or "#critical" in line or "Unhandled" in line
+        ]
+
+    def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.command, "admission", *options],
+            cwd=self._directory,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="backslashreplace",
+        )
+
+    def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
+        assert process.stdout is not None
+        return process.stdout
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self.process
+        process.send_signal(number)
+        try:
+            status = process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"{number.name} did not end the broker:\n{self.log()}") from None
+        if self._reader is not None:
+            self._reader.join(PATIENCE_SECONDS)
+        return status
+
+
+class MeasuredBroker(BrokerProcess):
+    """
+    The same service, run by L{tests.kit.memorybroker}, which tells what it holds.
+    """
+
+    def report(self) -> dict[str, Any]:
+        """
+        Its sensors, its memory pool and the ledger, as they are now.
+        """
+        process = self.process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, f"the broker has gone:\n{self.log()}"
+        report: dict[str, Any] = json.loads(line)
+        return report
+
+    def waitUntil(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """
+        Ask for reports until one fulfils C{condition}, and return it.
+
+        @raise AssertionError: if none does, with the last one.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            report = self.report()
+            if condition(report):
+                return report
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the broker did not get there: {report}\n{self.log()}")
+            with self._changed:
+                # Asking keeps the broker from getting there; news in its log are worth asking at once.
+                self._changed.wait(0.02)
+
+    def waitUntilWhole(self) -> None:
+        """
+        Wait until nobody is connected and all memory is back.
+        """
+        self.waitUntil(
+            lambda report: (
+                report["sensors"]["Connections"] == 0
+                and report["availableBytes"] == report["sizeBytes"]
+                and not any(report["ledger"].values())
+            )
+        )
+
+    def remove(self) -> None:
+        """
+        Leave nothing of it behind.
+        """
+        super().remove()
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+
+    def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.kit.memorybroker", *options],
+            cwd=self._directory,
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+        )
+
+    def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
+        assert process.stderr is not None
+        return process.stderr
+
+
+@cache
+def sharedBroker(*options: str) -> BrokerProcess:
+    """
+    A running broker for tests that do not mind each other: one for each set
+    of options, ended when the tests are.
+    """
+    broker = BrokerProcess(*options)
+    broker.start()
+    return broker
+
+
+@cache
+def sharedMeasuredBroker(*options: str) -> MeasuredBroker:
+    """
+    The same, one that tells what it holds.
+    """
+    broker = MeasuredBroker(*options)
+    broker.start()
+    return broker

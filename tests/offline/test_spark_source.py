@@ -1,0 +1,276 @@
+"""
+C{spark.read.format("admission")}, by Spark itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+from pyspark.errors import AnalysisException
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.recording.events import Origin
+from admission.recording.segments import Segment
+from admission.recording.tables import TABLES
+from admission_plugins.sealing import sealAll
+from pyspark_admission.columns import columnsOf
+from pyspark_admission.files import segmentNames, segmentPath
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
+from tests.kit.longform import longForm
+from tests.kit.recordings import writeRecording
+from tests.kit.sparksession import sharedSession
+from tests.offline.test_pyspark_admission import CAP_BYTES, someEvents
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CONNECT_SECONDS = 240.0
+"""How long a server of Spark's and what is asked of it may take together."""
+
+CONNECT = """
+import sys
+from admission.offline.session import openSession
+
+session = openSession("connect", {
+    "spark.remote": "local[1]",
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.ui.enabled": "false",
+})
+from admission.offline.recording import Recording
+
+rows = session.read.format("admission").load(sys.argv[1])
+recording = Recording.open(session, sys.argv[1], sample="100%", since="2023-11-14")
+print(type(session).__module__, rows.count(), recording.requests().count(), recording.problems())
+session.stop()
+"""
+
+
+def numbersOf(rows: DataFrame) -> list[int]:
+    """
+    The numbers of events, ascending.
+    """
+    return sorted(row["seq"] for row in rows.select("seq").collect())
+
+
+class SparkTestCase(SynchronousTestCase):
+    """
+    Has Spark and a directory to record to.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have nothing recorded yet.
+        """
+        self.session = sharedSession()
+        self.directory = Path(self.mktemp()).absolute()
+
+    def record(self, *numbers: int, isSealed: bool = True, process: str = "boot") -> str:
+        """
+        Record a segment of requests with these numbers.
+
+        @return: its name.
+        """
+        events = [KafkaRequestEvent(1, float(number), seq=number) for number in numbers]
+        [name] = writeRecording(self.directory, events, Origin("3", process), isSealed)
+        return name
+
+    def read(self, **options: str) -> DataFrame:
+        """
+        What the source makes of the directory.
+        """
+        return self.session.read.format("admission").options(**options).load(str(self.directory))
+
+
+class ReadTests(SparkTestCase):
+    """
+    C{spark.read}
+    """
+
+    def test_everything(self) -> None:
+        """
+        Every table has the columns that it should have and every value that was
+        recorded, from Parquet files and segments alike.
+        """
+        writeRecording(self.directory, someEvents())
+        [name] = writeRecording(self.directory, someEvents(), isSealed=False)
+        segment = Segment.load(segmentPath(self.directory, name))
+        assert segment is not None
+        for table in TABLES:
+            rows = self.read(table=table.name)
+            self.assertEqual(rows.schema, columnsOf(table))
+            found = [row.asDict() for row in rows.selectExpr("* except (ts)", "unix_micros(ts) ts").collect()]
+            expected = [row for row in segment.rows(table) for _ in ("sealed", "not sealed")]
+            self.assertEqual(sorted(found, key=itemgetter("seq")), expected)
+
+    def test_optionsOfSql(self) -> None:
+        """
+        SQL reads recordings as well, without anything being registered.
+        """
+        self.record(1, 2)
+        self.record(3, isSealed=False)
+        self.session.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW recorded USING admission OPTIONS (path '{self.directory}', broker '3')"
+        )
+        [row] = self.session.sql("SELECT count(*), min(seq), max(seq) FROM recorded").collect()
+        self.assertEqual(tuple(row), (3, 1, 3))
+
+    def test_older(self) -> None:
+        """
+        Files of older versions are read together with those of today.
+        """
+        [path] = self.directory.rglob(f"{self.record(1)}.parquet")
+        self.record(2)
+        table = pq.read_table(path, partitioning=None).select(["seq", "ts", "client_id"])
+        pq.write_table(table.set_column(0, "seq", table["seq"].cast(pa.int16())), path)
+        rows = self.read().orderBy("seq").select("seq", "v", "policy_names").collect()
+        self.assertEqual([tuple(row) for row in rows], [(1, None, None), (2, 2, [])])
+
+    def test_damaged(self) -> None:
+        """
+        Damaged files are left out, and can be counted.
+        """
+        self.record(1)
+        self.record(2, isSealed=False)
+        half = next(self.directory.rglob(f"{self.record(3)}.parquet"))
+        half.write_bytes(half.read_bytes()[:1000])
+        segment = segmentPath(self.directory, self.record(4, isSealed=False))
+        segment.write_bytes(b"\1" + segment.read_bytes())
+        self.assertEqual(numbersOf(self.read()), [1, 2])
+        problems = self.read(table="problems").collect()
+        self.assertEqual(sorted(row["path"] for row in problems), sorted(map(str, [half, segment])))
+
+    def test_mistakes(self) -> None:
+        """
+        A mistake is told of by load, with the remedy.
+        """
+        self.record(1)
+        for options, sentence in [
+            ({"sinse": "0"}, "there is no option sinse: is it since?"),
+            ({"table": "request"}, "there is no table request: there are requests, "),
+        ]:
+            self.assertIn(sentence, str(self.assertRaises(AnalysisException, self.read, **options)))
+
+    def test_killed(self) -> None:
+        """
+        Of a server that was killed everything is there that it said it had
+        recorded, each once.
+        """
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kit.recordingprocess", f"spark:{self.directory}:rotate=1s:cap=64MiB"],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.wait, PATIENCE_SECONDS)
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        recorded = turns = 0
+        with process.stdout as lines:
+            for line in lines:
+                if line[:-1].isdigit():
+                    recorded, turns = int(line), turns + 1
+                if turns == 300:
+                    break
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        self.assertNotEqual(segmentNames(self.directory), [])
+        found = numbersOf(self.read())
+        self.assertGreaterEqual(len(found), recorded)
+        self.assertEqual(found, list(range(1, len(found) + 1)))
+        sealAll(self.directory, CAP_BYTES)
+        self.assertEqual(segmentNames(self.directory), [])
+        self.assertEqual(numbersOf(self.read()), found)
+
+
+class StreamTests(SparkTestCase):
+    """
+    C{spark.readStream}
+    """
+
+    def runQuery(self, **options: str) -> list[list[int]]:
+        """
+        Begin the query, where it was before, and end it when it has read what
+        there is.
+
+        @return: the numbers of the events in each batch that is not empty.
+        """
+        batches: list[list[int]] = []
+
+        def take(rows: DataFrame, number: int) -> None:
+            seqs = [row["seq"] for row in rows.select("seq").collect()]
+            if seqs:
+                batches.append(seqs)
+
+        stream = self.session.readStream.format("admission").options(**options).load(str(self.directory))
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        self.addCleanup(query.stop)
+        self.assertTrue(query.awaitTermination(int(PATIENCE_SECONDS)))
+        return batches
+
+    def test_restarts(self) -> None:
+        """
+        Over several runs, with segments sealed and files removed in between,
+        every row comes once and those of a process in their order; nothing new
+        is no batch.
+        """
+        self.checkpoint = str(Path(self.mktemp()).absolute())
+        self.record(1, 2)
+        stuck = self.record(3, isSealed=False)
+        self.record(4)
+        self.assertEqual(self.runQuery(), [[1, 2]])
+        self.assertEqual(self.runQuery(), [])
+        sealAll(self.directory, CAP_BYTES)
+        self.record(5, process="other")
+        next(self.directory.rglob("boot-000001.parquet")).unlink()
+        self.assertEqual(sorted(seq for batch in self.runQuery() for seq in batch), [3, 4, 5])
+        self.assertNotIn(stuck, segmentNames(self.directory))
+
+    def test_fewAtATime(self) -> None:
+        """
+        A long recording is taken in batches as small as is wanted.
+        """
+        self.checkpoint = str(Path(self.mktemp()).absolute())
+        for number in range(1, 4):
+            self.record(number)
+        self.assertEqual(self.runQuery(maxFilesPerTrigger="2"), [[1, 2], [3]])
+
+
+class ConnectTests(SynchronousTestCase):
+    """
+    Spark Connect
+    """
+
+    @longForm
+    def test_local(self) -> None:
+        """
+        The source and recordings are read through a server as well.
+        """
+        directory = Path(self.mktemp()).absolute()
+        writeRecording(directory, someEvents())
+        writeRecording(directory, someEvents(), isSealed=False)
+        result = subprocess.run(
+            [sys.executable, "-c", CONNECT, str(directory)],
+            # Has Spark choose a port that is free.
+            env={**ENVIRONMENT, "SPARK_TESTING": "1"},
+            capture_output=True,
+            text=True,
+            timeout=CONNECT_SECONDS,
+        )
+        self.assertEqual(result.stdout.strip(), "pyspark.sql.connect.session 20 20 []", result.stderr[-3000:])

@@ -1,0 +1,604 @@
+"""
+L{admission.connection} on real sockets: TCP, TLS and UNIX, on loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import DeferredList, maybeDeferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SkipTest, TestCase
+
+from admission.clock import MonotonicClock
+from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.hangup import HangUpWatch
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.interfaces import CONNECTIONS, FRAMES, ILease
+from admission_plugins.bounded import BoundedPool
+from tests.kit.admitted import WHIM, RecordingProtocol, framed, gateFor
+from tests.kit.certificates import Authority
+
+MIB = 1 << 20
+KINDS = ("tcp", "tls", "unix")
+RESET = struct.pack("ii", 1, 0)
+TLS_OVERSHOOT_BYTES = 82_000
+"""What Twisted's TLS delivers in one turn at most, rounded up."""
+
+AUTHORITY = Authority()
+
+
+class Peer:
+    """
+    The other end of a connection, by a blocking socket; its methods are for
+    another thread, which L{SocketTestCase.do} runs them in.
+    """
+
+    def __init__(self, kind: str, address: Any, receiveBytes: int | None = None) -> None:
+        """
+        Connect, handshake included.
+
+        @param receiveBytes: how much the system may receive for us unread.
+        """
+        self.kind = kind
+        self.socket: Any = socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET)
+        self.socket.settimeout(10)
+        if receiveBytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receiveBytes)
+        self.socket.connect(address)
+        if kind == "tls":
+            context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode("ascii"))
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+
+    def send(self, data: bytes) -> None:
+        """
+        Send C{data}.
+        """
+        self.socket.sendall(data)
+
+    def receive(self, sizeBytes: int) -> bytes:
+        """
+        Receive exactly so many bytes, or fewer at the end of the stream.
+        """
+        received = bytearray()
+        while len(received) < sizeBytes:
+            chunk = self.socket.recv(sizeBytes - len(received))
+            if not chunk:
+                break
+            received += chunk
+        return bytes(received)
+
+    def ask(self, *bodies: bytes) -> bytes:
+        """
+        Send requests and receive as many bytes as were sent.
+        """
+        stream = framed(*bodies)
+        self.send(stream)
+        return self.receive(len(stream))
+
+    def askInTurn(self, bodies: Sequence[bytes]) -> bytes:
+        """
+        Send requests, two at a time: with more unanswered, we and a server that
+        does not read before we do would wait for each other.
+        """
+        return b"".join(self.ask(*bodies[start : start + 2]) for start in range(0, len(bodies), 2))
+
+    def isAtEnd(self) -> bool:
+        """
+        Whether the other side has closed, in whatever way.
+        """
+        try:
+            return self.socket.recv(1) == b""
+        except (ConnectionError, ssl.SSLError):
+            return True
+
+    def end(self) -> None:
+        """
+        Close our side in order, on TLS with its farewell.
+        """
+        if self.kind == "tls":
+            self.socket.settimeout(0.05)
+            try:
+                self.socket.unwrap()
+            except (TimeoutError, OSError):
+                # Nobody reads our farewell, let alone answers it.
+                pass
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """
+        Have the connection fail.
+        """
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.socket.close()
+
+    def close(self) -> None:
+        """
+        Close.
+        """
+        self.socket.close()
+
+
+class SocketTestCase(TestCase):
+    """
+    A server on ports of all kinds.
+    """
+
+    timeout = 30
+
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        self.reactor: Any = reactor
+        self.clock = MonotonicClock(self.reactor)
+        self.behave: Callable[[RecordingProtocol, ILease], None] | None = None
+        self.protocols: list[RecordingProtocol] = []
+        self.peers: list[Peer] = []
+        self.directories: list[str] = []
+        self.serve()
+
+    def serve(self, poolBytes: int = MIB, limits: ConnectionLimits | None = None) -> None:
+        """
+        Make a server; it listens when the first peer connects.
+        """
+        self.pool = BoundedPool(poolBytes, seconds=self.clock.seconds)
+        self.gate = gateFor(self.pool, self.clock, maxRequests=10)
+        self.watch = HangUpWatch(self.reactor)
+        self.factory = AdmittedFactory(self.makeProtocol, self.gate, self.clock, self.watch, limits)
+        self.ports: dict[str, Any] = {}
+
+    def makeProtocol(self) -> RecordingProtocol:
+        """
+        A protocol for the next connection.
+        """
+        self.protocols.append(RecordingProtocol(self.behave))
+        return self.protocols[-1]
+
+    async def tearDown(self) -> None:
+        """
+        Have everything gone, and nothing left.
+        """
+        await DeferredList([maybeDeferred(port.stopListening) for port in self.ports.values()])
+        for protocol in list(self.factory.connections):
+            protocol.transport.abortConnection()
+        for peer in self.peers:
+            peer.close()
+        await self.until(lambda: not self.factory.connections)
+        for protocol in self.protocols:
+            protocol.finish()
+        self.gate.close()
+        self.watch.close()
+        for directory in self.directories:
+            os.rmdir(directory)
+        used = {purpose: sizeBytes for purpose, sizeBytes in self.gate.ledger.items() if sizeBytes}
+        self.assertEqual((used, self.gate.runningRequests, self.pool.reclaimedLeases), ({}, 0, 0))
+
+    def listen(self, kind: str) -> Any:
+        """
+        A port of that kind.
+        """
+        if kind not in self.ports:
+            if kind == "unix":
+                # A directory of its own: such paths must be short.
+                directory = tempfile.mkdtemp()
+                self.directories.append(directory)
+                port = self.reactor.listenUNIX(os.path.join(directory, "it"), self.factory)
+            elif kind == "tls":
+                port = self.reactor.listenSSL(0, self.factory, AUTHORITY.server().options(), interface="127.0.0.1")
+            else:
+                port = self.reactor.listenTCP(0, self.factory, interface="127.0.0.1")
+            self.factory.addPort(port)
+            self.ports[kind] = port
+        return self.ports[kind]
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """
+        What C{function} returns, in a thread.
+        """
+        return await deferToThread(function, *args)
+
+    async def until(self, isSo: Callable[[], Any]) -> None:
+        """
+        Wait for something to be so.
+        """
+        while not isSo():
+            await deferLater(self.reactor, 0.002)
+
+    async def turns(self, seconds: float = 0.05) -> None:
+        """
+        Let happen what will.
+        """
+        await deferLater(self.reactor, seconds)
+
+    async def connect(self, kind: str, receiveBytes: int | None = None) -> tuple[RecordingProtocol, Peer]:
+        """
+        Have a peer connect.
+
+        @return: the server's protocol and the peer.
+        """
+        host = self.listen(kind).getHost()
+        count = len(self.protocols)
+        address = host.name if kind == "unix" else (host.host, host.port)
+        peer: Peer = await self.do(Peer, kind, address, receiveBytes)
+        self.peers.append(peer)
+        await self.until(lambda: len(self.protocols) > count and self.protocols[count].transport)
+        return self.protocols[count], peer
+
+    def takeAll(self) -> ILease:
+        """
+        Take all the memory there is.
+        """
+        lease = self.pool.tryAllocate(self.pool.sizeBytes)
+        assert lease is not None
+        return lease
+
+
+class RequestTests(SocketTestCase):
+    """
+    Requests and responses.
+    """
+
+    async def test_echo(self) -> None:
+        """
+        Requests of all sizes are answered in order on every kind of socket,
+        and a connection costs what its kind costs.
+        """
+        costs = {"tcp": PLAIN_CONNECTION_BYTES, "tls": TLS_CONNECTION_BYTES, "unix": PLAIN_CONNECTION_BYTES}
+        bodies = [b"", b"x", b"y" * 70_000, b"z" * 20_000, b"", b"w" * 300_000]
+        for kind in KINDS:
+            before = self.gate.ledger.get(CONNECTIONS, 0)
+            _, peer = await self.connect(kind)
+            self.assertEqual(self.gate.ledger[CONNECTIONS] - before, costs[kind])
+            self.assertEqual(await self.do(peer.ask, *bodies), framed(*bodies))
+
+    async def test_shortOfMemory(self) -> None:
+        """
+        Peers on all kinds of sockets that together want far more than there
+        is have every request answered in order, and frames never hold more
+        than the pool and one request.
+        """
+        self.serve(poolBytes=300_000)
+        random = Random(3)
+
+        def behave(protocol: RecordingProtocol, lease: ILease) -> None:
+            body = protocol.requests.pop()
+            if len(body) % 2:
+                protocol.respond([framed(body)])
+            else:
+                self.reactor.callLater(0.001, protocol.respond, [framed(body)])
+
+        self.behave = behave
+        waited: list[bool] = []
+        self.gate.onPressure(waited.append)
+        asked = []
+        for number in range(9):
+            _, peer = await self.connect(KINDS[number % 3])
+            bodies = [random.randbytes(random.choice([10, 5_000, 100_001, 100_000])) for _ in range(12)]
+            asked.append((deferToThread(peer.askInTurn, bodies), bodies))
+        for answered, bodies in asked:
+            self.assertEqual(await answered, framed(*bodies))
+        self.assertIn(True, waited)
+        self.assertLessEqual(self.pool.peakFrameBytes, 300_000 + 100_001 - 1)
+        self.assertEqual((self.gate.waitingForMemory, self.gate.runningRequests), (0, 0))
+
+    async def test_largeResponse(self) -> None:
+        """
+        A response much larger than what the sockets hold arrives whole at a
+        peer that reads late.
+        """
+        response = Random(5).randbytes(8 * MIB)
+        self.behave = lambda protocol, lease: protocol.respond([response[: 5 * MIB], response[5 * MIB :]])
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind)
+            await self.do(peer.send, framed(b"one"))
+            await self.until(lambda: protocol.link.responses.pausedSinceSeconds is not None)  # noqa: B023
+            self.assertGreater(protocol.link.unsentBytes(), 0)
+            self.assertEqual(await self.do(peer.receive, len(response)), response)
+            await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
+            self.assertEqual(protocol.link.unsentBytes(), 0)
+
+
+class MuteTests(SocketTestCase):
+    """
+    Connections that are not read.
+    """
+
+    async def test_overshoot(self) -> None:
+        """
+        Muted from within its first request a TLS connection delivers what it
+        had decrypted, which is charged and bounded; once it may be read again
+        all of it is served, though the peer sends nothing more.
+        """
+        bodies = [b"%05d" % number * 100 for number in range(600)]
+
+        def behave(protocol: RecordingProtocol, lease: ILease) -> None:
+            if len(protocol.requests) == 1:
+                protocol.pause(WHIM)
+            protocol.finish()
+
+        self.behave = behave
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind)
+            sent = deferToThread(peer.send, framed(*bodies))
+            await self.until(lambda: protocol.pauses.isApplied)  # noqa: B023
+            await self.turns()
+            self.assertEqual(len(protocol.requests), 1)
+            buffered = protocol.framer.bufferedBytes
+            self.assertLessEqual(buffered, TLS_OVERSHOOT_BYTES)
+            self.assertGreaterEqual(self.gate.ledger[CONNECTIONS], buffered)
+            protocol.resume(WHIM)
+            await sent
+            await self.until(lambda: len(protocol.requests) == len(bodies))  # noqa: B023
+            self.assertEqual(protocol.requests, bodies)
+
+    async def test_beforeTheHandshake(self) -> None:
+        """
+        A connection that is muted as soon as it is made still finishes its
+        handshake; it is served when it is unmuted.
+        """
+
+        class Reluctant(RecordingProtocol):
+            def connectionMade(self) -> None:
+                self.pause(WHIM)
+
+        def makeReluctant() -> RecordingProtocol:
+            self.protocols.append(Reluctant(self.behave))
+            return self.protocols[-1]
+
+        self.factory._makeProtocol = makeReluctant
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind)
+            await self.do(peer.send, framed(b"one", b"two"))
+            await self.turns()
+            self.assertEqual((protocol.requests, protocol.pauses.isApplied), ([], True))
+            protocol.resume(WHIM)
+            self.assertEqual(await self.do(peer.receive, 14), framed(b"one", b"two"))
+
+    async def test_memory(self) -> None:
+        """
+        A connection that waits for memory is served when there is some, though
+        the peer sends nothing more.
+        """
+        for kind in KINDS:
+            lease = self.takeAll()
+            _, peer = await self.connect(kind)
+            await self.do(peer.send, framed(b"x" * 30_000, b"y" * 30_000))
+            await self.until(lambda: self.gate.waitingForMemory)
+            await self.turns()
+            lease.release()
+            expected = framed(b"x" * 30_000, b"y" * 30_000)
+            self.assertEqual(await self.do(peer.receive, len(expected)), expected)
+
+
+class HangUpTests(SocketTestCase):
+    """
+    Peers that leave while nobody reads from them.
+    """
+
+    def setUp(self) -> None:
+        if not HangUpWatch.isSupported:
+            raise SkipTest("this system has no epoll")
+        super().setUp()
+
+    async def mutedPeer(self, kind: str, unread: bytes = b"") -> tuple[RecordingProtocol, Peer]:
+        """
+        A muted connection whose peer has sent something that nobody has read.
+        """
+        protocol, peer = await self.connect(kind)
+        self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
+        protocol.pause(WHIM)
+        await self.do(peer.send, unread)
+        return protocol, peer
+
+    async def test_end(self) -> None:
+        """
+        A peer that closes with nothing to say is noticed at once; a TLS
+        farewell is nothing.
+        """
+        for kind in KINDS:
+            protocol, peer = await self.mutedPeer(kind)
+            await self.do(peer.end)
+            await self.until(lambda: protocol.isLost)  # noqa: B023
+
+    async def test_reset(self) -> None:
+        """
+        A connection that fails is noticed at once, with and without requests
+        unread.
+        """
+        for kind in ("tcp", "tls"):
+            for unread in (b"", framed(b"x" * 1000)):
+                protocol, peer = await self.mutedPeer(kind, unread)
+                await self.do(peer.reset)
+                await self.until(lambda: protocol.isLost)  # noqa: B023
+                self.assertEqual(protocol.requests, [b"hello"])
+
+    async def test_endBehindRequests(self) -> None:
+        """
+        A peer that has sent requests and gone has them served when its turn
+        comes, and is gone then; on a UNIX socket as well, where its going
+        looks like more.
+        """
+        for kind in KINDS:
+            protocol, peer = await self.mutedPeer(kind, framed(b"x" * 1000, b"last"))
+            await self.do(peer.end)
+            if kind == "unix":
+                await self.do(peer.close)
+            await self.turns()
+            self.assertFalse(protocol.isLost, kind)
+            protocol.behave = lambda protocol, lease: protocol.finish()
+            protocol.resume(WHIM)
+            await self.until(lambda: protocol.isLost)  # noqa: B023
+            self.assertEqual(protocol.requests, [b"hello", b"x" * 1000, b"last"])
+
+    async def test_givesBackMemory(self) -> None:
+        """
+        A peer that leaves in the middle of a body, while it is mute, holds its
+        memory no longer.
+        """
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind)
+            await self.do(peer.send, framed(b"x" * 100_000)[:50_000])
+            await self.until(lambda: self.gate.ledger[FRAMES] == 100_000 and protocol.framer.filledBytes == 49_996)  # noqa: B023
+            protocol.pause(WHIM)
+            await self.do(peer.end)
+            await self.until(lambda: protocol.isLost)  # noqa: B023
+            self.assertEqual(self.gate.ledger[FRAMES], 0)
+
+
+class ClosingTests(SocketTestCase):
+    """
+    Connections that we close.
+    """
+
+    async def test_ends(self) -> None:
+        """
+        Closing ends, with the last response sent, for a peer that takes part,
+        muted or not.
+        """
+        for kind in KINDS:
+            for isMuted in (False, True):
+                protocol, peer = await self.connect(kind)
+                self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
+                if isMuted:
+                    protocol.pause(WHIM)
+                protocol.closeGracefully()
+                self.assertTrue(await self.do(peer.isAtEnd))
+                await self.do(peer.close)
+                await self.until(lambda: protocol.isLost)  # noqa: B023
+
+    async def test_peerThatNeverAnswers(self) -> None:
+        """
+        Closing ends after the grace period for a peer that does nothing any
+        more, or that only sends.
+        """
+        self.serve(limits=ConnectionLimits(closeGraceSeconds=0.1))
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind)
+            self.assertEqual(await self.do(peer.ask, b"hello"), framed(b"hello"))
+            protocol.pause(WHIM)
+            await self.do(peer.send, framed(b"x" * 50_000))
+            protocol.closeGracefully()
+            await self.until(lambda: protocol.isLost)  # noqa: B023
+            self.assertEqual(protocol.requests, [b"hello"])
+
+    async def test_stalledReader(self) -> None:
+        """
+        A peer that asks for much and reads nothing is cut off, and its
+        responses are held no longer.
+        """
+        self.serve(limits=ConnectionLimits(sendSeconds=0.2))
+        self.behave = lambda protocol, lease: protocol.respond([b"r" * (16 * MIB)])
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind, receiveBytes=4096)
+            await self.do(peer.send, framed(b"one"))
+            await self.until(lambda: protocol.isLost)  # noqa: B023
+            self.assertEqual(protocol.link.unsentBytes(), 0)
+
+    async def test_closeAll(self) -> None:
+        """
+        All connections of all kinds can be closed together, one in its
+        handshake and one that never answers included.
+        """
+        self.serve(limits=ConnectionLimits(closeGraceSeconds=0.2))
+        for kind in KINDS:
+            protocol, _ = await self.connect(kind)
+        protocol.pause(WHIM)
+        host = self.listen("tls").getHost()
+        raw = await self.do(socket.create_connection, (host.host, host.port), 10)
+        self.addCleanup(raw.close)
+        await self.until(lambda: len(self.factory.connections) == 4)
+        await self.factory.closeAll()
+        self.assertEqual(self.factory.connections, {})
+
+
+class PressureTests(SocketTestCase):
+    """
+    Ports when memory is short.
+    """
+
+    async def test_portPauses(self) -> None:
+        """
+        While a TLS connection waits for memory no other is accepted; it is
+        when there is memory again.
+        """
+        _, peer = await self.connect("tls")
+        lease = self.takeAll()
+        await self.do(peer.send, framed(b"one"))
+        await self.until(lambda: self.gate.isUnderPressure)
+        connecting = maybeDeferred(lambda: deferToThread(Peer, "tls", ("127.0.0.1", self.ports["tls"].getHost().port)))
+        await self.turns(0.1)
+        self.assertEqual((len(self.factory.connections), connecting.called), (1, False))
+        lease.release()
+        self.assertEqual(await self.do(peer.receive, 7), framed(b"one"))
+        late = await connecting
+        self.peers.append(late)
+        self.assertEqual(await self.do(late.ask, b"two"), framed(b"two"))
+
+    async def test_stopsWhilePaused(self) -> None:
+        """
+        A port that is paused can be stopped.
+        """
+        _, peer = await self.connect("tls")
+        lease = self.takeAll()
+        await self.do(peer.send, framed(b"one"))
+        await self.until(lambda: self.gate.isUnderPressure)
+        await maybeDeferred(self.ports.pop("tls").stopListening)
+        lease.release()
+        self.assertEqual(await self.do(peer.receive, 7), framed(b"one"))
+
+
+class UnwantedTests(SocketTestCase):
+    """
+    Connections that come to nothing.
+    """
+
+    async def test_tooMany(self) -> None:
+        """
+        A connection too many from one address is closed, on TLS before any
+        handshake.
+        """
+        self.serve(limits=ConnectionLimits(maxConnectionsPerAddress=2))
+        for kind in ("tcp", "tls"):
+            await self.connect(kind)
+        for kind in ("tcp", "tls"):
+            host = self.ports[kind].getHost()
+            try:
+                raw = await self.do(socket.create_connection, (host.host, host.port), 10)
+                self.addCleanup(raw.close)
+                self.assertEqual(await self.do(raw.recv, 1), b"")
+            except ConnectionError:
+                # It may be gone before connecting has returned.
+                pass
+        self.assertEqual((len(self.factory.connections), self.factory.refusedConnections), (2, 2))
+
+    async def test_notTLS(self) -> None:
+        """
+        What is no handshake ends a TLS connection, and a handshake ends a
+        plain one; nothing is left of either, and the log says what was wrong.
+        """
+        self.listen("tls")
+        self.listen("tcp")
+        for kind, greeting, expected in [
+            ("tls", framed(b"hello") * 10, "TLS failed"),
+            ("tcp", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "was announced"),
+        ]:
+            host = self.ports[kind].getHost()
+            raw = await self.do(socket.create_connection, (host.host, host.port), 10)
+            self.addCleanup(raw.close)
+            with capturedLogs() as events:
+                await self.do(raw.sendall, greeting)
+                await self.until(lambda: self.protocols and self.protocols[-1].isLost)
+            self.assertEqual(self.protocols.pop().requests, [])
+            reasons = [event["reason"] for event in events if event.get("log_namespace", "").startswith("admission")]
+            self.assertEqual(len(reasons), 1)
+            self.assertIn(expected, reasons[0])
+        self.assertEqual(self.factory.connections, {})

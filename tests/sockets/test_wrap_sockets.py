@@ -1,0 +1,362 @@
+"""
+L{admission.connection.wrapping} on real sockets, plain and TLS, on loopback.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import DeferredList, maybeDeferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.trial.unittest import SkipTest, TestCase
+from twisted.web.server import Site
+from twisted.web.static import File
+
+from admission.connection.factory import ConnectionLimits
+from admission.connection.hangup import HangUpWatch
+from admission.connection.pauses import Pause
+from admission.connection.wrapping import wrapFactory
+from admission.interfaces import DEFAULT, RESPONSES, QuotaEntity
+from tests.kit.certificates import makeCertificates
+from tests.kit.wrapped import KIB, Foreign, echo
+from tests.sockets.test_connection_sockets import AUTHORITY, TLS_OVERSHOOT_BYTES, Peer
+
+MIB = 1 << 20
+KINDS = ("tcp", "tls")
+SLOW = "client-bytes:produce=1000:fetch=1000:algorithm=bucket"
+
+
+class WrapSocketTestCase(TestCase):
+    """
+    Wrapped servers on real ports.
+    """
+
+    timeout = 30
+
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        self.reactor: Any = reactor
+        self.behave: Callable[[Foreign, bytes], object] | None = echo
+        self.protocols: list[Foreign] = []
+        self.peers: list[Peer] = []
+        self.ports: list[Any] = []
+        self.factories: list[Any] = []
+
+    async def tearDown(self) -> None:
+        """
+        Have everything gone, and nothing left: the factories rest by themselves.
+        """
+        await DeferredList([maybeDeferred(port.stopListening) for port in self.ports])
+        for factory in self.factories:
+            for connection in list(factory.connections):
+                connection.abortConnection()
+        for peer in self.peers:
+            peer.close()
+        await self.until(lambda: not any(factory.connections for factory in self.factories))
+        for factory in self.factories:
+            used = {purpose: sizeBytes for purpose, sizeBytes in factory.gate.ledger.items() if sizeBytes}
+            self.assertEqual((used, factory.gate.pool.reclaimedLeases), ({}, 0))
+
+    def make(self) -> Foreign:
+        """
+        A protocol for the next connection.
+        """
+        self.protocols.append(Foreign(self.behave))
+        return self.protocols[-1]
+
+    def wrap(self, factory: Any = None, **kwargs: Any) -> Any:
+        """
+        A wrapped factory, of our protocols unless another is given.
+        """
+        inner = Factory.forProtocol(self.make) if factory is None else factory  # type: ignore[arg-type]
+        made = wrapFactory(inner, reactor=self.reactor, **{"pool": "bounded:1MiB", **kwargs})
+        self.factories.append(made)
+        return made
+
+    def listen(self, kind: str, factory: Any) -> Any:
+        """
+        Where C{factory} is reached.
+        """
+        if kind == "tls":
+            port = self.reactor.listenSSL(0, factory, AUTHORITY.server().options(), interface="127.0.0.1")
+        else:
+            port = self.reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.ports.append(port)
+        host = port.getHost()
+        return (host.host, host.port)
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """
+        What C{function} returns, in a thread.
+        """
+        return await deferToThread(function, *args)
+
+    async def until(self, isSo: Callable[[], Any]) -> None:
+        """
+        Wait for something to be so.
+        """
+        while not isSo():
+            await deferLater(self.reactor, 0.002)
+
+    async def turns(self, seconds: float = 0.05) -> None:
+        """
+        Let happen what will.
+        """
+        await deferLater(self.reactor, seconds)
+
+    async def connect(self, kind: str, address: Any, receiveBytes: int | None = None) -> Peer:
+        """
+        Have a peer connect.
+        """
+        peer: Peer = await self.do(Peer, kind, address, receiveBytes)
+        self.peers.append(peer)
+        return peer
+
+    def secure(self, peer: Peer, authority: str) -> None:
+        """
+        Have a plain peer go on with TLS; for another thread.
+        """
+        context = ssl.create_default_context(cadata=authority)
+        peer.socket = context.wrap_socket(peer.socket, server_hostname="localhost")
+
+
+class PassingTests(WrapSocketTestCase):
+    """
+    Bytes come through, however the factory listens.
+    """
+
+    async def echoes(self, peer: Peer) -> None:
+        """
+        Have more go both ways than fits into any record.
+        """
+        stream = Random(3).randbytes(100 * KIB)
+        for _ in range(10):
+            await self.do(peer.send, stream)
+            self.assertEqual(await self.do(peer.receive, len(stream)), stream)
+
+    async def test_echo(self) -> None:
+        """
+        Wrapped inside TLS, around it, and without it: all that is sent comes
+        back, in order.
+        """
+        for kind in KINDS:
+            await self.echoes(await self.connect(kind, self.listen(kind, self.wrap())))
+        tls = TLSMemoryBIOFactory(AUTHORITY.server().options(), False, Factory.forProtocol(self.make), self.reactor)  # type: ignore[arg-type]
+        await self.echoes(await self.connect("tls", self.listen("tcp", self.wrap(tls))))
+
+    async def test_endpoints(self) -> None:
+        """
+        A wrapped factory listens wherever an endpoint says.
+        """
+        certificates = makeCertificates(Path(self.mktemp()).absolute())
+        for description in (
+            "tcp:0:interface=127.0.0.1",
+            f"ssl:0:interface=127.0.0.1:privateKey={certificates.serverKey}:certKey={certificates.serverCertificate}",
+        ):
+            port = await serverFromString(self.reactor, description).listen(self.wrap())
+            self.ports.append(port)
+            address = ("127.0.0.1", port.getHost().port)
+            peer = await self.connect("tcp", address)
+            if description.startswith("ssl"):
+                await self.do(self.secure, peer, certificates.authority.read_text("ascii"))
+            await self.do(peer.send, b"hello")
+            self.assertEqual(await self.do(peer.receive, 5), b"hello")
+
+    async def test_startTLS(self) -> None:
+        """
+        A protocol can go on with TLS, and everybody knows.
+        """
+
+        def start(protocol: Foreign, data: bytes) -> None:
+            if data == b"STARTTLS\r\n":
+                protocol.transport.write(b"go ahead\r\n")
+                protocol.transport.startTLS(AUTHORITY.server().options())
+            else:
+                protocol.transport.write(data)
+
+        self.behave = start
+        factory = self.wrap(quota="client-bytes:produce=1000:algorithm=bucket:burst=1ms")
+        peer = await self.connect("tcp", self.listen("tcp", factory))
+        await self.do(peer.send, b"STARTTLS\r\n")
+        self.assertEqual(await self.do(peer.receive, 10), b"go ahead\r\n")
+        await self.do(self.secure, peer, AUTHORITY.certificate.decode("ascii"))
+        await self.do(peer.send, b"secret")
+        self.assertEqual(await self.do(peer.receive, 6), b"secret")
+        self.assertTrue(self.protocols[0].transport.isTLS)
+
+    async def test_site(self) -> None:
+        """
+        A site of twisted.web works, keeps connections, and sends files whole.
+        """
+        directory = Path(self.mktemp())
+        directory.mkdir()
+        content = Random(5).randbytes(2 * MIB)
+        directory.joinpath("file").write_bytes(content)
+        for kind in KINDS:
+            factory = self.wrap(Site(File(str(directory))), quota="client-bytes:fetch=100M:algorithm=bucket:burst=10ms")
+            peer = await self.connect(kind, self.listen(kind, factory))
+            for _ in range(2):
+                await self.do(peer.send, b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                head = b""
+                while not head.endswith(b"\r\n\r\n"):
+                    head += await self.do(peer.receive, 1)
+                self.assertIn(b" 200 OK\r\n", head)
+                self.assertEqual(await self.do(peer.receive, len(content)), content)
+
+
+class QuotaTests(WrapSocketTestCase):
+    """
+    Peers that send too much.
+    """
+
+    async def test_flood(self) -> None:
+        """
+        A peer that floods is not read beyond what one turn brings, while
+        others are served at once.
+        """
+        self.behave = None
+        for kind in KINDS:
+            address = self.listen(kind, self.wrap(quota=SLOW))
+            flooding = await self.connect(kind, address)
+            flooding.socket.settimeout(0.3)
+            try:
+                await self.do(flooding.send, bytes(30 * MIB))
+                self.fail("all of it was read")
+            except TimeoutError:
+                pass
+            protocol = self.protocols[-1]
+            self.assertLessEqual(len(protocol.received), 64 * KIB)
+            self.assertLessEqual(protocol.transport._incoming.heldBytes, TLS_OVERSHOOT_BYTES)
+            self.assertIn(Pause.THROTTLED, protocol.transport.link.pauses.reasons)
+            if kind == "tcp":
+                self.behave = echo
+                other = socket.create_connection(address, timeout=10, source_address=("127.0.0.2", 0))
+                self.addCleanup(other.close)
+                await self.do(other.sendall, b"hello")
+                self.assertEqual(await self.do(other.recv, 5), b"hello")
+                self.behave = None
+
+    async def heldBack(self, kind: str, sizeBytes: int) -> tuple[Foreign, Peer]:
+        """
+        A peer that has sent so much that it is held back for minutes.
+        """
+        address = self.listen(kind, self.wrap(quota="client-bytes:produce=10:algorithm=bucket"))
+        count = len(self.protocols)
+        peer = await self.connect(kind, address)
+        await self.do(peer.send, bytes(sizeBytes))
+        await self.until(lambda: len(self.protocols) > count and self.protocols[count].received)
+        protocol = self.protocols[count]
+        await self.until(lambda: protocol.transport.link.pauses.isApplied)
+        return protocol, peer
+
+    async def test_leavesWhileHeldBack(self) -> None:
+        """
+        A peer that is held back and leaves is noticed at once, and reported as
+        it would be if it were read.
+        """
+        if not HangUpWatch.isSupported:
+            raise SkipTest("this system has no epoll")
+        self.behave = None
+        for kind in KINDS:
+            protocol, peer = await self.heldBack(kind, 5000)
+            await self.do(peer.end)
+            await self.until(lambda: protocol.lost)  # noqa: B023
+            self.assertEqual((len(protocol.received), protocol.lost[0].type), (5000, ConnectionDone))
+            protocol, peer = await self.heldBack(kind, 60_000)
+            await self.do(peer.reset)
+            await self.until(lambda: protocol.lost)  # noqa: B023
+            self.assertEqual((len(protocol.lost), protocol.lost[0].type), (1, ConnectionLost))
+
+    async def test_lastWords(self) -> None:
+        """
+        What a peer sent before it left waits for its time, and its end for that.
+        """
+        self.behave = None
+        for kind in KINDS:
+            protocol, peer = await self.heldBack(kind, 5000)
+            await self.do(peer.send, b"last words, more than a farewell" * 10)
+            await self.do(peer.end)
+            await self.turns()
+            self.assertEqual((len(protocol.received), protocol.lost), (5000, []))
+            quotas = protocol.transport.factory.control
+            quotas.configure(
+                QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, protocol.transport.factory.clock.seconds()
+            )
+            protocol.transport._received.ask()
+            await self.until(lambda: protocol.lost)  # noqa: B023
+            self.assertEqual((len(protocol.received), protocol.lost[0].type), (5320, ConnectionDone))
+
+    async def test_pausedAndHalfClosed(self) -> None:
+        """
+        A protocol that has paused its transport can still answer a peer that
+        has closed its own side.
+        """
+
+        def pause(protocol: Foreign, data: bytes) -> None:
+            protocol.transport.pauseProducing()
+
+        self.behave = pause
+        peer = await self.connect("tcp", self.listen("tcp", self.wrap()))
+        await self.do(peer.send, b"ask")
+        await self.until(lambda: self.protocols and self.protocols[0].received)
+        await self.do(peer.end)
+        await self.turns()
+        self.protocols[0].transport.write(b"answer")
+        self.assertEqual(await self.do(peer.receive, 6), b"answer")
+        self.protocols[0].transport.resumeProducing()
+        await self.until(lambda: self.protocols[0].lost)
+        self.assertIs(self.protocols[0].lost[0].type, ConnectionDone)
+
+
+class SendingTests(WrapSocketTestCase):
+    """
+    Peers that do not read.
+    """
+
+    async def test_deaf(self) -> None:
+        """
+        A peer that reads nothing is cut off after the time, and its memory is
+        there for others, who were served meanwhile.
+        """
+        self.behave = lambda protocol, data: protocol.transport.write(bytes(20 * MIB) if data == b"all" else data)
+        for kind in KINDS:
+            factory = self.wrap(limits=ConnectionLimits(sendSeconds=0.4))
+            address = self.listen(kind, factory)
+            deaf = await self.connect(kind, address, receiveBytes=4096)
+            await self.do(deaf.send, b"all")
+            await self.until(lambda: factory.gate.ledger.get(RESPONSES))  # noqa: B023
+            calm = await self.connect(kind, address)
+            await self.do(calm.send, b"hello")
+            self.assertEqual(await self.do(calm.receive, 5), b"hello")
+            await self.until(lambda: len(factory.connections) == 1)  # noqa: B023
+            self.assertEqual((factory.gate.ledger[RESPONSES], factory.cutOffs), (0, 1))
+
+    async def test_slowThenClosed(self) -> None:
+        """
+        A peer that reads late gets everything, though the server has closed.
+        """
+        answer = Random(7).randbytes(8 * MIB)
+
+        def behave(protocol: Foreign, data: bytes) -> None:
+            protocol.transport.write(answer)
+            protocol.transport.loseConnection()
+
+        self.behave = behave
+        for kind in KINDS:
+            peer = await self.connect(kind, self.listen(kind, self.wrap()), receiveBytes=64 * KIB)
+            await self.do(peer.send, b"all")
+            await self.turns(0.2)
+            self.assertEqual(await self.do(peer.receive, len(answer) + 1), answer)
+            peer.close()
+            await self.until(lambda: not any(factory.connections for factory in self.factories))

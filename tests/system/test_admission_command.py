@@ -1,0 +1,357 @@
+"""
+Tests for the command C{admission} and the status port, against a broker in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.kafka.wire.batches import Record, encodeBatch
+from tests.kit.brokerprocess import (
+    ENVIRONMENT,
+    PATIENCE_SECONDS,
+    BrokerProcess,
+    certificates,
+    endpoint,
+    freePort,
+    strangersAuthority,
+)
+from tests.kit.rawclient import RawClient
+
+_TRACEBACK = "Traceback (most recent call last)"
+_PROCESSES = 3
+
+
+class ObservedBroker(BrokerProcess):
+    """
+    A broker with a status port.
+
+    @ivar statusPort: its number.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self.statusPort = freePort()
+        super().__init__("--status", endpoint(self.statusPort), *options)
+
+    @property
+    def status(self) -> str:
+        """
+        The URL of the status port.
+        """
+        return f"http://127.0.0.1:{self.statusPort}"
+
+
+@cache
+def observedBroker() -> ObservedBroker:
+    """
+    A broker for all tests here, with a limit that it was started with.
+    """
+    broker = ObservedBroker("--quota", "client-bytes:produce=1k", "--quota", "client-bytes:fetch=1k:shadow=yes")
+    broker.start()
+    return broker
+
+
+class AdmissionCommandTestCase(SynchronousTestCase):
+    """
+    A test that runs C{admission}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a broker.
+        """
+        self.broker = observedBroker()
+        self.mark = self.broker.mark()
+
+    def tearDown(self) -> None:
+        """
+        The broker has nothing to complain about.
+        """
+        self.assertEqual(self.broker.complaints(self.mark), [])
+
+    def run_(self, line: str, typed: str = "") -> tuple[int, str, str]:
+        """
+        Run C{admission}.
+
+        @param typed: its standard input.
+        @return: its exit status, what it wrote and what it complained about.
+        """
+        result = subprocess.run(
+            [sys.executable, "-m", "admission", *shlex.split(line)],
+            # Warm already: kio imports hypothesis where that is installed, which takes seconds in a new directory.
+            cwd=Path(self.broker.dataPath).parent,
+            env=ENVIRONMENT,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        return result.returncode, result.stdout, result.stderr
+
+    def succeed(self, line: str, typed: str = "") -> str:
+        """
+        Run C{admission}, which does what it was told and does not comment on it.
+        """
+        status, output, complaint = self.run_(line, typed)
+        self.assertEqual((status, complaint), (0, ""), line)
+        return output
+
+    def assertFails(self, lines: Sequence[tuple[str, str]]) -> None:
+        """
+        Each command line fails with status 1 and one sentence, in which these words are.
+        """
+        with ThreadPoolExecutor(_PROCESSES) as threads:
+            results = list(threads.map(lambda each: self.run_(each[0]), lines))
+        for (line, words), (status, output, complaint) in zip(lines, results, strict=True):
+            self.assertEqual((status, output), (1, ""), f"{line}: {complaint}")
+            self.assertNotIn(_TRACEBACK, complaint)
+            self.assertEqual(complaint.count("\n"), 1, complaint)
+            self.assertIn(words, complaint, line)
+
+
+class QuotasTests(AdmissionCommandTestCase):
+    """
+    C{admission quotas} sees and changes limits of a broker that runs.
+    """
+
+    def quotas(self, line: str) -> str:
+        """
+        Run C{admission quotas}.
+        """
+        command, _, rest = line.partition(" ")
+        return self.succeed(f"quotas {command} --broker {self.broker.address} {rest}")
+
+    def test_setAndRemove(self) -> None:
+        """
+        A limit that is set is in force at once and can be seen; once removed it is gone.  A dry run changes nothing.
+        """
+        client = "--user alice --client-id reports"
+        self.assertIn("nothing was changed", self.quotas(f"set --dry-run {client} consumer_byte_rate=64KiB"))
+        output = self.quotas(f"set {client} producer_byte_rate=4M")
+        self.assertEqual(output.splitlines()[1:], [f"{client}  producer_byte_rate=4M"])
+        self.quotas(f"set {client} consumer_byte_rate=64KiB")
+        self.assertEqual(
+            json.loads(self.quotas("describe --client-id reports --json")),
+            {
+                "quotas": [
+                    {
+                        "user": "alice",
+                        "clientId": "reports",
+                        "ip": None,
+                        "limits": {"consumer_byte_rate": 65536.0, "producer_byte_rate": 4e6},
+                    }
+                ]
+            },
+        )
+        output = self.quotas(f"remove {client} producer_byte_rate")
+        self.assertEqual(output.splitlines()[1:], [f"{client}  consumer_byte_rate=64KiB"])
+        self.assertEqual(self.quotas(f"remove {client}"), f"no limits are set for {client}\n")
+
+    def test_startedWith(self) -> None:
+        """
+        A limit that the broker was started with can be covered by another, and shows again once that is removed.
+        """
+        self.assertIn("producer_byte_rate=2k", self.quotas("set --client-id-default producer_byte_rate=2k"))
+        self.assertIn("producer_byte_rate=1k", self.quotas("remove --client-id-default"))
+
+    def test_tls(self) -> None:
+        """
+        The broker can be asked over TLS, if its certificate is trusted.
+        """
+        files = certificates()
+        self.assertIn("--client-id-default", self.succeed(self.tls(f"--tls {files.authority}")))
+
+    def tls(self, options: str) -> str:
+        """
+        A command line that speaks to the broker's TLS port.
+        """
+        return f"quotas describe --broker localhost:{self.broker.tlsPort} {options}"
+
+    def test_fails(self) -> None:
+        """
+        What cannot be is told in a sentence with what would help.
+        """
+        nobody = freePort()
+        plain = f"--broker {self.broker.address}"
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            self.assertFails(
+                [
+                    (f"quotas describe --broker 127.0.0.1:{nobody}", "is a broker running there?"),
+                    (
+                        f"quotas describe --timeout 1s --broker 127.0.0.1:{silent.getsockname()[1]}",
+                        "was not ready within 1 seconds; is that a broker?",
+                    ),
+                    (f"quotas set {plain} --user a colour=1", "the broker refuses: "),
+                    (f"quotas set {plain} --ip 192.0.2.1 producer_byte_rate=1k", "the broker refuses: "),
+                    (self.tls(""), "if it wants TLS, give --tls"),
+                    (self.tls(f"--tls {strangersAuthority()}"), "failed: certificate verify failed; --tls needs"),
+                    (f"quotas describe {plain} --login alice --password-file /dev/null", "--login"),
+                ]
+            )
+
+
+class ExplainTests(AdmissionCommandTestCase):
+    """
+    C{admission explain} and the status port tell how clients stand.
+    """
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
+        """
+        Ask the status port.
+
+        @return: the status, the type of the answer and the answer.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", self.broker.statusPort, timeout=PATIENCE_SECONDS)
+        self.addCleanup(connection.close)
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read()
+
+    def test_heldBack(self) -> None:
+        """
+        A client that has sent more than it may is told to be held back, by which policy and until when, by the
+        command and by the port.
+        """
+        with RawClient(self.broker.port) as raw:
+            raw.createTopic("explained")
+            raw.produce("explained", encodeBatch([Record(value=b"x" * 200_000)]))
+        output = self.succeed(f"explain --client-id test --status {self.broker.status}")
+        verdict, _, _, *rows = output.splitlines()
+        self.assertRegex(
+            verdict,
+            r"^client id 'test' of user 'ANONYMOUS' is held back by client-bytes \(producer_byte_rate\), for "
+            r"[0-9.]+ s, until [0-9-]+ [0-9:]+$",
+        )
+        self.assertIn("producer_byte_rate=1k  --client-id-default", rows[0])
+        self.assertIn("(on trial)", rows[1])
+        status, contentType, body = self.get("/explain?clientId=test")
+        self.assertEqual((status, contentType), (200, "application/json"))
+        limit = json.loads(body)["limits"][0]
+        self.assertGreater(limit["usedFraction"], 1.0)
+        self.assertGreater(limit["delaySeconds"], 0.0)
+        document = json.loads(self.succeed(f"explain -c modest --status {self.broker.status} --json"))
+        self.assertEqual({each["delaySeconds"] for each in document["limits"]}, {0.0})
+
+    def test_pages(self) -> None:
+        """
+        Every page that the list names is there, most of them as JSON.
+        """
+        status, contentType, listed = self.get("/help")
+        self.assertEqual((status, contentType), (200, "text/plain; charset=utf-8"))
+        names = [line.partition("?")[0] for line in listed.decode().splitlines() if line.startswith("/")]
+        documents = {}
+        for name in names:
+            status, contentType, body = self.get(name + ("?user=a" if name == "/explain" else ""))
+            self.assertEqual(status, 200, name)
+            if contentType == "application/json":
+                documents[name] = json.loads(body)
+        self.assertEqual(set(documents), {"/status.json", "/explain", "/quotas", "/sensors", "/healthz", "/memory"})
+        self.assertEqual(documents["/sensors"]["values"]["MemoryPoolUsed"], 0)
+        entities = [each["clientId"] for each in documents["/quotas"]["quotas"]]
+        self.assertIn("<default>", entities)
+
+    def test_refusals(self) -> None:
+        """
+        What is not there, not allowed or no question is refused in words, and a stranger's name is.
+        """
+        for status, (path, method, headers) in (
+            (404, ("/none", "GET", {})),
+            (405, ("/quotas", "POST", {})),
+            (400, ("/explain", "GET", {})),
+            (413, ("/quotas", "GET", {"Content-Length": "1"})),
+            (403, ("/quotas", "GET", {"Host": "evil.example"})),
+        ):
+            given, contentType, body = self.get(path, method, **headers)
+            self.assertEqual((given, contentType), (status, "application/json"))
+            self.assertEqual(list(json.loads(body)), ["error"])
+
+    def test_fails(self) -> None:
+        """
+        Where there is no status port the command says how to have one.
+        """
+        self.assertFails(
+            [
+                (
+                    f"explain -c a --status http://127.0.0.1:{freePort()}",
+                    "does not answer (Connection refused); does the broker run with --status",
+                ),
+                (f"explain -c a --status http://{self.broker.address}", "does not answer ("),
+                (f"explain -c a --status {self.broker.status}/explain", "answers 404: there is no such page"),
+                (f"explain --ip nowhere --status {self.broker.status}", "answers 400: 'nowhere' is not an address"),
+            ]
+        )
+
+
+class LoginTests(AdmissionCommandTestCase):
+    """
+    C{admission} logs in where it must.
+    """
+
+    def test_login(self) -> None:
+        """
+        A user that C{admission users} has added can change limits, with the right password; nobody else can.
+        """
+        directory = Path(self.broker.dataPath).parent
+        users, right, wrong = (directory / name for name in ("users", "right", "wrong"))
+        right.write_text("open sesame\n")
+        wrong.write_text("sesame\n")
+        self.succeed(f"users set --password-stdin --iterations 4096 {users} alice", "open sesame\n")
+        broker = BrokerProcess("--auth", f"scram:{users}")
+        self.addCleanup(broker.remove)
+        broker.start()
+        place = f"quotas set --broker {broker.address}"
+        self.succeed(f"{place} --login alice --password-file {right} --user bob producer_byte_rate=1M")
+        broker.waitForLog("alice at 127.0.0.1 changed producer_byte_rate of user 'bob'")
+        self.assertFails(
+            [
+                (
+                    f"{place} --login alice --password-file {wrong} --user bob producer_byte_rate=2M",
+                    "check --login, the password and --sasl-mechanism",
+                ),
+                (f"{place} --user bob producer_byte_rate=2M", "if it wants to know who you are, give --login"),
+            ]
+        )
+        self.assertEqual(broker.complaints(), [])
+
+
+class StatusPortTests(SynchronousTestCase):
+    """
+    The port comes and goes with the broker.
+    """
+
+    def test_portInUse(self) -> None:
+        """
+        Where somebody listens already the broker does not start.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = endpoint(other.getsockname()[1])
+            broker = BrokerProcess("--status", taken)
+            self.addCleanup(broker.remove)
+            error = self.assertRaises(AssertionError, broker.start)
+        self.assertIn(f"admission: cannot listen on {taken}: Couldn't listen on", str(error))
+
+    def test_stop(self) -> None:
+        """
+        Stopping the broker hangs up on whoever is connected to the port.
+        """
+        broker = ObservedBroker()
+        self.addCleanup(broker.remove)
+        broker.start()
+        with socket.create_connection(("127.0.0.1", broker.statusPort), timeout=PATIENCE_SECONDS) as idle:
+            idle.sendall(b"GET /")
+            broker.stop()
+            self.assertRaises(ConnectionResetError, idle.recv, 1)
+        self.assertEqual(broker.complaints(), [])

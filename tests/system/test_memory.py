@@ -1,0 +1,415 @@
+"""
+What the bounded pool promises, held against a real broker's real memory.
+"""
+
+import json
+import math
+import os
+import socket
+import ssl
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.request import urlopen
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch, readBatch
+from tests.kit.brokerprocess import PATIENCE_SECONDS, MeasuredBroker, certificates, freePort
+from tests.kit.longform import longForm
+
+MIB = 1 << 20
+POOL_BYTES = 32 * MIB
+LARGEST_BYTES = 8 * MIB
+PRODUCERS = 64
+REQUESTS = 6 * PRODUCERS
+PARTITIONS = 8
+PER_CONNECTION_BYTES = 160 << 10
+
+_LENGTH = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih6s")
+
+
+def produceFrame(correlationId: int, partition: int, batch: bytes, acks: int = -1) -> bytes:
+    """
+    A Produce request of version 7 with one batch, length and all.
+    """
+    body = b"".join(
+        [
+            _HEADER.pack(0, 7, correlationId, 6, b"memory"),
+            struct.pack(">hhi", -1, acks, 30_000),
+            struct.pack(">ih6si", 1, 6, b"memory", 1),
+            struct.pack(">ii", partition, len(batch)),
+            batch,
+        ]
+    )
+    return _LENGTH.pack(len(body)) + body
+
+
+def readFrame(connection: socket.socket) -> bytes:
+    """
+    The body of the next response, without its correlation id.
+    """
+
+    def exactly(sizeBytes: int) -> bytearray:
+        received = bytearray()
+        while len(received) < sizeBytes:
+            chunk = connection.recv(min(sizeBytes - len(received), MIB))
+            if not chunk:
+                raise ConnectionError("the broker closed the connection")
+            received += chunk
+        return received
+
+    (sizeBytes,) = _LENGTH.unpack(exactly(4))
+    return bytes(exactly(sizeBytes)[4:])
+
+
+def produceError(response: bytes) -> int:
+    """
+    The error code of a Produce response of version 7 with one partition.
+    """
+    (errorCode,) = struct.unpack_from(">h", response, 4 + 2 + 6 + 4 + 4)
+    return int(errorCode)
+
+
+class SampledBroker(MeasuredBroker):
+    """
+    A broker whose resident memory is watched from outside.
+
+    @ivar peakAnonymousBytes: the most it had since that was last set.
+    """
+
+    def __init__(self, *options: str) -> None:
+        super().__init__(*options)
+        self.peakAnonymousBytes = 0
+        self._isSampling = True
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def start(self) -> None:
+        """
+        Start it, and begin to watch.
+        """
+        super().start()
+        self._sampler.start()
+
+    def stop(self) -> int:
+        """
+        Watch no longer, and end it.
+        """
+        self._isSampling = False
+        self._sampler.join()
+        return super().stop()
+
+    def anonymousBytes(self) -> int:
+        """
+        Its resident anonymous memory, private and shared; the pages of the
+        log's file are the system's.
+        """
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return sum(
+            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
+        )
+
+    def _sample(self) -> None:
+        while self._isSampling and self.isRunning():
+            self.peakAnonymousBytes = max(self.peakAnonymousBytes, self.anonymousBytes())
+            time.sleep(0.003)
+
+
+class Producer(threading.Thread):
+    """
+    Sends one request after the other, of 1 to 8 MiB each, until all producers
+    together have sent enough.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        connect: Callable[[], socket.socket],
+        allConnected: threading.Barrier,
+        mayGoOn: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self._allConnected = allConnected
+        self.acknowledged: list[bytes] = []
+        self.error: BaseException | None = None
+        self._number = number
+        self._connect = connect
+        self._mayGoOn = mayGoOn
+        self._random = Random(number)
+        self._block = self._random.randbytes(LARGEST_BYTES)
+
+    def run(self) -> None:
+        """
+        Produce; keep what went wrong for the test.
+        """
+        try:
+            with closing(self._connect()) as connection:
+                self._allConnected.wait(PATIENCE_SECONDS)
+                while self._mayGoOn():
+                    self._send(connection)
+        except BaseException as error:
+            self.error = error
+
+    def _send(self, connection: socket.socket) -> None:
+        key = b"%d-%d" % (self._number, len(self.acknowledged))
+        sizeBytes = int(MIB * math.exp(self._random.uniform(0.0, math.log(LARGEST_BYTES / MIB)))) - 256
+        batch = encodeBatch([Record(key, self._block[:sizeBytes], int(time.time() * 1000))])
+        connection.sendall(produceFrame(1, self._number % PARTITIONS, batch))
+        errorCode = produceError(readFrame(connection))
+        if errorCode:
+            raise AssertionError(f"the broker answered {errorCode}")
+        self.acknowledged.append(key)
+
+
+class MemoryTests(SynchronousTestCase):
+    """
+    A broker with 32 MiB for requests of up to 8 MiB, under more than it can hold.
+    """
+
+    @contextmanager
+    def running(self, *settings: str, options: Sequence[str] = ()) -> Iterator[SampledBroker]:
+        """
+        A running broker with a plain port and a TLS port.
+
+        @param options: what it is told besides settings.
+        """
+        limits = (
+            f"queued.max.request.bytes={POOL_BYTES}",
+            f"socket.request.max.bytes={LARGEST_BYTES}",
+            f"message.max.bytes={LARGEST_BYTES}",
+            f"num.partitions={PARTITIONS}",
+        )
+        given = dict(each.split("=", 1) for each in (*limits, *settings))
+        self.broker = SampledBroker(*(f"--set={name}={value}" for name, value in given.items()), *options)
+        self.broker.start()
+        try:
+            yield self.broker
+        finally:
+            self.broker.stop()
+            self.broker.remove()
+
+    def connectPlain(self) -> socket.socket:
+        """
+        A connection without TLS.
+        """
+        connection = socket.create_connection(("127.0.0.1", self.broker.port), timeout=PATIENCE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def connectTLS(self) -> socket.socket:
+        """
+        A connection with TLS.
+        """
+        context = ssl.create_default_context(cafile=str(certificates().authority))
+        plain = socket.create_connection(("127.0.0.1", self.broker.tlsPort), timeout=PATIENCE_SECONDS)
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    def createTopic(self) -> None:
+        """
+        Have the topic created, and the broker warmed up by a small batch.
+        """
+        with closing(self.connectPlain()) as connection:
+            body = struct.pack(">hhih6s", 3, 4, 1, 6, b"memory") + struct.pack(">ih6sB", 1, 6, b"memory", 1)
+            connection.sendall(_LENGTH.pack(len(body)) + body)
+            readFrame(connection)
+            self.produce(connection, b"x" * 1000)
+        with closing(self.connectTLS()) as connection:
+            self.produce(connection, b"x" * 1000)
+
+    def produce(self, connection: socket.socket, value: bytes) -> None:
+        """
+        Produce one record to the last partition.
+        """
+        batch = encodeBatch([Record(b"warm", value, int(time.time() * 1000))])
+        connection.sendall(produceFrame(1, PARTITIONS - 1, batch))
+        self.assertEqual(produceError(readFrame(connection)), 0)
+
+    def load(self, broker: SampledBroker) -> tuple[list[Producer], int]:
+        """
+        Let the producers loose.
+
+        @return: the producers and how far resident anonymous memory grew.
+        """
+        sent = 0
+        lock = threading.Lock()
+
+        def mayGoOn() -> bool:
+            nonlocal sent
+            with lock:
+                sent += 1
+                return sent <= REQUESTS
+
+        self.createTopic()
+        before = broker.anonymousBytes()
+        broker.peakAnonymousBytes = 0
+        allConnected = threading.Barrier(PRODUCERS)
+        producers = [
+            Producer(number, self.connectTLS if number % 2 else self.connectPlain, allConnected, mayGoOn)
+            for number in range(PRODUCERS)
+        ]
+        for producer in producers:
+            producer.start()
+        for producer in producers:
+            producer.join()
+        errors = [producer.error for producer in producers if producer.error is not None]
+        self.assertEqual(errors, [], broker.log())
+        return producers, broker.peakAnonymousBytes - before
+
+    def readBack(self) -> list[bytes]:
+        """
+        The keys of all records in the log, each batch's checksum checked.
+        """
+        readResponse = entity_reader(load_response_schema(1, 4))
+        keys = []
+        with closing(self.connectPlain()) as connection:
+            for partition in range(PARTITIONS):
+                offset = 0
+                while True:
+                    body = _HEADER.pack(1, 4, 1, 6, b"memory")
+                    body += struct.pack(">iiiib", -1, 0, 1, LARGEST_BYTES, 0)
+                    body += struct.pack(">ih6si", 1, 6, b"memory", 1)
+                    body += struct.pack(">iqi", partition, offset, LARGEST_BYTES)
+                    connection.sendall(_LENGTH.pack(len(body)) + body)
+                    response, _ = readResponse(readFrame(connection), 0)
+                    (fetched,) = response.responses[0].partitions
+                    records = fetched.records
+                    if not records:
+                        break
+                    start = 0
+                    while start < len(records):
+                        (lengthBytes,) = struct.unpack_from(">i", records, start + 8)
+                        view = memoryview(records)[start : start + 12 + lengthBytes]
+                        batch = readBatch(view)
+                        keys += [record.key or b"" for record in decodeRecords(view)]
+                        offset = batch.lastOffset + 1
+                        start += 12 + lengthBytes
+        return keys
+
+    def test_bounded(self) -> None:
+        """
+        Frames never hold more than the pool and one request less a byte,
+        resident memory grows by that, one request and 160 KiB a connection at
+        most, all data arrives, and nobody starves.
+        """
+        with self.running() as broker:
+            producers, growthBytes = self.load(broker)
+            report = broker.report()
+            counts = [len(producer.acknowledged) for producer in producers]
+            bound = POOL_BYTES + LARGEST_BYTES - 1
+            print(
+                f"frames held {report['peakFrameBytes'] / MIB:.1f} MiB at most (bound {bound / MIB:.1f}), anonymous "
+                f"memory grew by {growthBytes / MIB:.1f} MiB, requests for each producer {min(counts)} to {max(counts)}"
+            )
+            self.assertGreater(report["peakFrameBytes"], POOL_BYTES, "the load must press")
+            self.assertLessEqual(report["peakFrameBytes"], bound)
+            self.assertLessEqual(growthBytes, bound + LARGEST_BYTES + PRODUCERS * PER_CONNECTION_BYTES)
+            self.assertGreaterEqual(min(counts), statistics.median(counts) / 4)
+            expected = [key for producer in producers for key in producer.acknowledged]
+            self.assertEqual(sorted(self.readBack()), sorted([*expected, b"warm", b"warm"]))
+            broker.waitUntil(lambda report: report["availableBytes"] == POOL_BYTES)
+            self.assertEqual(broker.report()["reclaimedLeases"], 0)
+
+    @longForm
+    def test_withoutPool(self) -> None:
+        """
+        The same load without the pool takes more than the bound, or the test
+        of the bound would prove nothing.
+        """
+        with self.running("queued.max.request.bytes=-1") as broker:
+            _, growthBytes = self.load(broker)
+            peakBytes = broker.report()["peakFrameBytes"]
+            print(f"without the pool frames held {peakBytes / MIB:.1f} MiB, and memory grew by {growthBytes / MIB:.1f}")
+            self.assertGreater(peakBytes, POOL_BYTES + LARGEST_BYTES)
+            self.assertGreater(growthBytes, POOL_BYTES + 2 * LARGEST_BYTES + PRODUCERS * PER_CONNECTION_BYTES)
+
+    def test_prefixOnly(self) -> None:
+        """
+        Peers that announce large requests and send nothing hold up the others
+        until the receive timeout, and no longer.
+        """
+        with self.running("request.receive.timeout=2s") as broker:
+            self.createTopic()
+            silent = [self.connectPlain() for _ in range(5)]
+            for connection in silent:
+                connection.sendall(_LENGTH.pack(LARGEST_BYTES) + _HEADER.pack(0, 7, 1, 6, b"memory"))
+            broker.waitUntil(lambda report: report["ledger"]["frames"] >= POOL_BYTES)
+            with closing(self.connectPlain()) as connection:
+                self.produce(connection, b"x" * 1000)
+            self.assertEqual(silent[0].recv(1), b"")
+            broker.waitForLog("request.receive.timeout")
+            broker.waitUntil(lambda report: report["ledger"]["frames"] == 0)
+            for connection in silent:
+                connection.close()
+
+    def test_drainedByCharges(self) -> None:
+        """
+        When connections alone have used up the pool, requests are still let
+        through, one at a time.
+        """
+        with self.running(
+            "queued.max.request.bytes=1MiB", "socket.request.max.bytes=1MiB", "message.max.bytes=1MiB"
+        ) as broker:
+            self.createTopic()
+            plain = [self.connectPlain() for _ in range(150)]
+            broker.waitUntil(lambda report: report["availableBytes"] < 0)
+            for connection in plain:
+                self.produce(connection, b"x" * 10_000)
+            for connection in plain:
+                connection.close()
+            broker.waitUntil(lambda report: report["availableBytes"] == MIB)
+
+    @longForm
+    def test_explained(self) -> None:
+        """
+        Of what resident memory grows by, when requests arrive and connections
+        are opened, less than 15 % is not explained.
+        """
+        statusPort = freePort()
+        reports = self.mktemp()
+        options = (f"--status=tcp:{statusPort}:interface=127.0.0.1", f"--profile-memory=1s:{os.path.abspath(reports)}")
+        sizeBytes = MIB // 2
+
+        def snapshot() -> Any:
+            with urlopen(f"http://127.0.0.1:{statusPort}/memory", timeout=PATIENCE_SECONDS) as response:
+                return json.load(response)
+
+        def snapshotAfter(number: int) -> Any:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while True:
+                document = snapshot()
+                if document["number"] > number:
+                    return document
+                self.assertLess(time.monotonic(), deadline, f"{document}\n{self.broker.log()}")
+                time.sleep(0.1)
+
+        with self.running("queued.max.request.bytes=64MiB", options=options), ExitStack() as opened:
+            self.createTopic()
+            # The second one is taken when all that the first has made for itself is there.
+            before = snapshotAfter(1)
+            for _ in range(100):
+                opened.enter_context(closing(self.connectPlain()))
+            for number in range(PRODUCERS):
+                connection = opened.enter_context(closing(self.connectTLS() if number % 2 else self.connectPlain()))
+                frame = produceFrame(1, 0, bytes(sizeBytes))
+                connection.sendall(frame[:-1])
+            self.broker.waitUntil(lambda report: report["ledger"]["frames"] >= PRODUCERS * sizeBytes)
+            begun = snapshot()["number"]
+            # The second one after that begins when the last bytes have arrived.
+            after = snapshotAfter(begun + 1)
+            growthBytes = after["growth"]["bytes"] - before["growth"]["bytes"]
+            unexplainedBytes = after["growth"]["unexplainedBytes"] - before["growth"]["unexplainedBytes"]
+            print(
+                f"private memory grew by {growthBytes / MIB:.1f} MiB, {unexplainedBytes / MIB:.2f} MiB of them "
+                f"({unexplainedBytes / growthBytes:.1%}) unexplained"
+            )
+            self.assertGreater(growthBytes, PRODUCERS * sizeBytes * 0.9)
+            self.assertLess(abs(unexplainedBytes), 0.15 * growthBytes, json.dumps(after, indent=1))

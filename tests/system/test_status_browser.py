@@ -1,0 +1,220 @@
+"""
+The status page in a real browser, while real clients are being held back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from attrs import define, field
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.kit.brokerprocess import PATIENCE_SECONDS
+from tests.kit.browser import consoleErrors, openBrowser, resize
+from tests.kit.statusload import GROUP, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
+
+HOSTILE = "<img src=x onerror=\"document.title='mine'\">\u202eeno"
+"""A name that is code, with a character that turns round what follows it."""
+
+_VALUES = "return [...document.querySelectorAll('.legend li')].map((each) => each.textContent)"
+_PATHS = "return [...document.querySelectorAll('svg path')].filter((each) => each.getAttribute('d')).length"
+_HOSTILE = (
+    "return [[...document.querySelectorAll('#clients bdi')].some((each) => each.textContent === arguments[0]), "
+    "document.images.length, document.title]"
+)
+_REQUESTED = "return performance.getEntriesByType('resource').map((each) => each.name)"
+_POLLS = "return performance.getEntriesByName(new URL('status.json', location.href).href).length"
+_WIDTHS = (
+    "return [document.scrollingElement.scrollWidth, "
+    "Math.max(...[...document.querySelectorAll('table')].map((each) => each.scrollWidth))]"
+)
+
+
+@define
+class Findings:
+    """
+    What was to be seen.
+
+    @ivar values: the values of all plots at two moments.
+    @ivar texts: what parts of the page say.
+    @ivar pathCount: how many lines and areas were drawn.
+    @ivar widths: by the width of the window, that of the page and that of its widest table.
+    @ivar hostile: what became of L{HOSTILE}: whether it was shown as it is, how
+        many images there were, and the title of the page.
+    @ivar requested: what the page has asked for.
+    @ivar errors: what the browser complained about.
+    @ivar gone: what the page said when there was no broker any more.
+    @ivar status: the URL of the port.
+    """
+
+    values: list[Sequence[str]] = field(factory=list)
+    texts: dict[str, str] = field(factory=dict)
+    pathCount: int = 0
+    widths: dict[int, tuple[int, int]] = field(factory=dict)
+    hostile: Sequence[Any] = ()
+    requested: set[str] = field(factory=set)
+    errors: Sequence[str] = ()
+    gone: str = ""
+    status: str = ""
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """
+    Wait until something is the case, and return it.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+    return result
+
+
+@cache
+def findings() -> Findings:
+    """
+    Look at the page; one browser and one broker for all tests here.
+    """
+    found = Findings()
+    broker = LoadedBroker()
+    broker.start()
+    found.status = broker.status
+    try:
+        with openBrowser(WIDE) as browser:
+            with clients(broker.address), _hostileClient(broker.address):
+                until(lambda: broker.snapshot()["heldBack"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
+                browser.get(broker.status)
+                _look(browser, found)
+            broker.kill()
+            until(lambda: "has not answered" in _textOf(browser, "#message"))
+            found.gone = f"{_textOf(browser, '#state')}: {_textOf(browser, '#message')}"
+    finally:
+        broker.remove()
+    return found
+
+
+def _look(browser: Any, found: Findings) -> None:
+    until(lambda: all(name in _textOf(browser, "#clients") for name in (*PRODUCERS, HOSTILE)))
+    found.hostile = browser.execute_script(_HOSTILE, HOSTILE)
+    for _ in range(2):
+        polls = browser.execute_script(_POLLS)
+        until(lambda polls=polls: browser.execute_script(_POLLS) > polls + 1)
+        found.values.append(browser.execute_script(_VALUES))
+    found.pathCount = browser.execute_script(_PATHS)
+    for part in ("#state", "#facts", "#clients", "#groups", "#connections"):
+        found.texts[part] = _textOf(browser, part)
+    for width in (WIDE, NARROW):
+        resize(browser, width, 900)
+        found.widths[width] = tuple(browser.execute_script(_WIDTHS))
+    found.requested = set(browser.execute_script(_REQUESTED))
+    found.errors = consoleErrors(browser)
+
+
+@contextmanager
+def _hostileClient(address: str) -> Iterator[None]:
+    """
+    A client that calls itself by a page's code, and is far over its quota.
+    """
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "client.id": HOSTILE, "log_level": 0})
+    for _ in range(10):
+        producer.produce(TOPIC, bytes(200_000))
+    try:
+        yield
+    finally:
+        # They are sent for as long as it is looked at: held back, all of them would take half a minute.
+        producer.purge()
+
+
+def _textOf(browser: Any, selector: str) -> str:
+    return str(browser.find_element("css selector", selector).text)
+
+
+class StatusPageTests(SynchronousTestCase):
+    """
+    An operator sees what goes on.
+    """
+
+    def test_changes(self) -> None:
+        """
+        Values change from look to look, and are drawn.
+        """
+        first, second = findings().values
+        self.assertEqual([each.split()[0] for each in first], [each.split()[0] for each in second])
+        self.assertNotEqual(first, second)
+        self.assertGreaterEqual(findings().pathCount, 8)
+
+    def test_clients(self) -> None:
+        """
+        Who is over which quota is there, and how far.
+        """
+        text = findings().texts["#clients"]
+        for name in PRODUCERS:
+            self.assertIn(name, text)
+        self.assertRegex(text, r"producer_byte_rate=40K")
+        self.assertRegex(text, r"\d+ %")
+
+    def test_hostile(self) -> None:
+        """
+        What a client calls itself is text and nothing else, and does not turn round what is beside it.
+        """
+        self.assertEqual(findings().hostile, [True, 0, "admission"])
+
+    def test_groups(self) -> None:
+        """
+        Groups are there with their states and their lag.
+        """
+        self.assertRegex(findings().texts["#groups"], rf"{GROUP}\s+(Stable|\w+Rebalance)\s+\d+\s+\d+\s+[\d.]+K?")
+
+    def test_connections(self) -> None:
+        """
+        Connections are there with what they hold, and why they are not read.
+        """
+        text = findings().texts["#connections"]
+        self.assertRegex(text, r"127\.0\.0\.1:\d+")
+        self.assertIn("KiB", text)
+
+    def test_facts(self) -> None:
+        """
+        The state of the broker is there in a word, with what it is.
+        """
+        self.assertEqual(findings().texts["#state"], "ok")
+        self.assertRegex(findings().texts["#facts"], r"connections\s+\d+ of 10000")
+
+    def test_noErrors(self) -> None:
+        """
+        The browser has nothing to complain about.
+        """
+        self.assertEqual(findings().errors, [])
+
+    def test_onlyItself(self) -> None:
+        """
+        The page asks nobody but the broker, and for nothing but its parts and the snapshot.
+        """
+        found = findings()
+        paths = set()
+        for url in found.requested:
+            self.assertTrue(url.startswith(found.status + "/"), url)
+            paths.add(urlsplit(url).path)
+        self.assertLessEqual(
+            paths, {f"/{each}" for each in ("page.css", "page.js", "plots.js", "icon.svg", "status.json")}
+        )
+        self.assertLessEqual({"/page.css", "/page.js", "/plots.js", "/status.json"}, paths)
+
+    def test_fits(self) -> None:
+        """
+        Nothing needs scrolling sideways, be the window wide or narrow.
+        """
+        for width, widths in findings().widths.items():
+            self.assertLessEqual(max(widths), width)
+
+    def test_gone(self) -> None:
+        """
+        A broker that does not answer any more is missed at once, in words.
+        """
+        self.assertTrue(findings().gone.startswith("no answer: The broker has not answered since"), findings().gone)

@@ -1,0 +1,203 @@
+"""
+The examples of protected servers do what they say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, TWISTD, freePort
+
+
+class Client:
+    """
+    A client by a blocking socket.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(PATIENCE_SECONDS)
+        # The server may have taken it and let go of it already; whoever reads will see.
+        with contextlib.suppress(ConnectionResetError):
+            self.socket.connect(("127.0.0.1", port))
+        self.file: IO[bytes] = self.socket.makefile("rb")
+
+    def ask(self, line: bytes) -> bytes:
+        """
+        Send a line and receive one.
+        """
+        self.socket.sendall(line + b"\r\n")
+        return self.file.readline().rstrip(b"\r\n")
+
+    def get(self, path: bytes) -> bytes:
+        """
+        The body of a page.
+        """
+        self.socket.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        sizeBytes = 0
+        for line in self.file:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                sizeBytes = int(value)
+            if line == b"\r\n":
+                break
+        return self.file.read(sizeBytes)
+
+    def send(self, words: bytes) -> None:
+        """
+        Send a length and a body.
+        """
+        self.socket.sendall(len(words).to_bytes(4, "big") + words)
+
+    def receive(self) -> bytes:
+        """
+        Receive a length and a body.
+        """
+        return self.file.read(int.from_bytes(self.file.read(4), "big"))
+
+    def isRefused(self) -> bool:
+        """
+        Whether the server closes at once.
+        """
+        try:
+            return self.file.read() == b""
+        except ConnectionResetError:
+            return True
+
+    def couldFlood(self, request: bytes) -> bool:
+        """
+        Whether 20 MiB of requests could be sent; half a second without
+        progress means no.
+        """
+        self.socket.settimeout(0.5)
+        try:
+            for _ in range(320):
+                self.socket.sendall(request * ((64 << 10) // len(request)))
+            return True
+        except TimeoutError:
+            return False
+
+
+class ExampleTests(SynchronousTestCase):
+    """
+    Each example, run as its first lines say.
+    """
+
+    def setUp(self) -> None:
+        self.clients = ExitStack()
+        self.addCleanup(self.clients.close)
+
+    @contextmanager
+    def serving(self, name: str, *changes: tuple[str, str]) -> Iterator[int]:
+        """
+        Have an example run, with some words of it changed.
+
+        @return: its port.
+        """
+        port = freePort()
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        source = (ROOT / "examples" / name).read_text()
+        [listens] = [word for word in source.replace('"', " ").split() if word.startswith("tcp:")]
+        for old, new in [(listens, f"tcp:{port}:interface=127.0.0.1"), *changes]:
+            self.assertIn(old, source)
+            source = source.replace(old, new)
+        (directory / name).write_text(source)
+        log = directory / "log"
+        with log.open("wb") as output:
+            # Not a pipe: a site logs every visit, and would wait for somebody to read of it.
+            server = subprocess.Popen(
+                [*TWISTD, f"--python={directory / name}"],
+                cwd=directory,
+                env=ENVIRONMENT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            for _ in range(1200):
+                if "starting on" in log.read_text() or server.poll() is not None:
+                    break
+                time.sleep(0.05)
+            self.assertIn("starting on", log.read_text())
+            yield port
+        finally:
+            self.clients.close()
+            server.terminate()
+            server.wait(PATIENCE_SECONDS)
+        self.log = log.read_text()
+        self.assertNotIn("Traceback", self.log)
+
+    def connect(self, port: int) -> Client:
+        """
+        A client, which is gone at the end.
+        """
+        client = Client(port)
+        self.clients.enter_context(client.socket)
+        self.clients.enter_context(client.file)
+        return client
+
+    def test_lineServer(self) -> None:
+        """
+        Lines are repeated; who floods is held back, under their name from any
+        connection, and nobody else is.
+        """
+        with self.serving("line_server.py") as port:
+            alice, bob, again = (self.connect(port) for _ in range(3))
+            self.assertEqual(alice.ask(b"hello"), b"HELLO")
+            self.assertEqual(alice.ask(b"I am alice"), b"hello alice")
+            self.assertEqual(bob.ask(b"I am bob"), b"hello bob")
+            self.assertEqual(again.ask(b"I am alice"), b"hello alice")
+            self.assertFalse(alice.couldFlood(b"quick\r\n"))
+            self.assertEqual(bob.ask(b"still quick"), b"STILL QUICK")
+            again.socket.settimeout(0.5)
+            again.ask(b"one more")
+            self.assertRaises(TimeoutError, again.ask, b"not so quick")
+
+    def test_protectedSite(self) -> None:
+        """
+        A visitor that does not read is cut off, one that floods is held back,
+        and pages are served meanwhile.
+        """
+        changes = [("sendSeconds=20", "sendSeconds=1"), ("maxConnectionsPerAddress=20", "maxConnectionsPerAddress=4")]
+        with self.serving("protected_site.py", *changes) as port:
+            visitor, deaf, flooding = (self.connect(port) for _ in range(3))
+            self.assertEqual(len(visitor.get(b"/large")), 8_000_000)
+            deaf.socket.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+            self.assertEqual(visitor.get(b"/"), b"<p>Good day.</p>")
+            while b"ConnectionsCutOff 1\n" not in visitor.get(b"/numbers"):
+                time.sleep(0.05)
+            self.assertIn(b"Connections 2\n", visitor.get(b"/numbers"))
+            self.connect(port), self.connect(port)
+            self.assertTrue(self.connect(port).isRefused())
+            self.assertFalse(flooding.couldFlood(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        self.assertIn("it has taken none (sendSeconds)", self.log)
+        self.assertIn("from its address already", self.log)
+
+    def test_rpcServer(self) -> None:
+        """
+        A request waits for what it asks for, or for as long as it says; who
+        has left does not keep others waiting, and unclear words are answered.
+        """
+        with self.serving("rpc_server.py") as port:
+            reader, writer, leaving = (self.connect(port) for _ in range(3))
+            reader.send(b"get colour 30")
+            leaving.send(b"get colour 30")
+            leaving.socket.close()
+            writer.send(b"get shape 0")
+            self.assertEqual(writer.receive(), b"none")
+            writer.send(b"set colour deep red")
+            self.assertEqual(writer.receive(), b"done")
+            self.assertEqual(reader.receive(), b"deep red")
+            writer.send(b"fetch colour")
+            self.assertTrue(writer.receive().startswith(b"say "))
+            writer.send(b"get colour 0")
+            self.assertEqual(writer.receive(), b"deep red")

@@ -1,0 +1,963 @@
+"""
+L{admission.connection.protocol}.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from struct import pack
+from typing import Any
+
+from twisted.internet.address import UNIXAddress
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.connection.factory import ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.pauses import Pause
+from admission.connection.protocol import AdmittedProtocol
+from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
+from admission.request import ServerRequest
+from admission.testing.transports import FakeTLSTransport, FakeTransport
+from tests.kit.admitted import WHIM, RecordingProtocol, framed, serve
+from tests.kit.holding import HoldingTLSTransport, HoldingTransport
+
+MIB = 1 << 20
+
+
+def later(protocol: RecordingProtocol, request: ServerRequest) -> None:
+    """
+    Leave a request for later.
+    """
+
+
+def failing(protocol: RecordingProtocol, request: ServerRequest) -> None:
+    """
+    Fail with a request.
+    """
+    raise ZeroDivisionError
+
+
+class ProtocolTestCase(SynchronousTestCase):
+    """
+    A server with a pool of 1 MiB.
+    """
+
+    def setUp(self) -> None:
+        self.server = serve(self)
+        self.clock = self.server.clock
+        self.gate = self.server.gate
+
+    def assertWhole(self) -> None:
+        """
+        With all connections gone nothing is held, nobody waits and no timer runs.
+        """
+        self.assertEqual((self.server.used(), self.server.factory.connections), ({}, {}))
+        self.assertEqual((self.gate.runningRequests, self.gate.waitingForMemory), (0, 0))
+        self.gate.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(self.server.watch.watched, {})
+
+    def abortAll(self) -> None:
+        """
+        Have all connections lost.
+        """
+        for transport in self.server.connected:
+            if not transport.isLost:
+                transport.abortConnection()
+        self.server.settle()
+
+
+class RequestTests(ProtocolTestCase):
+    """
+    The way of a request.
+    """
+
+    def test_answeredAtOnce(self) -> None:
+        """
+        A request that is answered at once leaves nothing behind, and never
+        touches the transport's reading.
+        """
+        _, transport = self.server.connect()
+        for number in range(10):
+            self.server.send(transport, b"request %d" % number)
+        self.assertEqual(transport.received, framed(*(b"request %d" % number for number in range(10))))
+        self.assertEqual((transport.pauses, self.server.used()), (0, {CONNECTIONS: PLAIN_CONNECTION_BYTES}))
+        self.assertEqual((self.gate.runningRequests, self.clock.getDelayedCalls()), (0, []))
+
+    def test_pipelined(self) -> None:
+        """
+        Requests that come together are answered in their order.
+        """
+        _, transport = self.server.connect()
+        bodies = [b"x" * sizeBytes for sizeBytes in (1, 0, 3000, 7, 70_000, 0, 0, 1)]
+        self.server.send(transport, *bodies)
+        self.assertEqual(transport.received, framed(*bodies))
+
+    def test_oneAtATime(self) -> None:
+        """
+        The next request is begun when the one before is over, and not sooner.
+        """
+        self.server.behave = later
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one", b"two", b"three")
+        self.assertEqual((protocol.requests, self.gate.runningRequests), ([b"one"], 1))
+        protocol.respond([b"1"])
+        self.assertEqual(protocol.requests, [b"one", b"two"])
+        protocol.respond([b"2"])
+        protocol.finish()
+        self.server.settle()
+        self.assertEqual((protocol.requests, transport.received), ([b"one", b"two", b"three"], b"12"))
+        self.assertEqual(self.gate.runningRequests, 0)
+
+    def test_runningIsNotMuted(self) -> None:
+        """
+        While a request is worked on the transport reads on, until something
+        comes: that is charged, and then it does not.
+        """
+        self.server.behave = later
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        self.assertTrue(transport.isReading)
+        transport.peerSends(framed(b"two"))
+        transport.peerSends(framed(b"three"))
+        self.server.settle()
+        self.assertFalse(transport.isReading)
+        buffered = protocol.framer.bufferedBytes
+        self.assertEqual(self.server.used(), {FRAMES: 3, CONNECTIONS: PLAIN_CONNECTION_BYTES + buffered})
+        protocol.respond([])
+        protocol.respond([])
+        protocol.respond([])
+        self.server.settle()
+        self.assertTrue(transport.isReading)
+        self.assertEqual(protocol.requests, [b"one", b"two", b"three"])
+        self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
+
+    def test_answeringDoesNotReenter(self) -> None:
+        """
+        A request that is answered from within is over before the next begins:
+        however many come together, none begins inside another.
+        """
+        depths: list[int] = []
+        depth = 0
+
+        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
+            nonlocal depth
+            depth += 1
+            depths.append(depth)
+            protocol.releaseRequest()
+            protocol.pause(WHIM)
+            protocol.resume(WHIM)
+            protocol.respond([b"x"])
+            protocol.dataReceived(b"")
+            depth -= 1
+
+        self.server.behave = behave
+        _, transport = self.server.connect()
+        self.server.send(transport, *[b"request"] * 50)
+        self.assertEqual(depths, [1] * 50)
+
+    def test_heldByTheTransport(self) -> None:
+        """
+        Requests that the transport itself holds are served as any others,
+        though the socket says nothing: one at a time, and none while there is a
+        reason not to.
+        """
+        bodies = [b"%05d" % number * 500 for number in range(8)]
+        for kind in (HoldingTransport, HoldingTLSTransport):
+            self.server.behave = later
+            protocol, transport = self.server.connect(issubclass(kind, FakeTLSTransport), transport=kind)
+            self.server.send(transport, *bodies)
+            self.assertTrue(transport.held)
+            for number in range(8):
+                self.assertEqual(protocol.requests, bodies[: number + 1])
+                protocol.pause(WHIM)
+                protocol.respond([b"%d" % number])
+                self.server.settle()
+                protocol.resume(WHIM)
+                self.server.settle()
+            self.server.settle()
+            self.assertEqual((transport.received, transport.isReading), (b"01234567", True))
+
+    def test_park(self) -> None:
+        """
+        A parked request gives back its memory and its turn, and the next one
+        still waits until it is answered.
+        """
+        self.server = serve(self, maxRequests=1)
+        self.server.behave = lambda protocol, request: protocol.park()
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one", b"two")
+        self.assertEqual((protocol.requests, self.server.gate.runningRequests), ([b"one"], 0))
+        self.assertEqual(self.server.used().get(FRAMES), None)
+        protocol.respond([b"1"])
+        self.server.settle()
+        self.assertEqual((protocol.requests, transport.received), ([b"one", b"two"], b"1"))
+
+    def test_releaseRequest(self) -> None:
+        """
+        A request's memory may go early, once.
+        """
+        self.server.behave = later
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        self.assertEqual(self.server.used()[FRAMES], 3)
+        protocol.releaseRequest()
+        protocol.releaseRequest()
+        self.assertNotIn(FRAMES, self.server.used())
+        protocol.respond([b"1"])
+
+    def test_quota(self) -> None:
+        """
+        Over its quota a client has its answer at once, and is not read for as
+        long as it takes; what it sends meanwhile is served then.
+        """
+        self.server.behave = lambda protocol, request: protocol.respond([b"1"], delaySeconds=2.5)
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one", b"two")
+        self.assertEqual((transport.received, protocol.requests), (b"1", [b"one"]))
+        self.assertEqual(repr(protocol.pauses), "muted: quota 0.0 s")
+        self.assertFalse(transport.isReading)
+        self.clock.advance(2.4)
+        self.assertEqual(protocol.requests, [b"one"])
+        self.clock.advance(0.1)
+        self.assertEqual(protocol.requests, [b"one", b"two"])
+        self.abortAll()
+        self.assertWhole()
+
+    def test_failure(self) -> None:
+        """
+        A request that fails is logged, and closes the connection; nothing
+        stays behind.
+        """
+        self.server.behave = failing
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one", b"two")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((protocol.requests, transport.isLost), ([b"one"], True))
+        self.assertWhole()
+
+    def test_failureAfterTheAnswer(self) -> None:
+        """
+        So does one that fails when it has been answered, and the answer is
+        sent.
+        """
+
+        def behave(protocol: RecordingProtocol, request: ServerRequest) -> None:
+            protocol.respond([b"1"])
+            raise ZeroDivisionError
+
+        self.server.behave = behave
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one", b"two")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((protocol.requests, transport.received), ([b"one"], b"1"))
+        self.assertWhole()
+
+    def test_failureInATurn(self) -> None:
+        """
+        So does one that fails when it has waited for its turn.
+        """
+        self.server = serve(self, maxRequests=1)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        self.server.behave = later
+        first, firstTransport = self.server.connect()
+        self.server.send(firstTransport, b"one")
+        self.server.behave = failing
+        _, transport = self.server.connect()
+        self.server.send(transport, b"two", b"three")
+        first.respond([])
+        self.server.settle()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertTrue(transport.isLost)
+        self.abortAll()
+        self.assertWhole()
+
+    def test_noDelay(self) -> None:
+        """
+        Responses are not held back to be joined.
+        """
+        _, transport = self.server.connect()
+        self.assertTrue(transport.isNoDelay)
+
+    def test_onAUnixSocket(self) -> None:
+        """
+        A UNIX socket claims to be TCP, refuses to be told about delays, and
+        has no host: that is fine.
+        """
+
+        class UnixTransport(FakeTransport):
+            def setTcpNoDelay(self, enabled: bool) -> None:
+                raise OSError
+
+            def getPeer(self) -> Any:
+                return UNIXAddress(None)
+
+        protocol, transport = self.server.connect(transport=UnixTransport)
+        self.server.send(transport, b"one")
+        self.assertEqual((transport.received, protocol.host), (framed(b"one"), ""))
+
+
+class RefusalTests(ProtocolTestCase):
+    """
+    Frames that are not read.
+    """
+
+    def assertRefused(self, data: bytes, expected: str) -> None:
+        """
+        Sending C{data} closes the connection for the given reason, without any
+        memory being asked for.
+        """
+        self.server.pool.peakFrameBytes = 0
+        with capturedLogs() as events:
+            _, transport = self.server.connect()
+            transport.peerSends(data)
+            self.server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertEqual([event["reason"] for event in events if "reason" in event], [expected])
+        self.assertEqual(self.server.pool.peakFrameBytes, 0)
+
+    def test_negative(self) -> None:
+        """
+        A negative length closes, saying so.
+        """
+        self.assertRefused(pack(">i", -5) + b"more", "a frame of -5 bytes was announced")
+        self.assertWhole()
+
+    def test_tooLarge(self) -> None:
+        """
+        A length over the largest closes, naming both.
+        """
+        self.assertRefused(
+            pack(">i", MIB + 1), f"a frame of {MIB + 1} bytes was announced, and the largest allowed is {MIB}"
+        )
+        self.assertWhole()
+
+    def test_largest(self) -> None:
+        """
+        The largest itself is read.
+        """
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"x" * MIB)
+        self.assertEqual(len(protocol.requests[0]), MIB)
+
+    def test_answersFirst(self) -> None:
+        """
+        What was answered before a bad frame is sent before the connection
+        closes.
+        """
+        _, transport = self.server.connect()
+        transport.peerSends(framed(b"good") + pack(">i", -1))
+        self.server.settle()
+        self.assertEqual((transport.received, transport.isLost), (framed(b"good"), True))
+
+    def test_brokenSubclass(self) -> None:
+        """
+        A subclass that fails to say whether a frame may be read is logged and
+        closes, from whatever turn the parser was called.
+        """
+
+        class Broken(RecordingProtocol):
+            def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+                if sizeBytes == 3:
+                    raise ZeroDivisionError
+                return None
+
+        self.server = serve(self, protocol=Broken)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        _, transport = self.server.connect()
+        self.server.send(transport, b"bad")
+        self.assertTrue(transport.isLost)
+        self.server.behave = later
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"good", b"bad")
+        protocol.respond([b"1"])
+        self.server.settle()
+        self.assertEqual((transport.received, transport.isLost), (b"1", True))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        self.assertWhole()
+
+    def test_closedMeanwhile(self) -> None:
+        """
+        A subclass that closes while it is asked whether a frame may be read has
+        none of it read, even if it says yes.
+        """
+
+        class Hasty(RecordingProtocol):
+            def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+                self.ends(self)
+                return None
+
+        self.server = serve(self, protocol=Hasty)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        for ends in (
+            lambda protocol: protocol.close("a whim"),
+            lambda protocol: protocol.cutOff("a whim"),
+            lambda protocol: protocol.closeGracefully(),
+            lambda protocol: protocol.abortConnection(),
+        ):
+            Hasty.ends = staticmethod(ends)
+            protocol, transport = self.server.connect()
+            self.server.send(transport, b"one", b"two")
+            self.assertEqual((protocol.requests, protocol.framer.bufferedBytes, transport.isLost), ([], 0, True))
+        self.assertWhole()
+
+    def test_head(self) -> None:
+        """
+        A subclass sees as much of the body as it wants before memory is asked
+        for.
+        """
+
+        class Choosy(RecordingProtocol):
+            headBytes = 2
+
+            def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
+                return "not this" if head == b"no" else super().refuseFrame(sizeBytes, head)
+
+        self.server = serve(self, protocol=Choosy)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        self.assertRefused(framed(b"no, thanks")[:6], "not this")
+        _, transport = self.server.connect()
+        self.server.send(transport, b"yes", b"n", b"")
+        self.assertEqual(transport.received, framed(b"yes", b"n", b""))
+
+
+class MemoryTests(ProtocolTestCase):
+    """
+    Connections that wait for memory.
+    """
+
+    def hold(self, sizeBytes: int) -> ILease:
+        """
+        Take memory from the pool.
+        """
+        lease = self.server.pool.tryAllocate(sizeBytes)
+        assert lease is not None
+        return lease
+
+    def test_waits(self) -> None:
+        """
+        Without memory the connection is mute for that reason and charged for
+        what has come all the same; with it, the request is served.
+        """
+        protocol, transport = self.server.connect()
+        lease = self.hold(MIB)
+        self.server.send(transport, b"x" * 1000, b"next")
+        self.clock.advance(3.2)
+        self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 muted: memory 3.2 s>")
+        self.assertEqual((protocol.wantedBytes, transport.isReading, self.gate.waitingForMemory), (1000, False, 1))
+        self.assertEqual(self.server.used()[CONNECTIONS], PLAIN_CONNECTION_BYTES + 1000 + 4 + 4)
+        lease.release()
+        self.server.settle()
+        self.assertEqual(transport.received, framed(b"x" * 1000, b"next"))
+        self.assertEqual((protocol.wantedBytes, transport.isReading), (0, True))
+        self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
+
+    def test_overshootOnTLS(self) -> None:
+        """
+        What TLS delivers after it was muted is served when memory is there,
+        before the transport is read again and without the peer sending
+        anything more.
+        """
+        protocol, transport = self.server.connect(isTLS=True)
+        lease = self.hold(MIB)
+        bodies = [b"%05d" % number * 200 for number in range(50)]
+        self.server.send(transport, *bodies)
+        self.assertFalse(transport.isReading)
+        self.assertEqual(transport.unread, b"")
+        self.assertEqual(protocol.framer.bufferedBytes, len(framed(*bodies)) - 4)
+        self.assertEqual(self.server.used()[CONNECTIONS], TLS_CONNECTION_BYTES + len(framed(*bodies)) - 4)
+        lease.release()
+        self.server.settle()
+        self.assertEqual(protocol.requests, bodies)
+        self.assertEqual(transport.received, framed(*bodies))
+
+    def test_releasedFromWithin(self) -> None:
+        """
+        Memory that one connection gives back inside its request reaches
+        another in a later turn, not inside that request.
+        """
+        order: list[str] = []
+
+        def releasing(protocol: RecordingProtocol, request: ServerRequest) -> None:
+            order.append("begin")
+            protocol.releaseRequest()
+            order.append("end")
+            protocol.respond([])
+
+        def waiting(protocol: RecordingProtocol, request: ServerRequest) -> None:
+            order.append("other")
+            protocol.respond([])
+
+        self.server = serve(self, maxRequests=1)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        self.server.behave = later
+        first, firstTransport = self.server.connect()
+        self.server.behave = releasing
+        _, secondTransport = self.server.connect()
+        self.server.behave = waiting
+        _, thirdTransport = self.server.connect()
+        self.server.send(firstTransport, b"x")
+        self.server.send(secondTransport, b"x" * MIB)
+        self.server.send(thirdTransport, b"x" * 100)
+        self.assertEqual(self.gate.waitingForMemory, 1)
+        first.respond([])
+        self.server.settle()
+        self.assertEqual(order, ["begin", "end", "other"])
+
+    def test_lostWhileWaiting(self) -> None:
+        """
+        A connection that is lost while it waits is forgotten.
+        """
+        _, transport = self.server.connect()
+        lease = self.hold(MIB)
+        self.server.send(transport, b"x")
+        transport.abortConnection()
+        self.server.settle()
+        lease.release()
+        self.server.settle()
+        self.assertWhole()
+
+    def test_closedWhileWaiting(self) -> None:
+        """
+        So is one that is closed, which does not wait for memory first.
+        """
+        for isTLS in (False, True):
+            protocol, transport = self.server.connect(isTLS)
+            lease = self.hold(MIB)
+            self.server.send(transport, b"x")
+            protocol.closeGracefully()
+            self.assertEqual(self.gate.waitingForMemory, 0)
+            self.server.settle()
+            self.assertTrue(transport.isLost)
+            lease.release()
+        self.assertWhole()
+
+
+class TurnTests(ProtocolTestCase):
+    """
+    Connections that wait for their turn.
+    """
+
+    def setUp(self) -> None:
+        self.server = serve(self, maxRequests=1)
+        self.clock, self.gate = self.server.clock, self.server.gate
+        self.server.behave = later
+        self.first, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        self.protocol, self.transport = self.server.connect()
+        self.server.send(self.transport, b"two")
+
+    def test_waits(self) -> None:
+        """
+        A request over the number is read, and worked on when one before it is
+        over; its connection is not read meanwhile.
+        """
+        self.assertEqual(self.protocol.requests, [])
+        self.assertEqual(repr(self.protocol.pauses), "muted: request 0.0 s, requests 0.0 s")
+        self.assertFalse(self.transport.isReading)
+        self.first.respond([])
+        self.server.settle()
+        self.assertEqual((self.protocol.requests, self.gate.runningRequests), ([b"two"], 1))
+        self.protocol.respond([])
+        self.assertTrue(self.transport.isReading)
+        self.abortAll()
+        self.assertWhole()
+
+    def test_lost(self) -> None:
+        """
+        A connection that is lost while it waits gives its request's memory
+        back and never gets a turn.
+        """
+        self.transport.abortConnection()
+        self.server.settle()
+        self.assertEqual(self.server.used()[FRAMES], len(b"one"))
+        self.first.respond([])
+        self.server.settle()
+        self.assertEqual(self.protocol.requests, [])
+        self.abortAll()
+        self.assertWhole()
+
+    def test_closed(self) -> None:
+        """
+        One that is closed gives it back at once, however long its peer takes
+        over closing.
+        """
+        self.protocol.closeGracefully()
+        self.assertEqual(self.server.used()[FRAMES], len(b"one"))
+        self.first.respond([])
+        self.server.settle()
+        self.assertEqual((self.protocol.requests, self.gate.runningRequests), ([], 0))
+        self.abortAll()
+        self.assertWhole()
+
+    def test_cutOff(self) -> None:
+        """
+        Nor does one that is cut off get a turn before it hears that it is lost.
+        """
+        self.first.respond([])
+        self.protocol.cutOff("a whim")
+        self.server.settle()
+        self.assertEqual((self.protocol.requests, self.gate.runningRequests), ([], 0))
+
+
+class BodyTests(ProtocolTestCase):
+    """
+    Bodies that stop arriving.
+    """
+
+    def setUp(self) -> None:
+        self.server = serve(self, limits=ConnectionLimits(receiveSeconds=30.0))
+        self.clock, self.gate = self.server.clock, self.server.gate
+        self.protocol, self.transport = self.server.connect()
+
+    def send(self, sizeBytes: int) -> None:
+        """
+        Have the peer send so much of a body.
+        """
+        self.transport.peerSends(b"x" * sizeBytes)
+        self.server.settle()
+
+    def test_silence(self) -> None:
+        """
+        A length and then nothing holds memory for thirty seconds and no
+        longer; the reason names the timeout.
+        """
+        with capturedLogs() as events:
+            self.server.send(self.transport)
+            self.transport.peerSends(pack(">i", 1600))
+            self.server.settle()
+            self.assertEqual(self.server.used()[FRAMES], 1600)
+            self.clock.advance(29.9)
+            self.assertFalse(self.transport.isLost)
+            self.clock.advance(0.1)
+            self.server.settle()
+        self.assertTrue(self.transport.isLost)
+        self.assertIn("request.receive.timeout", next(event["reason"] for event in events if "reason" in event))
+        self.assertWhole()
+
+    def test_drip(self) -> None:
+        """
+        A byte now and then is as good as silence.
+        """
+        self.transport.peerSends(pack(">i", 1600))
+        for _ in range(3):
+            self.send(1)
+            self.clock.advance(10)
+        self.server.settle()
+        self.assertTrue(self.transport.isLost)
+        self.assertWhole()
+
+    def test_slowly(self) -> None:
+        """
+        A sixteenth in each thirty seconds is enough, however long it takes.
+        """
+        self.transport.peerSends(pack(">i", 1600))
+        for _ in range(16):
+            self.clock.advance(29)
+            self.assertFalse(self.transport.isLost)
+            self.send(100)
+        self.assertEqual(self.protocol.requests, [b"x" * 1600])
+        self.clock.advance(100)
+        self.assertFalse(self.transport.isLost)
+
+    def test_nextBodyHasItsOwnTime(self) -> None:
+        """
+        The time begins anew with each body, and none runs between them.
+        """
+        self.transport.peerSends(pack(">i", 1600))
+        self.send(100)
+        self.clock.advance(20)
+        self.send(1500)
+        self.clock.advance(1000)
+        self.transport.peerSends(pack(">i", 1600))
+        self.server.settle()
+        self.clock.advance(29)
+        self.assertFalse(self.transport.isLost)
+        self.clock.advance(1)
+        self.server.settle()
+        self.assertTrue(self.transport.isLost)
+
+    def test_pausedMeanwhile(self) -> None:
+        """
+        Time in which we do not read does not count against the peer, nor what
+        had passed before.
+        """
+        self.transport.peerSends(pack(">i", 1600))
+        self.send(10)
+        self.clock.advance(29)
+        self.protocol.pause(WHIM)
+        self.clock.pump([1] * 100)
+        self.assertFalse(self.transport.isLost)
+        self.protocol.resume(WHIM)
+        self.clock.advance(29)
+        self.assertFalse(self.transport.isLost)
+        self.clock.advance(1)
+        self.server.settle()
+        self.assertTrue(self.transport.isLost)
+
+    def test_waitingForMemoryDoesNotCount(self) -> None:
+        """
+        Nor does time spent waiting for memory.
+        """
+        lease = self.server.pool.tryAllocate(MIB)
+        self.transport.peerSends(pack(">i", 1600))
+        self.server.settle()
+        self.clock.advance(300)
+        lease.release()
+        self.server.settle()
+        self.clock.advance(29)
+        self.assertFalse(self.transport.isLost)
+        self.clock.advance(1)
+        self.server.settle()
+        self.assertTrue(self.transport.isLost)
+
+
+class ResponseTests(ProtocolTestCase):
+    """
+    Peers that do not take their responses.
+    """
+
+    def stall(self, isTLS: bool = False, sizeBytes: int = 3 * MIB) -> tuple[Any, Any]:
+        """
+        Have a peer ask for much and take nothing of it.
+        """
+        self.server.behave = lambda protocol, request: protocol.respond([b"r" * sizeBytes])
+        protocol, transport = self.server.connect(isTLS)
+        transport.isTaking = False
+        self.server.send(transport, b"one", b"two")
+        return protocol, transport
+
+    def test_notRead(self) -> None:
+        """
+        A peer that does not take its response is charged for it and not read;
+        when it has taken it its next request is served.
+        """
+        protocol, transport = self.stall()
+        self.assertEqual((protocol.requests, transport.isReading), ([b"one"], False))
+        self.assertEqual(list(protocol.pauses.reasons), [Pause.UNSENT])
+        self.assertEqual(self.server.used()[RESPONSES], 3 * MIB)
+        self.assertEqual(protocol.link.unsentBytes(), 3 * MIB)
+        self.clock.advance(2)
+        self.assertEqual(protocol.link.stalledSeconds(), 2.0)
+        transport.isTaking = True
+        transport.wake()
+        self.server.settle()
+        self.assertEqual((protocol.requests, len(transport.received)), ([b"one", b"two"], 6 * MIB))
+        self.assertEqual((protocol.link.unsentBytes(), protocol.link.stalledSeconds()), (0, 0.0))
+        self.assertTrue(transport.isReading)
+        self.abortAll()
+        self.assertWhole()
+
+    def test_slowReader(self) -> None:
+        """
+        One that takes some now and then is not.
+        """
+        protocol, transport = self.stall(sizeBytes=20 * MIB)
+        for _ in range(10):
+            self.clock.advance(25)
+            transport.isTaking = True
+            transport.wake()
+            since = protocol.link.responses.pausedSinceSeconds
+            while protocol.link.responses.pausedSinceSeconds == since:
+                self.server.step()
+            transport.isTaking = False
+            self.assertFalse(transport.isLost)
+        self.abortAll()
+        self.assertWhole()
+
+
+class ClosingTests(ProtocolTestCase):
+    """
+    Ends.
+    """
+
+    def test_graceful(self) -> None:
+        """
+        What was answered is sent before the connection closes.
+        """
+        for isTLS in (False, True):
+            self.server.behave = lambda protocol, request: protocol.respond([b"r" * (3 * MIB)])
+            protocol, transport = self.server.connect(isTLS)
+            transport.isTaking = False
+            self.server.send(transport, b"one")
+            protocol.closeGracefully()
+            protocol.closeGracefully()
+            transport.isTaking = True
+            transport.wake()
+            self.server.settle()
+            self.assertEqual((len(transport.received), transport.isLost), (3 * MIB, True))
+            assert protocol.lostReason is not None
+            protocol.lostReason.trap(ConnectionDone)
+        self.assertWhole()
+
+    def test_pausedTLS(self) -> None:
+        """
+        A muted TLS connection is read again to be closed, and what that brings
+        is dropped.
+        """
+        protocol, transport = self.server.connect(isTLS=True)
+        protocol.pause(WHIM)
+        transport.peerSends(framed(*[b"x" * 100] * 1000))
+        self.server.settle()
+        self.assertFalse(transport.isReading)
+        protocol.closeGracefully()
+        self.server.settle()
+        self.assertEqual((transport.isLost, protocol.requests), (True, []))
+        self.assertWhole()
+
+    def test_floodWhileClosing(self) -> None:
+        """
+        What a peer sends instead of answering is not kept.
+        """
+        protocol, transport = self.server.connect(isTLS=True)
+        transport.answersClose = False
+        protocol.closeGracefully()
+        self.server.send(transport, b"x" * MIB)
+        self.assertEqual((transport.unread, protocol.framer.bufferedBytes), (b"", 0))
+        self.abortAll()
+        self.assertWhole()
+
+    def test_closeSaysWhy(self) -> None:
+        """
+        Closing for a reason is logged once, with the peer's name.
+        """
+        with capturedLogs() as events:
+            protocol, _ = self.server.connect()
+            protocol.close("it is late")
+            protocol.close("it is later")
+            self.server.settle()
+            protocol.close("it is too late")
+            protocol.cutOff("it is too late")
+        said = [(event["peer"], event["reason"]) for event in events if "reason" in event]
+        self.assertEqual(said, [("192.0.2.1:50000", "it is late")])
+
+    def test_answerAfterClosing(self) -> None:
+        """
+        A request that ends when its connection is closing or lost gives back
+        its memory and its turn, and nothing is written.
+        """
+        for close in (AdmittedProtocol.closeGracefully, partial(AdmittedProtocol.cutOff, reason="a whim")):
+            for isSettled in (False, True):
+                self.server.behave = later
+                protocol, transport = self.server.connect()
+                self.server.send(transport, b"one")
+                close(protocol)
+                if isSettled:
+                    self.server.settle()
+                self.assertEqual((self.server.used()[FRAMES], self.gate.runningRequests), (3, 1))
+                protocol.respond([b"1"])
+                self.server.settle()
+                self.assertEqual((transport.received, transport.isLost), (b"", True))
+        self.assertWhole()
+
+    def test_lostWhileRunning(self) -> None:
+        """
+        A request keeps its memory when its connection is lost, since somebody
+        may be reading it, until it is over.
+        """
+        self.server.behave = later
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        transport.abortConnection()
+        self.server.settle()
+        self.assertEqual(self.server.used(), {FRAMES: 3})
+        self.assertEqual(self.gate.runningRequests, 1)
+        protocol.finish()
+        self.assertWhole()
+
+    def test_lostInTheMiddle(self) -> None:
+        """
+        A connection that is lost in the middle of a body, while throttled, and
+        in its handshake leaves nothing behind.
+        """
+        _, transport = self.server.connect()
+        transport.peerSends(framed(b"x" * 100)[:50])
+        self.server.settle()
+        self.server.behave = lambda protocol, request: protocol.respond([], delaySeconds=100)
+        _, transport = self.server.connect()
+        self.server.send(transport, b"one", b"two")
+        self.server.connect(transport=FakeTLSTransport)
+        self.abortAll()
+        self.assertWhole()
+
+    def test_dataAfterTheEnd(self) -> None:
+        """
+        Data that comes after the connection was lost is not kept.
+        """
+        protocol, transport = self.server.connect()
+        protocol.pause(WHIM)
+        transport.abortConnection()
+        self.server.settle()
+        protocol.dataReceived(framed(b"one"))
+        self.assertEqual(protocol.requests, [])
+        self.assertWhole()
+
+    def test_peerCloses(self) -> None:
+        """
+        A peer that closes after its requests has them served.
+        """
+        protocol, transport = self.server.connect()
+        transport.peerSends(framed(b"one", b"two"))
+        transport.peerCloses()
+        self.server.settle()
+        self.assertEqual((protocol.requests, transport.isLost), ([b"one", b"two"], True))
+        self.assertWhole()
+
+    def test_repr(self) -> None:
+        """
+        It says who is connected and in what state.
+        """
+        protocol, _ = self.server.connect(isTLS=True)
+        self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 not muted>")
+        self.server.connected[0].answersClose = False
+        protocol.closeGracefully()
+        self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 closing>")
+        self.abortAll()
+        self.assertEqual(repr(protocol), "<RecordingProtocol 192.0.2.1:50000 lost>")
+
+
+class HangUpTests(ProtocolTestCase):
+    """
+    Who is watched for leaving.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+
+        class Described(FakeTransport):
+            def fileno(self) -> int:
+                return -1 if self.isLost else 1000 + self.getPeer().port
+
+        self.protocol, self.transport = self.server.connect(transport=Described)
+
+    def test_reset(self) -> None:
+        """
+        A connection that failed is aborted, whatever is still unread.
+        """
+        self.protocol.pause(WHIM)
+        self.protocol.dataReceived(framed(b"one"))
+        self.server.watch.watched.pop(51_000)(True)
+        self.server.settle()
+        assert self.protocol.lostReason is not None
+        self.protocol.lostReason.trap(ConnectionAborted)
+        self.assertWhole()
+
+    def test_leftWithRequestsBehind(self) -> None:
+        """
+        A peer that has sent requests and gone has them served first; the
+        protocol is told, so that nothing waits for the peer's sake.
+        """
+        told: list[bool] = []
+        self.protocol.peerGone = lambda: told.append(self.protocol.hasPeerGone)
+        self.protocol.pause(WHIM)
+        self.protocol.dataReceived(framed(b"one"))
+        self.server.watch.watched.pop(51_000)(False)
+        self.server.settle()
+        self.assertEqual((self.transport.isLost, told), (False, [True]))
+        self.transport.peerCloses()
+        self.protocol.resume(WHIM)
+        self.server.settle()
+        self.assertEqual((self.protocol.requests, self.transport.isLost), ([b"one"], True))
+        self.assertWhole()

@@ -1,0 +1,201 @@
+"""
+Tests for L{admission.kafka.broker.log.topics}, through the log.
+"""
+
+import errno
+from uuid import uuid4
+
+from admission.kafka.broker.log.interface import (
+    InvalidPartitionCount,
+    InvalidTopicConfig,
+    InvalidTopicName,
+    LogFailed,
+    Partition,
+    Topic,
+    TopicExists,
+    UnknownTopic,
+)
+from tests.kit.logfixture import LogTestCase, storageError
+
+
+def outline(topic: Topic) -> tuple[str, str, list[tuple[int, int]], dict[str, str]]:
+    """
+    Everything about a topic that must survive a restart.
+    """
+    partitions = [(partition.index, partition.number) for partition in topic.partitions]
+    return topic.name, topic.topicId.hex, partitions, dict(topic.configs)
+
+
+class TopicTests(LogTestCase):
+    """
+    Topics are made, changed and deleted at once and for good.
+    """
+
+    limits = {**LogTestCase.limits, "maxPartitions": 10}
+
+    def test_create(self) -> None:
+        """
+        A topic is found by name and id as soon as it is made.
+        """
+        topic = self.log.createTopic("events", 3, {"retention.ms": "1000"})
+        self.assertEqual(dict(self.log.topics), {"events": topic})
+        self.assertIs(self.log.topic("events"), topic)
+        self.assertIs(self.log.topicById(topic.topicId), topic)
+        self.assertEqual([partition.index for partition in topic.partitions], [0, 1, 2])
+        self.assertEqual({partition.topicName for partition in topic.partitions}, {"events"})
+
+    def test_unknown(self) -> None:
+        """
+        What is not there is refused by every method.
+        """
+        self.assertRaises(UnknownTopic, self.log.topic, "events")
+        self.assertRaises(UnknownTopic, self.log.topicById, uuid4())
+        self.assertRaises(UnknownTopic, self.log.deleteTopic, "events")
+        self.assertRaises(UnknownTopic, self.log.addPartitions, "events", 2)
+        self.assertRaises(UnknownTopic, self.log.setTopicConfigs, "events", {})
+
+    def test_names(self) -> None:
+        """
+        Names are those that Kafka allows.
+        """
+        for name in ("a", "A-z_0.9", "x" * 249, "..."):
+            self.log.createTopic(name, 1, {})
+        for name in ("", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n"):
+            self.assertRaises(InvalidTopicName, self.log.createTopic, name, 1, {})
+
+    def test_exists(self) -> None:
+        """
+        A name is given once.
+        """
+        topic = self.log.createTopic("events", 1, {})
+        self.assertRaises(TopicExists, self.log.createTopic, "events", 2, {})
+        self.assertIs(self.log.topic("events"), topic)
+
+    def test_partitionCounts(self) -> None:
+        """
+        Counts that make no sense or exceed the limit of the log are refused.
+        """
+        for count in (0, -1, 11):
+            self.assertRaises(InvalidPartitionCount, self.log.createTopic, "events", count, {})
+        self.log.createTopic("events", 9, {})
+        self.assertRaises(InvalidPartitionCount, self.log.createTopic, "more", 2, {})
+        for count in (9, 8, 11):
+            self.assertRaises(InvalidPartitionCount, self.log.addPartitions, "events", count)
+        self.log.addPartitions("events", 10)
+        self.assertRaises(InvalidPartitionCount, self.log.createTopic, "more", 1, {})
+        self.log.deleteTopic("events")
+        self.log.createTopic("more", 10, {})
+
+    def test_configs(self) -> None:
+        """
+        Settings that the log obeys must be numbers; others may be anything.
+        """
+        for configs in ({"retention.bytes": "many"}, {"retention.ms": "-2"}, {"retention.ms": "1.5"}):
+            self.assertRaises(InvalidTopicConfig, self.log.createTopic, "events", 1, configs)
+        self.log.createTopic("events", 1, {"retention.bytes": "-1", "cleanup.policy": "delete"})
+        self.assertRaises(InvalidTopicConfig, self.log.setTopicConfigs, "events", {"retention.bytes": ""})
+        self.log.setTopicConfigs("events", {"retention.ms": "0"})
+        self.assertEqual(dict(self.log.topic("events").configs), {"retention.ms": "0"})
+
+    def test_addPartitions(self) -> None:
+        """
+        Partitions that were there stay the same objects.
+        """
+        before = self.log.createTopic("events", 2, {"a": "b"})
+        after = self.log.addPartitions("events", 4)
+        self.assertEqual(after.partitions[:2], before.partitions)
+        self.assertEqual([partition.index for partition in after.partitions], [0, 1, 2, 3])
+        self.assertEqual((after.topicId, after.configs), (before.topicId, before.configs))
+        self.assertIs(self.log.topicById(before.topicId), after)
+
+    def test_checks(self) -> None:
+        """
+        What would be refused can be known without changing anything.
+        """
+        topic = self.log.createTopic("events", 3, {})
+        self.log.checkTopic("other", 7, {})
+        self.log.checkPartitions("events", 10)
+        self.assertRaises(TopicExists, self.log.checkTopic, "events", 1, {})
+        self.assertRaises(InvalidTopicName, self.log.checkTopic, "", 1, {})
+        self.assertRaises(InvalidPartitionCount, self.log.checkTopic, "other", 8, {})
+        self.assertRaises(InvalidTopicConfig, self.log.checkTopic, "other", 1, {"retention.ms": "soon"})
+        self.assertRaises(UnknownTopic, self.log.checkPartitions, "other", 2)
+        self.assertRaises(InvalidPartitionCount, self.log.checkPartitions, "events", 3)
+        self.assertRaises(InvalidPartitionCount, self.log.checkPartitions, "events", 11)
+        self.assertEqual(dict(self.log.topics), {"events": topic})
+
+    def test_restart(self) -> None:
+        """
+        Topics are the same after a restart.
+        """
+        self.log.createTopic("events", 2, {"retention.ms": "1000"})
+        self.log.createTopic("other", 1, {})
+        self.log.addPartitions("events", 3)
+        self.log.setTopicConfigs("other", {"x": "ü"})
+        before = {name: outline(topic) for name, topic in self.log.topics.items()}
+        self.reopenLog()
+        self.assertEqual({name: outline(topic) for name, topic in self.log.topics.items()}, before)
+
+    def test_numbers(self) -> None:
+        """
+        The number of a partition is never given again, nor is a topic's id.
+        """
+        numbers: list[int] = []
+        ids = set()
+        for _ in range(3):
+            topic = self.log.createTopic("events", 2, {})
+            numbers += [partition.number for partition in topic.partitions]
+            ids.add(topic.topicId)
+            self.log.deleteTopic("events")
+            self.reopenLog()
+        self.assertEqual(len(set(numbers)), 6)
+        self.assertEqual(len(ids), 3)
+
+    def test_delete(self) -> None:
+        """
+        A deleted topic is gone, also for those who have its partitions, and
+        a new one of its name is empty.
+        """
+        old = self.partition()
+        self.append(old)
+        self.log.deleteTopic("events")
+        self.assertEqual(dict(self.log.topics), {})
+        for use in (
+            lambda: self.append(old),
+            lambda: self.log.read(old, 0, 1000),
+            lambda: self.log.bytesAvailable(old, 0),
+            lambda: self.log.offsetForTimestamp(old, 0),
+            lambda: self.log.maxTimestampOffset(old),
+        ):
+            self.assertRaises(UnknownTopic, use)
+        new = self.partition()
+        self.assertEqual((new.nextOffset, self.log.read(new, 0, 1000)), (0, []))
+
+    def test_deleteAnnounced(self) -> None:
+        """
+        Who waits for records of a deleted topic hears of it.
+        """
+        told: list[list[Partition]] = []
+        topic = self.log.createTopic("events", 2, {})
+        self.log.subscribe(lambda partitions: told.append(list(partitions)))
+        self.log.deleteTopic("events")
+        self.assertEqual(told, [])
+        self.clock.turn()
+        self.assertEqual(told, [list(topic.partitions)])
+
+    def test_failure(self) -> None:
+        """
+        If the storage fails, topics are what they were.
+        """
+        self.log.createTopic("events", 1, {})
+        before = outline(self.log.topic("events"))
+        self.failCommits(storageError(errno.ENOSPC))
+        self.assertRaises(LogFailed, self.log.createTopic, "other", 1, {})
+        self.assertRaises(LogFailed, self.log.addPartitions, "events", 2)
+        self.assertRaises(LogFailed, self.log.setTopicConfigs, "events", {"a": "b"})
+        self.assertRaises(LogFailed, self.log.deleteTopic, "events")
+        self.failCommits(None)
+        for _ in range(2):
+            self.assertEqual([outline(topic) for topic in self.log.topics.values()], [before])
+            self.assertFalse(self.log.topic("events").partitions[0].deleted)
+            self.reopenLog()

@@ -1,0 +1,405 @@
+"""
+Tests for L{admission.kafka.broker.api.produceapi}, and for when Produce is answered.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import lmdb
+from kio.schema.errors import ErrorCode
+
+from admission.kafka.wire.batches import decodeRecords
+from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes, fetchFields, produceFields, requestOf
+
+DISK_FULL = lmdb.Error("mdb_txn_commit", errno.ENOSPC)
+
+
+def withFlag(batch: bytes, attributes: int) -> bytes:
+    """
+    C{batch}, made anew with these attributes.
+    """
+    return batchOf(*(record.value or b"" for record in decodeRecords(batch)), attributes=attributes)
+
+
+class ProduceTests(BrokerTestCase):
+    """
+    Produce appends batches.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic and connect.
+        """
+        super().setUp()
+        self.events = self.topic("events", 2)
+        self.client = self.connect()
+
+    def test_everyVersion(self) -> None:
+        """
+        Batches are stored one after another, in every version that is served.
+        """
+        for offset, apiVersion in enumerate(range(3, 13)):
+            result = self.client.produce("events", batchOf(b"%d" % apiVersion), apiVersion=apiVersion)
+            self.assertEqual((result.error_code, result.base_offset), (0, offset))
+            self.assertIsNone(result.log_append_time)
+        (fetched,) = self.client.fetch(self.events, 9)
+        (record,) = decodeRecords(fetched.records)
+        self.assertEqual((record.value, record.offset), (b"12", 9))
+
+    def test_logStartOffset(self) -> None:
+        """
+        From version 5 on the start of the log is told.
+        """
+        self.assertEqual(self.client.produce("events", batchOf(b"1"), apiVersion=5).log_start_offset, 0)
+
+    def test_compressed(self) -> None:
+        """
+        Every compression that there is passes through as it is, and one that is not there is refused.
+        """
+        for compression in range(5):
+            batch = withFlag(batchOf(b"not really compressed"), compression)
+            result = self.client.produce("events", batch)
+            self.assertEqual((result.error_code, result.base_offset), (0, compression))
+            (fetched,) = self.client.fetch(self.events, compression)
+            self.assertEqual(fetched.records[16:], batch[16:])
+        refused = self.client.produce("events", withFlag(batchOf(b"1"), 5))
+        self.assertEqual(refused.error_code, ErrorCode.unsupported_compression_type)
+
+    def assertRefusal(self, records: bytes | None, errorCode: ErrorCode, *words: str, **others: Any) -> None:
+        """
+        A batch is refused in these words, and the connection stays.
+        """
+        result = self.client.produce("events", records, **others)
+        self.assertEqual((result.error_code, result.base_offset), (errorCode, -1))
+        for word in words:
+            self.assertIn(word, result.error_message)
+        self.assertEqual([partition.nextOffset for partition in self.events.partitions], [0, 0])
+        self.assertFalse(self.client.isClosed)
+
+    def test_noRecords(self) -> None:
+        """
+        Null and empty records are invalid, which no client retries.
+        """
+        for records in (None, b""):
+            self.assertRefusal(records, ErrorCode.invalid_record, "there are no records")
+
+    def test_corrupt(self) -> None:
+        """
+        A batch that was damaged on its way is corrupt, which clients retry.
+        """
+        batch = bytearray(batchOf(b"value"))
+        batch[-2] ^= 1
+        self.assertRefusal(bytes(batch), ErrorCode.corrupt_message, "checksum")
+        self.assertRefusal(bytes(batch[:40]), ErrorCode.corrupt_message)
+
+    def test_twoBatches(self) -> None:
+        """
+        A partition gets one batch in a request.
+        """
+        self.assertRefusal(batchOf(b"1") + batchOf(b"2"), ErrorCode.invalid_record, "one batch")
+
+    def test_tooLarge(self) -> None:
+        """
+        A batch over C{max.message.bytes} is refused, by the topic's own limit if it has one.
+        """
+        self.assertRefusal(batchOf(bytes(1_048_589)), ErrorCode.message_too_large, "max.message.bytes")
+        self.log.setTopicConfigs("events", {"max.message.bytes": "100"})
+        self.assertRefusal(batchOf(bytes(100)), ErrorCode.message_too_large, "100 are allowed")
+        self.assertEqual(self.client.produce("events", batchOf(bytes(10))).error_code, 0)
+
+    def test_transactions(self) -> None:
+        """
+        There are no transactions: neither batches nor markers of them, nor requests within one.
+        """
+        for attributes in (0x10, 0x20):
+            self.assertRefusal(withFlag(batchOf(b"1"), attributes), ErrorCode.invalid_record, "no transactions")
+        self.assertRefusal(batchOf(b"1"), ErrorCode.invalid_request, "no transactions", transactionalId="t")
+
+    def test_acks(self) -> None:
+        """
+        There are three kinds of acknowledgement.
+        """
+        for acks in (-2, 2):
+            self.assertRefusal(batchOf(b"1"), ErrorCode.invalid_required_acks, f"acks is {acks}", acks=acks)
+        for acks in (1, -1):
+            self.assertEqual(self.client.produce("events", batchOf(b"1"), acks=acks).error_code, 0)
+
+    def test_future(self) -> None:
+        """
+        A timestamp may be an hour ahead of the broker's clock, and no more.
+        """
+        nowMs = int(self.wallSeconds * 1000)
+        self.assertRefusal(
+            batchOf(b"1", timestampMs=nowMs + 3_600_001), ErrorCode.invalid_timestamp, "log.message.timestamp.after.max"
+        )
+        for timestampMs in (nowMs + 3_600_000, 0, -1):
+            self.assertEqual(self.client.produce("events", batchOf(b"1", timestampMs=timestampMs)).error_code, 0)
+
+    def test_unknown(self) -> None:
+        """
+        Topics and partitions that are not there are unknown; producing creates none.
+        """
+        for name, partition in (("none", 0), ("events", 2), ("events", -1)):
+            result = self.client.produce(name, batchOf(b"1"), partition=partition)
+            self.assertEqual(result.error_code, ErrorCode.unknown_topic_or_partition)
+        self.assertEqual(set(self.log.topics), {"events"})
+
+    def test_eachForItself(self) -> None:
+        """
+        What can be appended is, whatever becomes of the rest of the request.
+        """
+        partitions = [
+            {"index": 0, "records": batchOf(b"1")},
+            {"index": 7, "records": batchOf(b"2")},
+            {"index": 1, "records": batchOf(b"3")},
+        ]
+        answer = self.client.ask("Produce", 9, acks=-1, topic_data=[{"name": "events", "partition_data": partitions}])
+        results = answer.responses[0].partition_responses
+        self.assertEqual([each.index for each in results], [0, 7, 1])
+        self.assertEqual(codes(results), [0, ErrorCode.unknown_topic_or_partition, 0])
+
+    def test_partitionTwice(self) -> None:
+        """
+        A partition that is named twice gets both batches, in their order.
+        """
+        partitions = [{"index": 0, "records": batchOf(value)} for value in (b"1", b"2")]
+        answer = self.client.ask("Produce", 9, acks=1, topic_data=[{"name": "events", "partition_data": partitions}])
+        self.assertEqual([each.base_offset for each in answer.responses[0].partition_responses], [0, 1])
+
+    def test_nothing(self) -> None:
+        """
+        A request without partitions is answered.
+        """
+        self.assertEqual(self.client.ask("Produce", 9, acks=-1, topic_data=[]).responses, ())
+
+    def test_pipelined(self) -> None:
+        """
+        Requests that come together are stored and answered in their order.
+        """
+        for value in (b"1", b"2", b"3"):
+            frame = self.client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(value))))
+            self.client.transport.peerSends(frame)
+        self.clock.advance(0)
+        answers = [self.client.receive().responses[0].partition_responses[0] for _ in range(3)]
+        self.assertEqual([each.base_offset for each in answers], [0, 1, 2])
+
+
+class IdempotenceTests(BrokerTestCase):
+    """
+    What clients may rely on who number their batches.
+    """
+
+    def setUp(self) -> None:
+        """
+        Get a producer id.
+        """
+        super().setUp()
+        self.topic("events")
+        self.client = self.connect()
+        answer = self.client.ask("InitProducerId", 4, transactional_id=None)
+        self.producer = {"producerId": answer.producer_id, "producerEpoch": answer.producer_epoch}
+
+    def produce(self, baseSequence: int, **others: int) -> tuple[int, int]:
+        """
+        Produce a record.
+
+        @return: the error code and the offset.
+        """
+        batch = batchOf(b"1", baseSequence=baseSequence, **{**self.producer, **others})
+        result = self.client.produce("events", batch)
+        return result.error_code, result.base_offset
+
+    def test_duplicate(self) -> None:
+        """
+        A batch that is sent again is acknowledged again, with the offset it has.
+        """
+        self.assertEqual([self.produce(0), self.produce(1), self.produce(0)], [(0, 0), (0, 1), (0, 0)])
+        self.assertEqual(self.log.topic("events").partitions[0].highWatermark, 2)
+
+    def test_gap(self) -> None:
+        """
+        A batch that leaves others out is out of order.
+        """
+        self.produce(0)
+        self.assertEqual(self.produce(2), (ErrorCode.out_of_order_sequence_number, -1))
+
+    def test_epoch(self) -> None:
+        """
+        A producer that has been replaced is refused.
+        """
+        self.produce(0, producerEpoch=1)
+        self.assertEqual(self.produce(1, producerEpoch=0), (ErrorCode.invalid_producer_epoch, -1))
+
+    def test_duplicateOfUncommitted(self) -> None:
+        """
+        A duplicate is not acknowledged before the batch itself is committed.
+        """
+        batch = batchOf(b"1", baseSequence=0, **self.producer)
+        other = self.connect()
+        self.failCommits(DISK_FULL)
+        self.client.deliver("Produce", 9, **produceFields("events", batch))
+        other.deliver("Produce", 9, **produceFields("events", batch))
+        self.clock.advance(0)
+        for client in (self.client, other):
+            (result,) = client.receive().responses[0].partition_responses
+            self.assertEqual(result.error_code, ErrorCode.kafka_storage_error)
+        self.failCommits(None)
+
+
+class InitProducerIdTests(BrokerTestCase):
+    """
+    InitProducerId hands out numbers.
+    """
+
+    def test_everyVersion(self) -> None:
+        """
+        Each producer gets another id, and epoch 0.
+        """
+        client = self.connect()
+        answers = [client.ask("InitProducerId", apiVersion, transactional_id=None) for apiVersion in range(6)]
+        self.assertEqual(len({answer.producer_id for answer in answers}), 6)
+        self.assertEqual({(answer.error_code, answer.producer_epoch) for answer in answers}, {(0, 0)})
+
+    def test_again(self) -> None:
+        """
+        A producer that has an id already gets a new one.
+        """
+        answer = self.connect().ask("InitProducerId", 4, transactional_id=None, producer_id=12345, producer_epoch=3)
+        self.assertEqual((answer.error_code, answer.producer_epoch), (0, 0))
+        self.assertNotEqual(answer.producer_id, 12345)
+
+    def test_transactional(self) -> None:
+        """
+        A transactional producer is refused, also one whose transaction has an empty name.
+        """
+        for name in ("t", ""):
+            answer = self.connect().ask("InitProducerId", 4, transactional_id=name)
+            self.assertEqual(
+                (answer.error_code, answer.producer_id, answer.producer_epoch), (ErrorCode.invalid_request, -1, -1)
+            )
+
+    def test_failingLog(self) -> None:
+        """
+        Where the log cannot reserve ids, its error is told.
+        """
+        self.failCommits(DISK_FULL)
+        answer = self.connect().ask("InitProducerId", 4, transactional_id=None)
+        self.assertEqual((answer.error_code, answer.producer_id), (ErrorCode.kafka_storage_error, -1))
+
+
+class AcknowledgementTests(BrokerTestCase):
+    """
+    Nothing is acknowledged before it is committed.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic and connect.
+        """
+        super().setUp()
+        self.events = self.topic("events", 2)
+        self.client = self.connect()
+
+    def test_afterCommit(self) -> None:
+        """
+        The acknowledgement leaves in the turn of the commit, whether one or all replicas are asked for.
+        """
+        for acks in (1, -1):
+            client = self.connect()
+            client.deliver("Produce", 9, **produceFields("events", batchOf(b"1"), acks=acks))
+            self.assertEqual(client.transport.unsent, b"")
+            self.clock.advance(0)
+            self.assertEqual(client.waiting(), 1)
+
+    def test_unacknowledged(self) -> None:
+        """
+        Without acknowledgements there is no response, and the next request is read at once.
+        """
+        for value in (b"1", b"2"):
+            fields = produceFields("events", batchOf(value), acks=0)
+            self.client.deliver("Produce", 9, answered=False, **fields)
+        self.assertEqual(self.events.partitions[0].nextOffset, 2)
+        self.assertEqual(self.client.ask("ApiVersions", 4).error_code, 0)
+        self.assertEqual(self.client.waiting(), 0)
+
+    def test_unacknowledgedRefusal(self) -> None:
+        """
+        A refusal that no response can tell closes the connection, and the log says why.
+        """
+        for fields in (
+            produceFields("none", batchOf(b"1"), acks=0),
+            produceFields("events", b"nonsense" * 10, acks=0),
+            produceFields("events", batchOf(b"1"), acks=0, transactionalId="t"),
+        ):
+            client = self.connect()
+            client.send("Produce", 9, answered=False, **fields)
+            self.assertRefused(client, "and it wants no response: ")
+
+    def test_failedCommit(self) -> None:
+        """
+        When the commit fails everybody who waits for it is told, and nothing is there to be read.
+        """
+        clients = [self.connect() for _ in range(3)]
+        self.failCommits(DISK_FULL)
+        for client in clients:
+            client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.clock.advance(0)
+        for client in clients:
+            (result,) = client.receive().responses[0].partition_responses
+            self.assertEqual((result.error_code, result.base_offset), (ErrorCode.kafka_storage_error, -1))
+            self.assertTrue(result.error_message)
+        self.assertEqual(self.events.partitions[0].highWatermark, 0)
+        self.failCommits(None)
+        self.assertEqual(self.client.produce("events", batchOf(b"1")).base_offset, 0)
+
+    def test_refusedAndFailed(self) -> None:
+        """
+        What was refused keeps its own error when the commit of the rest fails.
+        """
+        partitions = [{"index": 0, "records": batchOf(b"1")}, {"index": 1, "records": None}]
+        fields: dict[str, Any] = {"acks": -1, "topic_data": [{"name": "events", "partition_data": partitions}]}
+        self.failCommits(DISK_FULL)
+        self.client.deliver("Produce", 9, **fields)
+        self.clock.advance(0)
+        failed, refused = self.client.receive().responses[0].partition_responses
+        self.assertEqual(codes([failed, refused]), [ErrorCode.kafka_storage_error, ErrorCode.invalid_record])
+        self.assertEqual(refused.error_message, "there are no records")
+        self.failCommits(None)
+
+    def test_refusedWhileOthersAppend(self) -> None:
+        """
+        A request of which nothing was appended is answered, whatever becomes of others.
+        """
+        other = self.connect()
+        other.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.client.deliver("Produce", 9, **produceFields("events", None))
+        self.clock.advance(0)
+        self.assertEqual((self.client.waiting(), other.waiting()), (1, 1))
+
+    def test_closedLog(self) -> None:
+        """
+        A log that takes nothing any more is an error of each partition.
+        """
+        self.successResultOf(self.log.close())
+        self.assertEqual(self.client.produce("events", batchOf(b"1")).error_code, ErrorCode.kafka_storage_error)
+
+    def test_deletedBeforeCommit(self) -> None:
+        """
+        Records of a topic that is deleted in the same turn are acknowledged; then they are gone.
+        """
+        self.client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.log.deleteTopic("events")
+        self.clock.advance(0)
+        (result,) = self.client.receive().responses[0].partition_responses
+        self.assertEqual((result.error_code, result.base_offset), (0, 0))
+
+    def test_readAfterAcknowledgement(self) -> None:
+        """
+        Whoever has been told that records are stored can read them.
+        """
+        self.client.send("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.client.send("Fetch", 12, **fetchFields(self.events, 0))
+        self.client.receive()
+        self.assertTrue(self.client.receive().responses[0].partitions[0].records)

@@ -1,0 +1,231 @@
+"""
+Tests for C{acks=all}: records that are to survive the loss of power are acknowledged when the disk has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
+
+from admission.connection.pauses import Pause
+from admission.connection.protocol import FAILED
+from admission.kafka import produceresponses
+from admission.kafka.produceresponses import MOST_UNANSWERED
+from admission.kafka.wire.produce import encodeProduceResponse
+from admission.request import ServerRequest
+from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
+
+ALL = -1
+LEADER = 1
+
+
+class SyncTests(BrokerTestCase):
+    """
+    A broker whose disk is as slow as a test wants it.
+    """
+
+    isHolding = False
+
+    def setUp(self) -> None:
+        """
+        Make a topic, connect, and take hold of the thread that synchronises.
+        """
+        super().setUp()
+        self.events = self.topic("events")
+        self.client = self.connect()
+        self.clock.advance(2)
+        self.syncs: list[tuple[Deferred[Any], Callable[[], Any]]] = []
+        self.isHolding = True
+        self.addCleanup(self.finishAll)
+
+    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        """
+        Run C{function} when the test says so.
+        """
+        if not self.isHolding:
+            return super().deferToThread(function)
+        done: Deferred[Any] = Deferred()
+        self.syncs.append((done, function))
+        return done
+
+    def finish(self) -> None:
+        """
+        The disk has everything that was written when it was asked.
+        """
+        done, function = self.syncs.pop(0)
+        done.callback(function())
+        self.clock.advance(0)
+
+    def finishAll(self) -> None:
+        """
+        Let nobody wait for the disk any more.
+        """
+        self.isHolding = False
+        while self.syncs:
+            self.finish()
+
+    def produceBytes(self, client: Client, value: bytes, acks: int) -> bytes:
+        """
+        A Produce request.
+        """
+        return client.frame(requestOf("Produce", 9, **produceFields("events", batchOf(value), acks=acks)))
+
+    def send(self, client: Client, *frames: bytes) -> None:
+        """
+        Send requests at once, and let what they append be committed.
+        """
+        client.protocol.dataReceived(b"".join(frames))
+        self.clock.advance(0)
+
+    def result(self, client: Client) -> tuple[int, int]:
+        """
+        The error and the offset that the next response tells of.
+        """
+        partition = client.receive().responses[0].partition_responses[0]
+        return partition.error_code, partition.base_offset
+
+    def test_waitsForTheDisk(self) -> None:
+        """
+        C{acks=1} is answered when the records are committed, C{acks=all} when the disk has them, which is asked at
+        once.
+        """
+        self.send(self.client, self.produceBytes(self.client, b"1", LEADER))
+        self.assertEqual((self.result(self.client), self.syncs), ((0, 0), []))
+        self.send(self.client, self.produceBytes(self.client, b"2", ALL))
+        self.assertEqual((self.client.waiting(), len(self.syncs), self.purgatory.watched), (0, 1, 1))
+        self.assertEqual(self.events.partitions[0].highWatermark, 2)
+        self.finish()
+        self.assertEqual((self.result(self.client), self.purgatory.watched), ((0, 1), 0))
+
+    def test_oneSyncForAll(self) -> None:
+        """
+        Whoever was committed before the disk is asked is served by the same synchronisation, and who comes later by
+        the next one.
+        """
+        others = [self.connect() for _ in range(3)]
+        for client in others[:2]:
+            client.protocol.dataReceived(self.produceBytes(client, b"1", ALL))
+        self.clock.advance(0)
+        self.assertEqual(len(self.syncs), 1)
+        self.send(others[2], self.produceBytes(others[2], b"2", ALL))
+        self.finish()
+        self.assertEqual([client.waiting() for client in others], [1, 1, 0])
+        self.assertEqual(len(self.syncs), 1)
+        self.finish()
+        self.assertEqual([client.waiting() for client in others], [1, 1, 1])
+
+    def test_order(self) -> None:
+        """
+        Responses leave in the order of the requests: what needs no disk, and what is no Produce, waits for those
+        before it.
+        """
+        self.send(
+            self.client,
+            self.produceBytes(self.client, b"1", ALL),
+            self.produceBytes(self.client, b"2", LEADER),
+            self.client.frame(requestOf("ApiVersions", 0)),
+        )
+        self.assertEqual(self.client.waiting(), 0)
+        self.finish()
+        self.assertEqual([self.result(self.client) for _ in range(2)], [(0, 0), (0, 1)])
+        self.assertEqual(self.client.receive().error_code, 0)
+
+    def test_timeout(self) -> None:
+        """
+        When the disk takes longer than the client wants to wait, it hears of that, and the records are there all the
+        same.
+        """
+        self.send(self.client, self.produceBytes(self.client, b"1", ALL))
+        self.clock.advance(0.99)
+        self.assertEqual(self.client.waiting(), 0)
+        self.clock.advance(0.02)
+        self.assertEqual(self.result(self.client), (ErrorCode.request_timed_out, -1))
+        self.finish()
+        self.assertEqual((self.client.waiting(), self.events.partitions[0].highWatermark), (0, 1))
+
+    def test_brokenAnswer(self) -> None:
+        """
+        When an answer cannot be made, those before it are sent, those behind it
+        would be taken for it, so the connection ends, and nothing is left.
+        """
+
+        def encode(version: int, results: Any, throttleTimeMs: int) -> bytes:
+            if results[0].baseOffset == 1:
+                raise ZeroDivisionError
+            return encodeProduceResponse(version, results, throttleTimeMs)
+
+        self.patch(produceresponses, "encodeProduceResponse", encode)
+        over: list[ServerRequest] = []
+        observer: Any = SimpleNamespace(requestOver=over.append, connectionClosed=lambda *_: None)
+        self.factory.observers = [observer]
+        self.send(self.client, *(self.produceBytes(self.client, value, LEADER) for value in (b"0", b"1", b"2")))
+        self.assertEqual(self.result(self.client), (0, 0))
+        self.assertEqual(self.client.waiting(), 0)
+        self.assertTrue(self.client.transport.isLost)
+        self.assertEqual([request.expireReason for request in over], [None, FAILED, FAILED])
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
+    def test_nothingAppended(self) -> None:
+        """
+        Who has appended nothing need not wait for the disk.
+        """
+        result = self.client.produce("events", batchOf(b"1")[:-1])
+        self.assertEqual((result.error_code, self.syncs), (ErrorCode.corrupt_message, []))
+
+    def test_disconnect(self) -> None:
+        """
+        A client that leaves takes its operation along, and a request that was put off gives its memory back.
+        """
+        self.send(
+            self.client, self.produceBytes(self.client, b"1", ALL), self.client.frame(requestOf("ApiVersions", 0))
+        )
+        self.assertGreater(self.pool.usedBytesByPurpose["frames"], 0)
+        self.client.disconnect()
+        self.assertEqual(self.purgatory.watched, 0)
+        self.assertPoolWhole()
+
+    def test_closing(self) -> None:
+        """
+        A connection that closes is answered first.
+        """
+        self.send(self.client, self.produceBytes(self.client, b"1", ALL))
+        self.client.protocol.closeGracefully()
+        self.assertFalse(self.client.isClosed)
+        self.finish()
+        self.assertEqual((self.result(self.client), self.client.isClosed), ((0, 0), True))
+
+    def test_closingInVain(self) -> None:
+        """
+        Closing does not wait longer than its grace period for a disk that
+        hangs.
+        """
+        fields = {**produceFields("events", batchOf(b"1"), acks=ALL), "timeout": 60_000}
+        self.send(self.client, self.client.frame(requestOf("Produce", 9, **fields)))
+        self.client.protocol.closeGracefully()
+        graceSeconds = self.factory.limits.closeGraceSeconds
+        self.clock.advance(graceSeconds * 0.9)
+        self.client.protocol.closeGracefully()
+        self.assertFalse(self.client.isClosed)
+        self.clock.advance(graceSeconds * 0.2)
+        self.clock.advance(0)
+        self.assertTrue(self.client.isClosed)
+        self.assertEqual(self.purgatory.watched, 0)
+
+    def test_mostUnanswered(self) -> None:
+        """
+        A client that sends on and on while the disk is slow is not read any more, until it is answered.
+        """
+        frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MOST_UNANSWERED + 5)]
+        self.send(self.client, *frames)
+        self.assertEqual(self.events.partitions[0].highWatermark, MOST_UNANSWERED)
+        self.assertEqual(self.client.protocol.pauses.reasons.keys() - {Pause.BUSY}, {Pause.UNANSWERED})
+        self.finish()
+        self.assertEqual(self.events.partitions[0].highWatermark, MOST_UNANSWERED + 5)
+        self.finish()
+        offsets = [self.result(self.client)[1] for _ in frames]
+        self.assertEqual(offsets, list(range(len(frames))))
+        self.assertEqual(self.client.protocol.pauses.reasons, {})

@@ -1,0 +1,321 @@
+"""
+Tests for L{admission.kafka.broker.api.topicapi}.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+from uuid import uuid4
+
+import lmdb
+from kio.schema.errors import ErrorCode
+
+from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes
+
+TWICE = "twice"
+
+
+def creatable(name: str, partitionCount: int = 1, replicationFactor: int = 1, **others: Any) -> dict[str, Any]:
+    """
+    A topic in a CreateTopics request.
+    """
+    return {"name": name, "num_partitions": partitionCount, "replication_factor": replicationFactor, **others}
+
+
+def assigned(*brokerIds: list[int], first: int = 0) -> list[dict[str, Any]]:
+    """
+    Replica assignments: the brokers of each partition.
+    """
+    return [{"partition_index": index, "broker_ids": each} for index, each in enumerate(brokerIds, first)]
+
+
+class CreateTopicsTests(BrokerTestCase):
+    """
+    CreateTopics makes each topic that it can.
+    """
+
+    properties = {"num.partitions": "3"}
+
+    def create(self, *topics: dict[str, Any], apiVersion: int = 7, **others: Any) -> Any:
+        """
+        Ask for topics.
+
+        @return: the results.
+        """
+        return self.connect().ask("CreateTopics", apiVersion, topics=topics, **others).topics
+
+    def test_everyVersion(self) -> None:
+        """
+        A topic is made as it is asked for, in every version.
+        """
+        for apiVersion in range(2, 8):
+            name = f"events-{apiVersion}"
+            (result,) = self.create(creatable(name, 2), apiVersion=apiVersion)
+            self.assertEqual((result.error_code, result.name, result.error_message), (0, name, None))
+            self.assertEqual(len(self.log.topic(name).partitions), 2)
+
+    def test_described(self) -> None:
+        """
+        From version 5 on what was made is described, from version 7 on with its id.
+        """
+        configs = [{"name": "retention.ms", "value": "1000"}]
+        (result,) = self.create(creatable("events", 2, configs=configs))
+        topic = self.log.topic("events")
+        self.assertEqual((result.num_partitions, result.replication_factor), (2, 1))
+        self.assertEqual(result.topic_id, topic.topicId)
+        self.assertEqual(topic.configs, {"retention.ms": "1000"})
+        described = {config.name: (config.value, config.config_source) for config in result.configs}
+        self.assertEqual(described["retention.ms"], ("1000", 1))
+        self.assertEqual(described["retention.bytes"], ("-1", 5))
+
+    def test_defaults(self) -> None:
+        """
+        -1 leaves the number of partitions and of replicas to the broker.
+        """
+        (result,) = self.create(creatable("events", -1, -1))
+        self.assertEqual((result.error_code, result.num_partitions, result.replication_factor), (0, 3, 1))
+
+    def test_validateOnly(self) -> None:
+        """
+        What is only validated is judged and not made.
+        """
+        results = self.create(creatable("good"), creatable("bad name"), validate_only=True)
+        self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.invalid_topic_exception])
+        self.assertEqual(self.log.topics, {})
+
+    def test_refusals(self) -> None:
+        """
+        What cannot be made is refused with its error and words.
+        """
+        self.topic("there")
+        for topic, errorCode in (
+            (creatable("there"), ErrorCode.topic_already_exists),
+            (creatable("bad name"), ErrorCode.invalid_topic_exception),
+            (creatable(""), ErrorCode.invalid_topic_exception),
+            (creatable("x" * 250), ErrorCode.invalid_topic_exception),
+            (creatable("x", 0), ErrorCode.invalid_partitions),
+            (creatable("x", -2), ErrorCode.invalid_partitions),
+            (creatable("x", 20_001), ErrorCode.invalid_partitions),
+            (creatable("x", 1, 0), ErrorCode.invalid_replication_factor),
+            (creatable("x", 1, 3), ErrorCode.invalid_replication_factor),
+            (creatable("x", configs=[{"name": "no.such.config", "value": "1"}]), ErrorCode.invalid_config),
+            (creatable("x", configs=[{"name": "retention.ms", "value": None}]), ErrorCode.invalid_config),
+            (creatable("x", configs=[{"name": "retention.ms", "value": "soon"}]), ErrorCode.invalid_config),
+            (creatable("x", configs=[{"name": "cleanup.policy", "value": "compact"}]), ErrorCode.invalid_config),
+        ):
+            for validateOnly in (False, True):
+                (result,) = self.create(topic, validate_only=validateOnly)
+                self.assertEqual((result.error_code, result.num_partitions), (errorCode, -1), topic)
+                self.assertTrue(result.error_message)
+        self.assertEqual(set(self.log.topics), {"there"})
+
+    def test_repeated(self) -> None:
+        """
+        A topic that is named twice is not made, and the others are.
+        """
+        results = self.create(creatable("a"), creatable("b"), creatable("a", 2))
+        self.assertEqual(codes(results), [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request])
+        self.assertIn(TWICE, results[0].error_message)
+        self.assertEqual(set(self.log.topics), {"b"})
+
+    def test_assignments(self) -> None:
+        """
+        Replica assignments say how many partitions there are, and may name this broker only.
+        """
+        for assignments, numbers, errorCode in (
+            (assigned([1], [1]), (-1, -1), 0),
+            (assigned([1], [1]), (2, -1), ErrorCode.invalid_request),
+            (assigned([1]), (-1, 1), ErrorCode.invalid_request),
+            (assigned([1], first=1), (-1, -1), ErrorCode.invalid_replica_assignment),
+            (assigned([2]), (-1, -1), ErrorCode.invalid_replica_assignment),
+            (assigned([1, 2]), (-1, -1), ErrorCode.invalid_replica_assignment),
+            (assigned([1, 1]), (-1, -1), ErrorCode.invalid_replica_assignment),
+            (assigned([]), (-1, -1), ErrorCode.invalid_replica_assignment),
+        ):
+            (result,) = self.create(creatable("events", *numbers, assignments=assignments))
+            self.assertEqual(result.error_code, errorCode, (assignments, numbers))
+        self.assertEqual(len(self.log.topic("events").partitions), 2)
+
+    def test_failingLog(self) -> None:
+        """
+        Where the log cannot write, its error is told.
+        """
+        self.failCommits(lmdb.Error("mdb_txn_commit", errno.ENOSPC))
+        self.assertEqual(codes(self.create(creatable("events"))), [ErrorCode.kafka_storage_error])
+        self.assertEqual(self.log.topics, {})
+
+
+class TopicLimitTests(BrokerTestCase):
+    """
+    C{max.topics} holds for CreateTopics as well.
+    """
+
+    properties = {"max.topics": "1"}
+
+    def test_tooMany(self) -> None:
+        """
+        One more than there may be is refused, validated or made.
+        """
+        client = self.connect()
+        results = client.ask("CreateTopics", 7, topics=[creatable("a"), creatable("b")]).topics
+        self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.policy_violation])
+        results = client.ask("CreateTopics", 7, topics=[creatable("b")], validate_only=True).topics
+        self.assertEqual(codes(results), [ErrorCode.policy_violation])
+
+
+class DeleteTopicsTests(BrokerTestCase):
+    """
+    DeleteTopics removes each topic that there is.
+    """
+
+    def test_byName(self) -> None:
+        """
+        Topics are deleted by name, in every version that names them.
+        """
+        client = self.connect()
+        for apiVersion in range(1, 6):
+            self.topic("events")
+            results = client.ask("DeleteTopics", apiVersion, topic_names=["events", "none"]).responses
+            self.assertEqual([each.name for each in results], ["events", "none"])
+            self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_or_partition])
+            self.assertEqual(self.log.topics, {})
+
+    def test_byNameOrId(self) -> None:
+        """
+        In version 6 they are deleted by name or by id, and answered with both.
+        """
+        a, b, unknown = self.topic("a"), self.topic("b"), uuid4()
+        wanted = [{"name": "a"}, {"name": None, "topic_id": b.topicId}, {"name": None, "topic_id": unknown}]
+        results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
+        self.assertEqual(
+            [(each.error_code, each.name, each.topic_id) for each in results],
+            [(0, "a", a.topicId), (0, "b", b.topicId), (ErrorCode.unknown_topic_id, None, unknown)],
+        )
+        self.assertEqual(self.log.topics, {})
+
+    def test_ambiguous(self) -> None:
+        """
+        Both a name and an id, or neither, names nothing.
+        """
+        topic = self.topic("a")
+        wanted = [{"name": "a", "topic_id": topic.topicId}, {"name": None, "topic_id": None}]
+        results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
+        self.assertEqual(codes(results), [ErrorCode.invalid_request] * 2)
+        self.assertIn("a", self.log.topics)
+
+    def test_repeated(self) -> None:
+        """
+        A topic that is named twice stays, and the others go.
+        """
+        self.topic("a")
+        self.topic("b")
+        results = self.connect().ask("DeleteTopics", 5, topic_names=["a", "b", "a"]).responses
+        self.assertEqual(codes(results), [ErrorCode.invalid_request, ErrorCode.none, ErrorCode.invalid_request])
+        self.assertIn(TWICE, results[0].error_message)
+        self.assertEqual(set(self.log.topics), {"a"})
+
+    def test_nameAndIdOfOne(self) -> None:
+        """
+        A topic named by name and by id is deleted by the first, and the second finds it gone.
+        """
+        topic = self.topic("a")
+        wanted = [{"name": "a"}, {"name": None, "topic_id": topic.topicId}]
+        results = self.connect().ask("DeleteTopics", 6, topics=wanted).responses
+        self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_id])
+
+    def test_successor(self) -> None:
+        """
+        A topic that is made anew has another id and no records.
+        """
+        topic = self.topic("a")
+        self.store(topic.partitions[0], b"1")
+        client = self.connect()
+        client.ask("DeleteTopics", 5, topic_names=["a"])
+        client.ask("CreateTopics", 7, topics=[creatable("a")])
+        self.assertNotEqual(self.log.topic("a").topicId, topic.topicId)
+        self.assertEqual(client.produce("a", batchOf(b"2")).base_offset, 0)
+
+
+class CreatePartitionsTests(BrokerTestCase):
+    """
+    CreatePartitions makes topics wider.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic of two partitions.
+        """
+        super().setUp()
+        self.topic("events", 2)
+
+    def widen(self, *topics: dict[str, Any], apiVersion: int = 3, **others: Any) -> Any:
+        """
+        Ask for partitions.
+
+        @return: the results.
+        """
+        return self.connect().ask("CreatePartitions", apiVersion, topics=topics, **others).results
+
+    def count(self) -> int:
+        """
+        How many partitions the topic has.
+        """
+        return len(self.log.topic("events").partitions)
+
+    def test_everyVersion(self) -> None:
+        """
+        A topic gets as many partitions as are asked for, in every version, and keeps its records.
+        """
+        partition = self.log.topic("events").partitions[0]
+        self.store(partition, b"1")
+        for apiVersion in range(4):
+            count = 3 + apiVersion
+            (result,) = self.widen({"name": "events", "count": count}, apiVersion=apiVersion)
+            self.assertEqual((result.error_code, result.name, result.error_message), (0, "events", None))
+            self.assertEqual(self.count(), count)
+        self.assertEqual(partition.highWatermark, 1)
+        self.assertIs(self.log.topic("events").partitions[0], partition)
+
+    def test_validateOnly(self) -> None:
+        """
+        What is only validated is judged and not made.
+        """
+        topics = [{"name": "events", "count": 3}, {"name": "none", "count": 3}]
+        results = self.widen(*topics, validate_only=True)
+        self.assertEqual(codes(results), [ErrorCode.none, ErrorCode.unknown_topic_or_partition])
+        self.assertEqual(self.count(), 2)
+
+    def test_refusals(self) -> None:
+        """
+        Not more than there are, or too many, is refused.
+        """
+        for count in (2, 1, 0, -1, 20_001):
+            for validateOnly in (False, True):
+                (result,) = self.widen({"name": "events", "count": count}, validate_only=validateOnly)
+                self.assertEqual(result.error_code, ErrorCode.invalid_partitions)
+                self.assertTrue(result.error_message)
+
+    def test_repeated(self) -> None:
+        """
+        A topic that is named twice stays as it is.
+        """
+        results = self.widen({"name": "events", "count": 3}, {"name": "events", "count": 4})
+        self.assertEqual(codes(results), [ErrorCode.invalid_request] * 2)
+        self.assertEqual(self.count(), 2)
+
+    def test_assignments(self) -> None:
+        """
+        There is one replica assignment for each new partition, and it names this broker only.
+        """
+        for assignments, errorCode in (
+            ([[1]], ErrorCode.invalid_replica_assignment),
+            ([[1], [2]], ErrorCode.invalid_replica_assignment),
+            ([[1], [1, 1]], ErrorCode.invalid_replica_assignment),
+            ([], ErrorCode.invalid_replica_assignment),
+            ([[1], [1]], ErrorCode.none),
+        ):
+            topic = {"name": "events", "count": 4, "assignments": [{"broker_ids": ids} for ids in assignments]}
+            (result,) = self.widen(topic)
+            self.assertEqual(result.error_code, errorCode, assignments)
+        self.assertEqual(self.count(), 4)

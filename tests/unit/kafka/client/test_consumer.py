@@ -1,0 +1,549 @@
+"""
+Tests for L{admission.kafka.client.consumer}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred, succeed
+
+from admission.kafka.client.errors import BrokerRefused, ClientError, ConsumerClosed, NoOffset
+from admission.kafka.client.topicpartition import TopicPartition
+from admission.metrics.registry import SensorRegistry
+from tests.kit.clientfixture import GROUP, ClientTestCase, errorAnswer
+
+EVENTS = TopicPartition("events", 0)
+
+
+class PollTests(ClientTestCase):
+    """
+    A poll gives records.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic.
+        """
+        super().setUp()
+        self.cluster.topic("events")
+
+    def test_subscribed(self) -> None:
+        """
+        A member of a group reads what it is assigned, from the beginning if that is asked for.
+        """
+        self.cluster.produce("events", b"1", b"2")
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        polling = consumer.poll()
+        self.runFor(0)
+        first, second = self.successResultOf(polling)
+        self.assertEqual((first.topic, first.partition, first.offset, first.value), ("events", 0, 0, b"1"))
+        self.assertEqual((second.offset, second.timestampMs, second.key, second.headers), (1, 1000, None, ()))
+        self.assertEqual(consumer.assignment, [EVENTS])
+        self.assertEqual(consumer.position(EVENTS), 2)
+
+    def test_everyAge(self) -> None:
+        """
+        The oldest versions of all APIs will do, and whatever is between.
+        """
+        newest = dict(self.broker.versions)
+        for step in (0, 1, 2, 4, 7, 12):
+            for name, (oldest, latest) in newest.items():
+                self.broker.versions[name] = (oldest, min(oldest + step, latest))
+            self.cluster.produce("events", b"%d" % step)
+            consumer = self.consumer()
+            consumer.subscribe(["events"])
+            self.assertIn(b"%d" % step, self.poll(consumer), f"{step} versions above the oldest")
+            committed = consumer.commit()
+            self.runFor(0)
+            self.successResultOf(committed)
+            closed = consumer.close()
+            self.runFor(0)
+            self.successResultOf(closed)
+
+    def test_maxPollRecords(self) -> None:
+        """
+        A poll gives at most C{max.poll.records}; the rest is there already.
+        """
+        self.cluster.produce("events", *[b"%d" % number for number in range(7)])
+        consumer = self.consumer(maxPollRecords=3)
+        consumer.assign([EVENTS])
+        polled = [self.poll(consumer, 1) for _ in range(3)]
+        self.assertEqual(polled, [[b"0", b"1", b"2"], [b"3", b"4", b"5"], [b"6"]])
+
+    def test_firesLater(self) -> None:
+        """
+        Even if there are records, a poll fires in a turn of its own, so that the reactor gets to other things.
+        """
+        self.cluster.produce("events", b"1", b"2")
+        consumer = self.consumer(maxPollRecords=1)
+        consumer.assign([EVENTS])
+        self.poll(consumer)
+        polling = consumer.poll()
+        self.assertNoResult(polling)
+        self.clock.advance(0)
+        self.assertEqual(len(self.successResultOf(polling)), 1)
+
+    def test_timeout(self) -> None:
+        """
+        With nothing to give a poll fires empty when its time is over.
+        """
+        consumer = self.consumer()
+        consumer.assign([EVENTS])
+        polling = consumer.poll(2.5)
+        self.runFor(2.4)
+        self.assertNoResult(polling)
+        self.runFor(0.1)
+        self.assertEqual(self.successResultOf(polling), [])
+
+    def test_waits(self) -> None:
+        """
+        Without a time a poll waits for records, however long.
+        """
+        consumer = self.consumer(fetchMaxWaitSeconds=20.0)
+        consumer.assign([EVENTS])
+        polling = consumer.poll()
+        self.runFor(1000)
+        self.assertNoResult(polling)
+        self.cluster.produce("events", b"late")
+        self.runFor(20)
+        self.assertEqual(self.successResultOf(polling)[0].value, b"late")
+
+    def test_one(self) -> None:
+        """
+        Only one poll may wait, and only for something.
+        """
+        consumer = self.consumer()
+        self.assertRaises(RuntimeError, consumer.poll)
+        consumer.assign([EVENTS])
+        polling = consumer.poll()
+        self.assertRaises(RuntimeError, consumer.poll)
+        polling.cancel()
+        self.failureResultOf(polling)
+        self.cluster.produce("events", b"1")
+        self.assertEqual(self.poll(consumer), [b"1"])
+
+    def test_groupIsNeeded(self) -> None:
+        """
+        Subscribing and committing take a group; so does nothing else.
+        """
+        self.cluster.produce("events", b"1")
+        consumer = self.consumer(groupId=None)
+        self.assertRaises(ValueError, consumer.subscribe, ["events"])
+        self.assertRaises(ValueError, consumer.commit)
+        consumer.assign([EVENTS])
+        self.assertEqual(self.poll(consumer), [b"1"])
+        self.assertEqual(self.broker.requests("FindCoordinator"), [])
+
+    def test_subscribeOrAssign(self) -> None:
+        """
+        Partitions are assigned by the group or by hand.
+        """
+        subscribed, assigned = self.consumer(), self.consumer()
+        self.assertRaises(ValueError, subscribed.subscribe, [])
+        subscribed.subscribe("events")
+        self.assertEqual(subscribed.subscription, {"events"})
+        self.assertRaises(ValueError, subscribed.assign, [EVENTS])
+        assigned.assign([EVENTS])
+        self.assertRaises(ValueError, assigned.subscribe, ["events"])
+
+    def test_assignedSendsNoHeartbeats(self) -> None:
+        """
+        Who assigns by hand is no member of anything.
+        """
+        consumer = self.consumer()
+        consumer.assign([EVENTS])
+        self.poll(consumer, 60)
+        self.assertEqual(self.broker.requests("JoinGroup") + self.broker.requests("Heartbeat"), [])
+
+    def test_pauseAndSeek(self) -> None:
+        """
+        What is paused is not given, even if it was fetched; seeking goes elsewhere.
+        """
+        self.cluster.produce("events", b"0", b"1", b"2")
+        consumer = self.consumer(maxPollRecords=1)
+        consumer.assign([EVENTS])
+        self.assertEqual(self.poll(consumer), [b"0"])
+        consumer.pause([EVENTS])
+        self.assertEqual(self.poll(consumer), [])
+        consumer.resume([EVENTS])
+        self.assertEqual(self.poll(consumer), [b"1"])
+        consumer.seek(EVENTS, 0)
+        self.assertEqual(consumer.position(EVENTS), 0)
+        self.assertEqual(self.poll(consumer), [b"0"])
+        self.assertRaises(ValueError, consumer.seek, EVENTS, -1)
+        self.assertRaises(KeyError, consumer.seek, TopicPartition("events", 7), 0)
+
+    def test_sensors(self) -> None:
+        """
+        What the brokers say of throttling can be seen, and so can what is held.
+        """
+        self.cluster.produce("events", b"1", b"2")
+        self.cluster.throttleMs = 1500
+        consumer = self.consumer(maxPollRecords=1)
+        registry = SensorRegistry(self.clock.seconds)
+        consumer.addSensors(registry)
+        consumer.assign([EVENTS])
+        self.poll(consumer, 0)
+        self.assertEqual(registry["ConsumerThrottleMaxSeconds"], 1.5)
+        self.assertGreater(registry["ConsumerThrottleAvgSeconds"], 0)
+        self.assertEqual(registry["ConsumerAssignedPartitions"], 1)
+        self.assertGreater(registry["ConsumerHeldBytes"], 0)
+        self.assertEqual(consumer.throttleTimes.largestSeconds(self.clock.seconds()), 1.5)
+
+
+class ErrorTests(ClientTestCase):
+    """
+    A poll fails for what trying again does not cure.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic.
+        """
+        super().setUp()
+        self.cluster.topic("events")
+
+    def failure(self, polling: Deferred[Any], *kinds: type[Exception]) -> Exception:
+        """
+        What a poll fails with.
+        """
+        self.runFor(5)
+        error = self.failureResultOf(polling, *kinds).value
+        assert isinstance(error, Exception)
+        return error
+
+    def test_noOffset(self) -> None:
+        """
+        With C{auto.offset.reset=none} there is nowhere to begin, until somebody seeks.
+        """
+        self.cluster.produce("events", b"1")
+        consumer = self.consumer(autoOffsetReset="none")
+        consumer.assign([EVENTS])
+        for _ in range(2):
+            self.assertIn("events-0", str(self.failure(consumer.poll(), NoOffset)))
+        consumer.seek(EVENTS, 0)
+        self.assertEqual(self.poll(consumer), [b"1"])
+
+    def test_latest(self) -> None:
+        """
+        With C{auto.offset.reset=latest} only what comes from now on is read.
+        """
+        self.cluster.produce("events", b"old")
+        consumer = self.consumer(autoOffsetReset="latest")
+        consumer.assign([EVENTS])
+        self.assertEqual(self.poll(consumer), [])
+        self.cluster.produce("events", b"new")
+        self.assertEqual(self.poll(consumer), [b"new"])
+
+    def test_forbiddenTopic(self) -> None:
+        """
+        A topic that may not be read is an error in words.
+        """
+        self.cluster.topicErrors["events"] = ErrorCode.topic_authorization_failed
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        error = self.failure(consumer.poll(), BrokerRefused)
+        self.assertEqual(str(error), "looking for topic 'events' was answered TOPIC_AUTHORIZATION_FAILED (29)")
+
+    def test_missingTopic(self) -> None:
+        """
+        A topic that is not there yet is waited for, and handed out once it is.
+        """
+        consumer = self.consumer()
+        consumer.subscribe(["later"])
+        self.assertEqual(self.poll(consumer, 10), [])
+        self.assertLess(len(self.broker.requests("Metadata")), 30)
+        self.cluster.topic("later")
+        self.cluster.produce("later", b"1")
+        self.assertEqual(self.poll(consumer), [b"1"])
+
+    def test_forbiddenGroup(self) -> None:
+        """
+        A group that may not be joined is an error in words, each time.
+        """
+        self.broker.answers["JoinGroup"] = errorAnswer(ErrorCode.group_authorization_failed)
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        for _ in range(2):
+            self.assertIn("joining group 'readers'", str(self.failure(consumer.poll(), BrokerRefused)))
+
+    def test_noBrokers(self) -> None:
+        """
+        While no broker is there, a poll waits.
+        """
+        self.broker.isDown = True
+        self.cluster.produce("events", b"1")
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        polling = consumer.poll()
+        self.runFor(100)
+        self.assertNoResult(polling)
+        self.broker.isDown = False
+        self.runFor(2)
+        self.assertEqual(len(self.successResultOf(polling)), 1)
+
+    def test_callback(self) -> None:
+        """
+        What a callback raises the poll tells of; the partitions are assigned all the same.
+        """
+
+        def onAssigned(partitions: Any) -> None:
+            raise ZeroDivisionError("oops")
+
+        self.cluster.produce("events", b"1")
+        consumer = self.consumer()
+        consumer.subscribe(["events"], onAssigned=onAssigned)
+        self.failure(consumer.poll(), ZeroDivisionError)
+        self.assertEqual(self.poll(consumer), [b"1"])
+
+
+class RebalanceTests(ClientTestCase):
+    """
+    Partitions change hands.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make topics, and note what the application is told.
+        """
+        super().setUp()
+        self.cluster.topic("events", 2)
+        self.cluster.topic("more")
+        self.told: list[Any] = []
+
+    def subscribe(self, *topics: str, **changes: Any) -> Any:
+        """
+        A consumer that has joined.
+        """
+        consumer = self.consumer(**changes)
+        consumer.subscribe(
+            topics,
+            lambda partitions: self.told.append(("revoked", partitions)),
+            lambda partitions: self.told.append(("assigned", partitions)),
+        )
+        self.poll(consumer, 1)
+        return consumer
+
+    def rebalance(self) -> None:
+        """
+        The coordinator asks for one.
+        """
+        self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
+        self.runFor(3)
+        self.broker.answers["Heartbeat"] = lambda request: {}
+
+    def test_order(self) -> None:
+        """
+        Revoked before joining again, assigned afterwards, and only during a poll.
+        """
+        both = [EVENTS, TopicPartition("events", 1)]
+        consumer = self.subscribe("events")
+        self.assertEqual(self.told, [("assigned", both)])
+        self.rebalance()
+        self.assertEqual(len(self.told), 1)
+        joins = len(self.broker.requests("JoinGroup"))
+        self.poll(consumer, 1)
+        self.assertEqual(self.told[1:], [("revoked", both), ("assigned", both)])
+        self.assertEqual(len(self.broker.requests("JoinGroup")), joins + 1)
+
+    def test_waitsForRevoked(self) -> None:
+        """
+        Nothing is joined before the application has finished with what it loses.
+        """
+        finished: Deferred[None] = Deferred()
+        consumer = self.consumer()
+        consumer.subscribe(["events"], onRevoked=lambda partitions: finished)
+        self.poll(consumer, 1)
+        self.rebalance()
+        joins = len(self.broker.requests("JoinGroup"))
+        polling = consumer.poll(20)
+        self.runFor(9)
+        self.assertEqual(len(self.broker.requests("JoinGroup")), joins)
+        self.assertGreaterEqual(len(self.broker.requests("Heartbeat")), 4)
+        finished.callback(None)
+        self.runFor(1)
+        self.assertEqual(len(self.broker.requests("JoinGroup")), joins + 1)
+        self.runFor(20)
+        self.assertEqual(self.successResultOf(polling), [])
+
+    def test_commitsWhenRevoked(self) -> None:
+        """
+        Automatic commits cover what was polled when partitions are revoked, and so do an application's own.
+        """
+        self.cluster.produce("events", b"1", b"2")
+        for isAutomatic in (True, False):
+            self.cluster.committed.clear()
+            consumer = self.consumer(autoCommit=isAutomatic)
+            consumer.subscribe(
+                ["events"],
+                lambda _, isAutomatic=isAutomatic, consumer=consumer: (
+                    succeed(None) if isAutomatic else consumer.commit()
+                ),
+            )
+            self.assertEqual(self.poll(consumer, 1), [b"1", b"2"])
+            self.assertEqual(self.cluster.committed, {})
+            self.rebalance()
+            self.poll(consumer, 1)
+            self.assertEqual(self.cluster.committed[EVENTS], 2)
+            consumer.close()
+            self.runFor(1)
+
+    def test_newSubscription(self) -> None:
+        """
+        Another subscription is joined at the next poll.
+        """
+        consumer = self.subscribe("events")
+        consumer.subscribe(["more"])
+        self.poll(consumer, 1)
+        self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
+
+    def test_newPartitions(self) -> None:
+        """
+        The leader has partitions handed out anew when there are more of them.
+        """
+        consumer = self.subscribe("events", metadataMaxAgeSeconds=30.0)
+        self.cluster.topic("events", 4)
+        self.poll(consumer, 31)
+        self.assertEqual(len(consumer.assignment), 4)
+
+    def test_lost(self) -> None:
+        """
+        When the group has given us up, nothing is committed, and the application still hears that its partitions are
+        gone.
+        """
+        self.cluster.produce("events", b"1")
+        consumer = self.subscribe("events", autoCommit=True)
+        self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.unknown_member_id)
+        self.runFor(3)
+        self.broker.answers["Heartbeat"] = lambda request: {}
+        self.poll(consumer, 1)
+        self.assertEqual([what for what, _ in self.told], ["assigned", "revoked", "assigned"])
+        self.assertEqual(self.cluster.committed, {})
+
+
+class CloseTests(ClientTestCase):
+    """
+    A consumer leaves nothing behind; the fixture looks for timers and connections.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic with something in it.
+        """
+        super().setUp()
+        self.cluster.topic("events")
+        self.cluster.produce("events", b"1")
+
+    def test_commitsAndLeaves(self) -> None:
+        """
+        What was polled is committed, the application told, the group left, in this order.
+        """
+        told: list[Any] = []
+        consumer = self.consumer(autoCommit=True)
+        consumer.subscribe(["events"], onRevoked=lambda _: told.append(dict(self.cluster.committed)))
+        self.poll(consumer, 1)
+        closed = consumer.close()
+        self.runFor(0)
+        self.successResultOf(closed)
+        self.assertEqual(told, [{EVENTS: 1}])
+        (left,) = self.broker.requests("LeaveGroup")
+        self.assertEqual(left.members[0].member_id, "member-1")
+
+    def test_withoutCommit(self) -> None:
+        """
+        If asked to, closing commits nothing.
+        """
+        consumer = self.consumer(autoCommit=True)
+        consumer.subscribe(["events"])
+        self.poll(consumer, 1)
+        consumer.close(commit=False)
+        self.runFor(1)
+        self.assertEqual(self.cluster.committed, {})
+        self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
+
+    def test_assigned(self) -> None:
+        """
+        Partitions assigned by hand are committed as well, by nobody in particular.
+        """
+        consumer = self.consumer(autoCommit=True)
+        consumer.assign([EVENTS])
+        self.poll(consumer, 1)
+        consumer.close()
+        self.runFor(1)
+        (commit,) = self.broker.requests("OffsetCommit")
+        self.assertEqual((commit.generation_id_or_member_epoch, commit.member_id), (-1, ""))
+        self.assertEqual(self.cluster.committed, {EVENTS: 1})
+
+    def test_poll(self) -> None:
+        """
+        A poll that waits fails, and so does every later one; closing twice is closing once.
+        """
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        polling = consumer.poll()
+        first, second = consumer.close(), consumer.close()
+        self.failureResultOf(polling, ConsumerClosed)
+        self.runFor(1)
+        self.successResultOf(first)
+        self.successResultOf(second)
+        self.failureResultOf(consumer.poll(), ConsumerClosed)
+
+    def test_whileJoining(self) -> None:
+        """
+        A member that waits for the others leaves on a connection of its own: the coordinator would not read it on
+        this one.
+        """
+        self.broker.answers["JoinGroup"] = lambda request: (
+            None if request.member_id else self.cluster.joinGroup(request)
+        )
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        polling = consumer.poll()
+        self.runFor(1)
+        closed = consumer.close()
+        self.failureResultOf(polling, ConsumerClosed)
+        self.runFor(1)
+        self.successResultOf(closed)
+        self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
+
+    def test_unreachable(self) -> None:
+        """
+        Brokers that do not answer do not keep a consumer from closing.
+        """
+        consumer = self.consumer(autoCommit=True)
+        consumer.subscribe(["events"])
+        self.poll(consumer, 1)
+        self.broker.isMute = True
+        closed = consumer.close()
+        self.runFor(100)
+        self.successResultOf(closed)
+
+    def test_beforeAnything(self) -> None:
+        """
+        A consumer that was never used can be closed.
+        """
+        for subscribe in (False, True):
+            consumer = self.consumer(groupId=GROUP)
+            if subscribe:
+                consumer.subscribe(["events"])
+            self.successResultOf(consumer.close())
+
+
+class ClientErrorTests(ClientTestCase):
+    """
+    Errors are sentences.
+    """
+
+    def test_isRetriable(self) -> None:
+        """
+        Whether trying again helps is Kafka's to say.
+        """
+        self.assertTrue(BrokerRefused(ErrorCode.not_coordinator, "a commit").isRetriable)
+        self.assertFalse(BrokerRefused(ErrorCode.unknown_member_id, "a commit").isRetriable)
+        self.assertFalse(ClientError.isRetriable)
+        self.assertEqual(
+            str(BrokerRefused(25, "a heartbeat", "who?")), "a heartbeat was answered UNKNOWN_MEMBER_ID (25): who?"
+        )

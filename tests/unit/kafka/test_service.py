@@ -1,0 +1,638 @@
+"""
+Tests for L{admission.kafka.service}, on real sockets of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, DeferredQueue, inlineCallbacks, succeed
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol, serverFromString
+from twisted.internet.error import CannotListenError, ConnectionRefusedError
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.task import Clock, deferLater
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+from twisted.protocols.basic import Int32StringReceiver
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from admission.kafka import service as serviceModule
+from admission.kafka.kafkarequest import Address
+from admission.kafka.options import Listener, Options, buildOrder
+from admission.kafka.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
+from admission.kafka.settings import loadSettings
+from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+
+
+class Conversation(Int32StringReceiver):
+    """
+    A client that asks one thing at a time.
+
+    @ivar lost: fires when the connection is gone.
+    """
+
+    MAX_LENGTH = 64 << 20
+
+    def __init__(self) -> None:
+        self._answers: DeferredQueue[bytes] = DeferredQueue()
+        self.lost: Deferred[None] = Deferred()
+
+    def stringReceived(self, string: bytes) -> None:
+        """
+        An answer has come.
+        """
+        self._answers.put(string)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        The broker has closed the connection, or we have.
+        """
+        self.lost.callback(None)
+
+    def ask(self, name: str, apiVersion: int, /, **values: Any) -> Deferred[Any]:
+        """
+        Send a request.
+
+        @return: fires with the response, a kio entity.
+        """
+        request = requestOf(name, apiVersion, **values)
+        assert self.transport is not None
+        self.transport.write(requestFrame(request, 7))
+        responseType = load_response_schema(request.__api_key__, apiVersion)
+        return self._answers.get().addCallback(lambda body: readResponse(body, responseType)[1])
+
+
+class StandInEndpoint:
+    """
+    An endpoint that listens when it is told to.
+    """
+
+    def __init__(self) -> None:
+        self.listening: Deferred[Any] = Deferred()
+
+    def listen(self, factory: ListenerFactory) -> Deferred[Any]:
+        """
+        Later.
+        """
+        return self.listening
+
+
+class StandInPort:
+    """
+    A port that remembers whether it was closed.
+    """
+
+    isClosed = False
+
+    def stopListening(self) -> Deferred[None]:
+        """
+        Close at once.
+        """
+        self.isClosed = True
+        return succeed(None)
+
+
+def portOf(service: BrokerService, index: int = 0) -> int:
+    """
+    Where a service listens.
+    """
+    return int(service._ports[index].getHost().port)  # type: ignore[attr-defined]
+
+
+class ServiceTestCase(TestCase):
+    """
+    A test with services, all of which are stopped when it ends.
+    """
+
+    def setUp(self) -> None:
+        """
+        Choose a directory.
+        """
+        self.path = self.mktemp()
+
+    def service(
+        self,
+        *assignments: str,
+        endpoints: Sequence[Any] = (LOOPBACK,),
+        advertised: Address | None = None,
+        path: str | None = None,
+    ) -> BrokerService:
+        """
+        A service that has not been started.
+
+        @param endpoints: descriptions, or endpoints.
+        """
+        listeners = [
+            Listener(str(each), serverFromString(reactor, each) if isinstance(each, str) else each, advertised)
+            for each in endpoints
+        ]
+        settings = loadSettings(None, ["queued.max.request.bytes=128MiB", *assignments])
+        return BrokerService(reactor, settings, listeners, self.path if path is None else path)
+
+    def start(self, service: BrokerService) -> BrokerService:
+        """
+        Start a service as C{twistd} does.
+        """
+        service.privilegedStartService()
+        service.startService()
+        self.addCleanup(self.stop, service)
+        return service
+
+    def stop(self, service: BrokerService) -> Any:
+        """
+        Stop it, if that has not been done.
+        """
+        return service.stopService() if service.running else None
+
+    def connect(self, service: BrokerService, port: int = 0) -> Deferred[Conversation]:
+        """
+        Connect to one of a service's ports, by number.
+        """
+        number = portOf(service, port)
+        return connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", number), Conversation())  # type: ignore[no-any-return]
+
+    @inlineCallbacks
+    def disconnect(self, client: Conversation) -> Any:
+        """
+        Hang up, and wait until that is done.
+        """
+        assert client.transport is not None
+        client.transport.loseConnection()
+        yield client.lost
+
+
+class ServingTests(ServiceTestCase):
+    """
+    A service that has been started serves.
+    """
+
+    @inlineCallbacks
+    def test_serves(self) -> Any:
+        """
+        Clients are served, and told the address that they have reached.
+        """
+        service = self.start(self.service())
+        client = yield self.connect(service)
+        answer = yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        (broker,) = answer.brokers
+        self.assertEqual((broker.host, broker.port), ("127.0.0.1", portOf(service)))
+        self.assertEqual(answer.cluster_id, clusterId(self.path))
+        produced = yield client.ask("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.assertEqual(produced.responses[0].partition_responses[0].error_code, ErrorCode.none)
+        yield self.disconnect(client)
+
+    @inlineCallbacks
+    def test_oneStep(self) -> Any:
+        """
+        A command that knows no privileges starts the service in one step.
+        """
+        service = self.service()
+        service.startService()
+        self.addCleanup(self.stop, service)
+        client = yield self.connect(service)
+        yield client.ask("ApiVersions", 4)
+        yield self.disconnect(client)
+
+    @inlineCallbacks
+    def test_advertised(self) -> Any:
+        """
+        What is advertised for a listener goes to its clients.
+        """
+        service = self.start(self.service(advertised=Address("broker.example", 19092)))
+        client = yield self.connect(service)
+        answer = yield client.ask("Metadata", 9, topics=[])
+        self.assertEqual((answer.brokers[0].host, answer.brokers[0].port), ("broker.example", 19092))
+        yield self.disconnect(client)
+
+    @inlineCallbacks
+    def test_severalPorts(self) -> Any:
+        """
+        All ports lead to the same broker.
+        """
+        service = self.start(self.service(endpoints=[LOOPBACK, LOOPBACK]))
+        first = yield self.connect(service, 0)
+        second = yield self.connect(service, 1)
+        yield first.ask("Metadata", 9, topics=[{"name": "events"}])
+        answer = yield second.ask("Metadata", 9, topics=None)
+        self.assertEqual([topic.name for topic in answer.topics], ["events"])
+        for client in (first, second):
+            yield self.disconnect(client)
+
+    @inlineCallbacks
+    def test_maxConnections(self) -> Any:
+        """
+        A connection too many is closed, and the log says so.
+        """
+        service = self.start(self.service("max.connections=1"))
+        client = yield self.connect(service)
+        yield client.ask("ApiVersions", 4)
+        with capturedLogs() as logged:
+            refused = yield self.connect(service)
+            yield refused.lost
+        self.assertIn("max.connections", " ".join(map(formatEvent, logged)))
+        yield self.disconnect(client)
+
+    @inlineCallbacks
+    def test_sensors(self) -> Any:
+        """
+        What the service holds can be measured.
+        """
+        service = self.start(self.service())
+        client = yield self.connect(service)
+        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        topic = service.broker.log.topic("events")
+        answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=200))
+        while not service.sensors["RequestPurgatorySize"]:
+            yield deferLater(reactor, 0.01)
+        self.assertEqual(service.sensors["Connections"], 1)
+        self.assertGreater(service.sensors["MemoryPoolUsed"], 0)
+        yield answer
+        self.assertEqual(service.sensors["RequestPurgatorySize"], 0)
+        yield self.disconnect(client)
+
+    def test_neverIdle(self) -> None:
+        """
+        C{connections.max.idle.ms=-1} lets connections be idle for ever.
+        """
+        service = self.start(self.service("connections.max.idle.ms=-1"))
+        self.assertEqual(service.factory.limits.idleSeconds, float("inf"))
+
+    def test_limits(self) -> None:
+        """
+        What is configured holds.
+        """
+        service = self.start(
+            self.service(
+                *("max.connections.per.ip=3", "request.receive.timeout=7s", "response.send.timeout=8s"),
+                *("close.grace.timeout=9s", "connections.max.idle.ms=10s", "queued.max.requests=11"),
+            )
+        )
+        limits = service.factory.limits
+        self.assertEqual(
+            (
+                *(limits.maxConnectionsPerAddress, limits.receiveSeconds, limits.sendSeconds),
+                *(limits.closeGraceSeconds, limits.idleSeconds, service.broker.gate.maxRequests),
+            ),
+            (3, 7.0, 8.0, 9.0, 10.0, 11),
+        )
+
+    def test_pressure(self) -> None:
+        """
+        The log says that memory is short, where it is, and not more often than once a minute.
+        """
+        service = self.start(self.service())
+        clock = service._clock = Clock()  # type: ignore[assignment]
+        counts = []
+        with capturedLogs() as logged:
+            for seconds in (0, 1, 58, 1):
+                clock.advance(seconds)
+                service.broker.gate.press()
+                service._pressed(False)
+                service.broker.gate._isUnderPressure = False
+                counts.append(len(logged))
+        self.assertEqual(counts, [1, 1, 1, 2])
+        self.assertIn("frames 0", formatEvent(logged[0]))
+
+
+class StoppingTests(ServiceTestCase):
+    """
+    A service that is stopped leaves nothing behind.
+    """
+
+    @inlineCallbacks
+    def test_restart(self) -> Any:
+        """
+        Another service, or the same again, takes over the directory, with its records and its cluster id.
+        """
+        clusterIds = set()
+        service = self.service()
+        for expectedOffset in range(3):
+            if expectedOffset == 1:
+                service.startService()
+            else:
+                service = self.start(self.service() if expectedOffset else service)
+            client = yield self.connect(service)
+            answer = yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+            clusterIds.add(answer.cluster_id)
+            produced = yield client.ask("Produce", 9, **produceFields("events", batchOf(b"1")))
+            self.assertEqual(produced.responses[0].partition_responses[0].base_offset, expectedOffset)
+            yield service.stopService()
+            yield client.lost
+        self.assertEqual(len(clusterIds), 1)
+
+    @inlineCallbacks
+    def test_sendsResponses(self) -> Any:
+        """
+        A response that is under way is sent to its end before the connection closes.
+        """
+        service = self.start(self.service("message.max.bytes=32MiB", "fetch.max.bytes=32MiB"))
+        client = yield self.connect(service)
+        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        yield client.ask("Produce", 9, **produceFields("events", batchOf(bytes(16 << 20))))
+        client.transport.pauseProducing()
+        answer = client.ask("Fetch", 12, **fetchFields(service.broker.log.topic("events"), 0))
+        while not service.broker.gate.ledger.get("responses"):
+            yield deferLater(reactor, 0.01)
+        stopping = service.stopService()
+        yield deferLater(reactor, 0.05)
+        self.assertNoResult(stopping)
+        client.transport.resumeProducing()
+        fetched = yield answer
+        self.assertEqual(len(fetched.responses[0].partitions[0].records), len(batchOf(bytes(16 << 20))))
+        yield stopping
+        yield client.lost
+
+    @inlineCallbacks
+    def test_acknowledges(self) -> Any:
+        """
+        Records that were received are acknowledged and stored, though the service stops in the same turn.
+        """
+        service = self.start(self.service())
+        client = yield self.connect(service)
+        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        whenCommitted = service.broker.log.whenCommitted
+        stopped: list[Deferred[Any]] = []
+
+        def stopThen(callback: Callable[[Any], object]) -> None:
+            whenCommitted(callback)
+            stopped.append(service.stopService())
+            service.factory.closeAll()
+
+        service.broker.log.whenCommitted = stopThen  # type: ignore[method-assign]
+        answer = yield client.ask("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.assertEqual(answer.responses[0].partition_responses[0].error_code, ErrorCode.none)
+        yield stopped[0]
+        yield client.lost
+
+    @inlineCallbacks
+    def test_waitingFetch(self) -> Any:
+        """
+        A fetch that waits does not hold up the end.
+        """
+        service = self.start(self.service("close.grace.timeout=60s"))
+        client = yield self.connect(service)
+        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        topic = service.broker.log.topic("events")
+        client.transport.write(requestFrame(requestOf("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6)), 1))
+        while not service.broker.purgatory.watched:
+            yield deferLater(reactor, 0.01)
+        yield service.stopService()
+        yield client.lost
+        self.assertEqual(service.broker.purgatory.watched, 0)
+
+    @inlineCallbacks
+    def test_order(self) -> Any:
+        """
+        Ports close first, then whoever waits is answered and let go, then the log is closed; exporters end last.
+        """
+        service = self.start(self.service())
+        client = yield self.connect(service)
+        yield client.ask("Metadata", 9, topics=[{"name": "events"}])
+        topic = service.broker.log.topic("events")
+        answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6))
+        while not service.broker.purgatory.watched:
+            yield deferLater(reactor, 0.01)
+        happened: list[Any] = []
+
+        def watch(owner: Any, name: str) -> None:
+            called = getattr(owner, name)
+
+            def note() -> Any:
+                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
+                return called()
+
+            self.patch(owner, name, note)
+
+        watch(service.factory, "closeAll")
+        watch(service.broker.log, "close")
+        watch(service._recorder, "stop")
+        yield service.stopService()
+        self.assertEqual(happened, [("closeAll", 0, False, 1), ("close", 0, True, 0), ("stop", 0, True, 0)])
+        fetched = yield answer
+        self.assertEqual(fetched.responses[0].partitions[0].error_code, ErrorCode.none)
+
+    @inlineCallbacks
+    def test_refusesMeanwhile(self) -> Any:
+        """
+        Who connects while the service stops finds nobody.
+        """
+        service = self.start(self.service())
+        port = portOf(service)
+        yield service.stopService()
+        connecting = connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), Protocol())
+        yield self.assertFailure(connecting, ConnectionRefusedError)
+
+    @inlineCallbacks
+    def test_halfARequest(self) -> Any:
+        """
+        A request that has not come to its end is given up.
+        """
+        service = self.start(self.service("close.grace.timeout=60s"))
+        client = yield self.connect(service)
+        client.transport.write(framed(bytes(5000))[:4] + b"\x00\x00half")
+        while not service.broker.gate.ledger["frames"]:
+            yield deferLater(reactor, 0.01)
+        yield service.stopService()
+        yield client.lost
+        self.assertEqual(service.broker.gate.ledger["frames"], 0)
+
+
+class MistakeTests(ServiceTestCase):
+    """
+    What keeps the broker from starting is said in a sentence.
+    """
+
+    def assertCannotStart(self, service: BrokerService, *words: str) -> None:
+        """
+        The process would end with these words, and leave no port open.
+        """
+        error = self.assertRaises(SystemExit, self.start, service)
+        for word in words:
+            self.assertIn(word, str(error))
+        self.assertNotIn("\n", str(error))
+        self.assertEqual(service._ports, [])
+
+    def test_logInUse(self) -> None:
+        """
+        A directory belongs to one broker at a time.
+        """
+        self.start(self.service())
+        self.assertCannotStart(self.service(), f"{self.path} is in use by process {os.getpid()}", "--data")
+
+    def test_noDirectory(self) -> None:
+        """
+        A directory that cannot be made is named.
+        """
+        Path(self.path).write_text("a file")
+        self.assertCannotStart(self.service(path=f"{self.path}/data"), self.path, "--data")
+
+    def test_portInUse(self) -> None:
+        """
+        A port that is taken is named, and those that were not are given back.
+        """
+        port = portOf(self.start(self.service()))
+        taken = f"tcp:{port}:interface=127.0.0.1"
+        service = self.service(endpoints=[LOOPBACK, taken], path=self.mktemp())
+        self.assertCannotStart(service, f"cannot listen on {taken}")
+
+    def test_impossiblePort(self) -> None:
+        """
+        So is a port that there is not.
+        """
+        self.assertCannotStart(self.service(endpoints=["tcp:70000"]), "cannot listen on tcp:70000")
+
+    def test_oneStep(self) -> None:
+        """
+        The same holds for a start in one step.
+        """
+        port = portOf(self.start(self.service()))
+        service = self.service(endpoints=[f"tcp:{port}:interface=127.0.0.1"], path=self.mktemp())
+        error = self.assertRaises(SystemExit, service.startService)
+        self.assertIn("cannot listen", str(error))
+
+    def test_listensLate(self) -> Any:
+        """
+        An endpoint may take its time; its port is then treated like the others.
+        """
+        endpoint, port = StandInEndpoint(), StandInPort()
+        service = self.start(self.service(endpoints=[endpoint, LOOPBACK]))
+        endpoint.listening.callback(port)
+        self.assertEqual(len(service._ports), 2)
+        self.assertIn(port, service.factory._ports)
+        stopping = service.stopService()
+        self.assertTrue(port.isClosed)
+        return stopping
+
+    def test_failsLate(self) -> None:
+        """
+        An endpoint that fails later ends the process, and the log says why.
+        """
+        stops: list[bool] = []
+        self.patch(reactor, "stop", lambda: stops.append(True))
+        endpoint = StandInEndpoint()
+        self.start(self.service(endpoints=[endpoint]))
+        with capturedLogs() as logged:
+            endpoint.listening.errback(CannotListenError("127.0.0.1", 9092, OSError("no such luck")))
+        self.assertEqual(stops, [True])
+        (event,) = [event for event in logged if event["log_level"] is LogLevel.critical]
+        self.assertIn("no such luck", formatEvent(event))
+
+
+class DescriptorTests(ServiceTestCase):
+    """
+    Connections need file descriptors.
+    """
+
+    def started(self, soft: int, hard: int, maxConnections: int = 1000) -> tuple[int, list[Any], list[str]]:
+        """
+        Start a service where the system has these limits.
+
+        @return: how many connections it allows, the limits it set, and what it warned of.
+        """
+        limitsSet: list[Any] = []
+        self.patch(resource, "getrlimit", lambda which: (soft, hard))
+        self.patch(resource, "setrlimit", lambda which, limits: limitsSet.append((which, limits)))
+        with capturedLogs() as logged:
+            service = self.start(self.service(f"max.connections={maxConnections}"))
+        warnings = [formatEvent(event) for event in logged if event["log_level"] is LogLevel.warn]
+        return service.factory.limits.maxConnections, limitsSet, warnings
+
+    def test_enough(self) -> None:
+        """
+        A limit that suffices is left alone.
+        """
+        for soft in (1000 + RESERVED_DESCRIPTORS, 10**6, resource.RLIM_INFINITY):
+            self.path = self.mktemp()
+            self.assertEqual(self.started(soft, resource.RLIM_INFINITY), (1000, [], []))
+
+    def test_raised(self) -> None:
+        """
+        A limit that does not is raised as far as is needed.
+        """
+        needed = 1000 + RESERVED_DESCRIPTORS
+        for hard in (needed, 10**6, resource.RLIM_INFINITY):
+            self.path = self.mktemp()
+            expected = [(resource.RLIMIT_NOFILE, (needed, hard))]
+            self.assertEqual(self.started(256, hard), (1000, expected, []))
+
+    def test_tooLow(self) -> None:
+        """
+        Where the system allows no more, fewer connections are accepted, and the log says so.
+        """
+        allowed, limitsSet, (warning,) = self.started(256, 512)
+        self.assertEqual((allowed, limitsSet), (512 - RESERVED_DESCRIPTORS, [(resource.RLIMIT_NOFILE, (512, 512))]))
+        self.assertIn("ulimit -n", warning)
+        self.assertIn(f"{allowed} connections and not 1000", warning)
+
+
+class ClusterIdTests(SynchronousTestCase):
+    """
+    L{clusterId} keeps what it made.
+    """
+
+    def test_kept(self) -> None:
+        """
+        A directory has one cluster id, and another directory another.
+        """
+        paths = [self.mktemp(), self.mktemp()]
+        for path in paths:
+            os.mkdir(path)
+        first, second = map(clusterId, paths)
+        self.assertEqual([len(first), len(second)], [22, 22])
+        self.assertNotEqual(first, second)
+        self.assertEqual(clusterId(paths[0]), first)
+        self.assertEqual(os.listdir(paths[0]), ["cluster.id"])
+
+    def test_empty(self) -> None:
+        """
+        A file that was left empty is written anew.
+        """
+        path = self.mktemp()
+        os.mkdir(path)
+        Path(path, "cluster.id").touch()
+        made = clusterId(path)
+        self.assertEqual(len(made), 22)
+        self.assertEqual(clusterId(path), made)
+
+
+class MakeServiceTests(TestCase):
+    """
+    What C{twistd} calls.
+    """
+
+    @inlineCallbacks
+    def test_makeService(self) -> Any:
+        """
+        Options become a service that obeys them.
+        """
+        path = self.mktemp()
+        options = Options()
+        chosen = ["--pool", "bounded:64MiB", "--order", "rounds", "--set", "broker.id=5"]
+        options.parseOptions(["--listen", LOOPBACK, "--data", path, *chosen])
+        orders: list[tuple[str | None, Any]] = []
+
+        def build(description: str | None, clock: Any, random: Any) -> Any:
+            orders.append((description, random))
+            return buildOrder(description, clock, random)
+
+        self.patch(serviceModule, "buildOrder", build)
+        service = makeService(options)
+        service.startService()
+        # Both draw from the same, whose seed is recorded.
+        self.assertEqual([description for description, _ in orders], ["rounds", "rounds"])
+        self.assertIsInstance(orders[0][1], Random)
+        self.assertIs(orders[0][1], orders[1][1])
+        self.assertEqual(service.broker.nodeId, 5)
+        self.assertEqual(service.broker.gate.pool.sizeBytes, 64 << 20)
+        self.assertTrue(Path(path, "cluster.id").exists())
+        yield service.stopService()

@@ -1,0 +1,310 @@
+"""
+Tests for L{admission.kafka.settings}.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from attrs import fields
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.kafka import settings as module
+from admission.kafka.property import parseOverrides
+from admission.kafka.settings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
+from tests.kit.checkout import ROOT
+
+
+class LoadSettingsTests(SynchronousTestCase):
+    """
+    L{loadSettings} puts a file, assignments and other options together.
+    """
+
+    def file(self, text: str) -> str:
+        """
+        Write a file of properties and return its path.
+        """
+        path = Path(self.mktemp())
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def refusal(self, *arguments: object) -> str:
+        """
+        The message with which L{loadSettings} refuses C{arguments}.
+        """
+        return str(self.assertRaises(SettingsError, loadSettings, *arguments))
+
+    def test_nothingGiven(self) -> None:
+        """
+        Without any input everything has its default and no place.
+        """
+        settings = loadSettings()
+        self.assertEqual(settings, Settings())
+        self.assertEqual(settings.places, {})
+        self.assertEqual(settings.messageMaxBytes, 1048588)
+        self.assertEqual(settings.fetchMaxBytes, 57671680)
+        self.assertEqual(settings.connectionsMaxIdleSeconds, 600.0)
+        self.assertEqual(settings.logRetentionSeconds, 604800.0)
+        self.assertIs(settings.logRetentionBytes, None)
+        self.assertIs(settings.autoCreateTopicsEnable, True)
+
+    def test_everyPlace(self) -> None:
+        """
+        Values come from the file, from assignments and from other options,
+        and the settings know from where.
+        """
+        path = self.file("# ours\nnum.partitions=3\nconnections.max.idle.ms=1500\n")
+        settings = loadSettings(path, ["max.topics = 7"], {"broker.id": ("9", "--id")})
+        self.assertEqual(settings.numPartitions, 3)
+        self.assertEqual(settings.connectionsMaxIdleSeconds, 1.5)
+        self.assertEqual(settings.maxTopics, 7)
+        self.assertEqual(settings.brokerId, 9)
+        self.assertEqual(
+            settings.places,
+            {
+                "num.partitions": f"{path}:2",
+                "connections.max.idle.ms": f"{path}:3",
+                "max.topics": "--set max.topics = 7",
+                "broker.id": "--id",
+            },
+        )
+
+    def test_units(self) -> None:
+        """
+        Sizes and times take units; a bare number of a C{.ms} property counts
+        milliseconds, one of a timeout seconds.
+        """
+        settings = loadSettings(
+            None,
+            ["message.max.bytes=2MiB", "log.flush.interval.ms=2s", "close.grace.timeout=3", "log.retention.ms=-1"],
+        )
+        self.assertEqual(settings.messageMaxBytes, 2 << 20)
+        self.assertEqual(settings.logFlushIntervalSeconds, 2.0)
+        self.assertEqual(settings.closeGraceTimeoutSeconds, 3.0)
+        self.assertIs(settings.logRetentionSeconds, None)
+
+    def test_retentionPrecedence(self) -> None:
+        """
+        Of the names for retention, milliseconds go before minutes and minutes
+        before hours, as in Kafka.
+        """
+        hours, minutes, milliseconds = "log.retention.hours=1", "log.retention.minutes=2", "log.retention.ms=3"
+        self.assertEqual(loadSettings(None, [hours]).logRetentionSeconds, 3600.0)
+        self.assertEqual(loadSettings(None, [hours, minutes]).logRetentionSeconds, 120.0)
+        self.assertEqual(loadSettings(None, [hours, minutes, milliseconds]).logRetentionSeconds, 0.003)
+
+    def test_sameValueTwice(self) -> None:
+        """
+        A value may be given twice if it is the same, however it is written.
+        """
+        path = self.file("message.max.bytes=1MiB")
+        self.assertEqual(loadSettings(path, ["message.max.bytes=1048576"]).messageMaxBytes, 1 << 20)
+
+    def test_differentValues(self) -> None:
+        """
+        Two values that differ are refused, naming both places: file and
+        assignment, two lines of a file, assignment and option.
+        """
+        path = self.file("num.partitions=2\nmax.topics=1\nmax.topics=2\n")
+        message = self.refusal(path, [])
+        self.assertIn(f"max.topics is '1' at {path}:2 but '2' at {path}:3", message)
+        path = self.file("num.partitions=2")
+        message = self.refusal(path, ["num.partitions=3"])
+        self.assertIn(f"'2' at {path}:1 but '3' at --set num.partitions=3", message)
+        message = self.refusal(None, ["broker.id=3"], {"broker.id": ("4", "--id 4")})
+        self.assertIn("'3' at --set broker.id=3 but '4' at --id 4", message)
+
+    def test_unknownName(self) -> None:
+        """
+        An unknown name is refused with its place and the nearest known one.
+        """
+        path = self.file("\nnum.partition=2")
+        self.assertEqual(
+            self.refusal(path), f"{path}:2: unknown property 'num.partition'; the nearest is num.partitions"
+        )
+        self.assertIn("the nearest is log.retention.minutes", self.refusal(None, ["log.retention.minute=1"]))
+
+    def test_notUsed(self) -> None:
+        """
+        A property of Kafka's that means nothing here is refused with the
+        reason, or with what to use instead.
+        """
+        self.assertIn("there is no ZooKeeper", self.refusal(None, ["zookeeper.connect=localhost:2181"]))
+        self.assertIn("use --data", self.refusal(None, ["log.dirs=/tmp"]))
+
+    def test_badValue(self) -> None:
+        """
+        A value that cannot be read is refused with its place, its name and
+        the right form.
+        """
+        self.assertIn("num.partitions: 'two' is not a whole number", self.refusal(None, ["num.partitions=two"]))
+        self.assertIn("num.partitions: '0' is too small: at least 1", self.refusal(None, ["num.partitions=0"]))
+        path = self.file("message.max.bytes=1 megabyte")
+        self.assertTrue(self.refusal(path).startswith(f"{path}:1: message.max.bytes: '1 megabyte' is not a size"))
+
+    def test_badAssignment(self) -> None:
+        """
+        An assignment without an equals sign is refused with the form.
+        """
+        self.assertEqual(self.refusal(None, ["max.topics"]), "--set max.topics: write --set NAME=VALUE")
+
+    def test_unreadableFile(self) -> None:
+        """
+        A file that is missing or not UTF-8 is named.
+        """
+        self.assertEqual(self.refusal("no-such-file"), "no-such-file cannot be read: No such file or directory")
+        path = self.mktemp()
+        Path(path).write_bytes(b"a=\xff")
+        self.assertEqual(self.refusal(path), f"{path} is not UTF-8 at byte 2")
+
+    def test_sessionTimeouts(self) -> None:
+        """
+        There are session timeouts that members of groups may ask for.
+        """
+        self.assertIn(
+            "group.min.session.timeout.ms (1h) must not exceed group.max.session.timeout.ms (30m)",
+            self.refusal(None, ["group.min.session.timeout.ms=1h"]),
+        )
+
+    def test_partitionsOfOneTopic(self) -> None:
+        """
+        A topic cannot by default have more partitions than there may be.
+        """
+        self.assertIn(
+            "must not exceed max.partitions (2)", self.refusal(None, ["num.partitions=3", "max.partitions=2"])
+        )
+
+
+class PoolSizeTests(SynchronousTestCase):
+    """
+    The pool and the largest request fit each other.
+    """
+
+    def memory(self, limitBytes: int) -> None:
+        """
+        Let the process have C{limitBytes} of memory.
+        """
+        self.patch(module, "memoryLimitBytes", lambda: limitBytes)
+
+    def test_defaults(self) -> None:
+        """
+        By default the pool is a quarter of the memory, and the largest
+        request is 100 MiB.
+        """
+        self.memory(8 << 30)
+        settings = loadSettings()
+        self.assertEqual(settings.queuedMaxRequestBytes, 2 << 30)
+        self.assertEqual(settings.socketRequestMaxBytes, 100 << 20)
+
+    def test_wholeMebibytes(self) -> None:
+        """
+        The default pool is a number of MiB, and at least one.
+        """
+        self.memory((1 << 32) + 12345678)
+        self.assertEqual(loadSettings().queuedMaxRequestBytes, (1 << 30) + (2 << 20))
+        self.memory(1000)
+        self.assertEqual(loadSettings().queuedMaxRequestBytes, 1 << 20)
+
+    def test_littleMemory(self) -> None:
+        """
+        Where the default pool is smaller than 100 MiB, so is the largest request.
+        """
+        self.memory(256 << 20)
+        settings = loadSettings()
+        self.assertEqual(settings.queuedMaxRequestBytes, 64 << 20)
+        self.assertEqual(settings.socketRequestMaxBytes, 64 << 20)
+
+    def test_largestRequestAgainstDefaultPool(self) -> None:
+        """
+        A largest request that was asked for is not lowered to a default pool
+        but refused.
+        """
+        self.memory(256 << 20)
+        message = str(self.assertRaises(SettingsError, loadSettings, None, ["socket.request.max.bytes=65MiB"]))
+        self.assertIn("queued.max.request.bytes (64MiB, the default)", message)
+
+    def test_tooSmallPool(self) -> None:
+        """
+        A pool that is smaller than the largest request is refused, naming both
+        settings, where they come from, and the remedies.
+        """
+        message = str(self.assertRaises(SettingsError, loadSettings, None, ["queued.max.request.bytes=4MiB"]))
+        self.assertEqual(
+            message,
+            "queued.max.request.bytes (4MiB, --set queued.max.request.bytes=4MiB) must not be less than"
+            " socket.request.max.bytes (100MiB, the default); set socket.request.max.bytes to at most 4MiB,"
+            " or queued.max.request.bytes to at least 100MiB, or to 0 for no pool",
+        )
+
+    def test_equalSizes(self) -> None:
+        """
+        A pool of exactly the largest request is fine.
+        """
+        settings = loadSettings(None, ["queued.max.request.bytes=4MiB", "socket.request.max.bytes=4MiB"])
+        self.assertEqual(settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes)
+
+    def test_off(self) -> None:
+        """
+        Zero and every negative number turn the pool off, which is the same
+        value, and leave the largest request alone.
+        """
+        for assignments in (
+            ["queued.max.request.bytes=0"],
+            ["queued.max.request.bytes=-1", "queued.max.request.bytes=0"],
+        ):
+            settings = loadSettings(None, assignments)
+            self.assertEqual(settings.queuedMaxRequestBytes, 0)
+            self.assertEqual(settings.socketRequestMaxBytes, 100 << 20)
+
+
+class TableTests(SynchronousTestCase):
+    """
+    The table agrees with itself.
+    """
+
+    def test_attributeNames(self) -> None:
+        """
+        An attribute is its property's name in camelCase, with the unit
+        in which the broker counts at the end.
+        """
+        for attribute, listed in PROPERTIES.items():
+            words = listed.name.removesuffix(".ms").removesuffix(".seconds").split(".")
+            unit = "Seconds" if listed.unit == "seconds" else ""
+            self.assertEqual(attribute, words[0] + "".join(map(str.capitalize, words[1:])) + unit)
+
+    def test_everyField(self) -> None:
+        """
+        Every field is a property, except the one that says where they are from.
+        """
+        self.assertEqual([each.name for each in fields(Settings) if each.name not in PROPERTIES], ["places"])
+
+    def test_propertiesRoundTrip(self) -> None:
+        """
+        What is written as Kafka writes it is read back as the same settings.
+        """
+        settings = loadSettings(
+            None, ["log.retention.hours=-1", "log.flush.interval.ms=250", "queued.max.request.bytes=0"]
+        )
+        again = loadSettings(None, [f"{name}={text}" for name, text in settings.asProperties().items()])
+        self.assertEqual(again.asProperties(), settings.asProperties())
+        self.assertEqual(settings.asProperties()["log.flush.interval.ms"], "250")
+        self.assertEqual(settings.asProperties()["log.retention.ms"], "-1")
+
+    def test_documentation(self) -> None:
+        """
+        C{docs/configuration.md} holds the table as the code has it.
+        """
+        page = ROOT.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
+        tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+        self.assertEqual(tables[0], propertyTable())
+
+    def test_bareUnits(self) -> None:
+        """
+        The unit in the table is what a number without one counts.
+        """
+        scales = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "bytes": 1, "bytes/s": 1}
+        for listed in PROPERTIES.values():
+            for name, unit in zip((listed.name, *listed.coarser), listed.bareUnits, strict=True):
+                if unit and listed.parse is not parseOverrides:
+                    self.assertEqual(listed.parse("7" + listed.coarser.get(name, "")), 7 * scales[unit], name)

@@ -1,0 +1,296 @@
+"""
+Tests for L{admission.metrics.prometheus} and L{admission.metrics.prometheusnames}.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.control import AdmissionControl
+from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
+from admission.metrics.histogram import Histogram
+from admission.metrics.prometheus import LEFT_OUT, MOST_LABEL_CHARACTERS, MOST_ROWS, ROWS_PER_TURN, exposition
+from admission.metrics.prometheusnames import KAFKA_NAMINGS, NAMINGS, Naming, namingOf
+from admission.metrics.registry import SensorRegistry
+from admission.quotas.meters import Buckets, Windows
+from admission_plugins.clientquota import ClientBytes
+from admission_plugins.connectionrate import ConnectionRate
+from admission_plugins.pidquota import ProducerIds
+from tests.kit.checkout import ROOT
+
+MANUAL = ROOT / "docs" / "operate.md"
+
+
+class ExpositionTestCase(SynchronousTestCase):
+    """
+    A test with sensors, which reads what is said of them as Prometheus does.
+    """
+
+    def setUp(self) -> None:
+        """
+        No sensors yet.
+        """
+        self.registry = SensorRegistry(lambda: 0.0)
+
+    def samples(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+        """
+        By the name of the sample, the value for each set of labels; none may come twice.
+        """
+        read: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+        for family in text_string_to_metric_families("".join(exposition(self.registry))):
+            for sample in family.samples:
+                rows = read.setdefault(sample.name, {})
+                labels = tuple(sorted(sample.labels.items()))
+                self.assertNotIn(labels, rows, sample.name)
+                rows[labels] = sample.value
+        return read
+
+    def kinds(self) -> Mapping[str, str]:
+        """
+        The type of each metric; none may be told of twice.
+        """
+        found = re.findall(r"^# TYPE (\S+) (\S+)$", "".join(exposition(self.registry)), re.MULTILINE)
+        self.assertEqual(len(found), len(dict(found)))
+        return dict(found)
+
+
+class ExpositionTests(ExpositionTestCase):
+    """
+    Sensors become metrics.
+    """
+
+    def test_gauge(self) -> None:
+        """
+        A gauge has the name that the table gives it, beside Kafka's.
+        """
+        self.registry.addGauge("MemoryPoolUsed", lambda now: 7)
+        samples = self.samples()
+        self.assertEqual(samples["admission_pool_used_bytes"], {(): 7.0})
+        self.assertEqual(samples["kafka_network_socketserver_memorypoolused"], {(): 7.0})
+        self.assertEqual(self.kinds()["admission_pool_used_bytes"], "gauge")
+
+    def test_help(self) -> None:
+        """
+        Every metric says what it is.
+        """
+        self.registry.addGauge("RunningRequests", lambda now: 7)
+        self.assertIn(
+            "# HELP admission_requests_running Requests that are being worked on.\n", "".join(exposition(self.registry))
+        )
+
+    def test_counter(self) -> None:
+        """
+        A counter's name ends with C{_total}; so does that of a gauge that only grows.
+        """
+        self.registry.addCounter("RequestsRead", lambda now: 3)
+        self.registry.addGauge("ProcessCpuSeconds", lambda now: 1.5)
+        samples, kinds = self.samples(), self.kinds()
+        for name, value in (("admission_requests_total", 3.0), ("process_cpu_seconds_total", 1.5)):
+            self.assertEqual((samples[name], kinds[name]), ({(): value}, "counter"))
+
+    def test_histogram(self) -> None:
+        """
+        A histogram's ranges add up from the bottom, with the sum and the count of all.
+        """
+        histogram = Histogram((1.0, 2.0))
+        for value in (0.5, 1.0, 1.5, 9.0):
+            histogram.record(value)
+        self.registry.addHistogram("RequestWaitSeconds", histogram)
+        samples = self.samples()
+        self.assertEqual(
+            {dict(labels)["le"]: value for labels, value in samples["admission_purgatory_wait_seconds_bucket"].items()},
+            {"1": 2.0, "2": 3.0, "+Inf": 4.0},
+        )
+        where = (("purgatory", "Request"),)
+        self.assertEqual(samples["admission_purgatory_wait_seconds_sum"], {where: 12.0})
+        self.assertEqual(samples["admission_purgatory_wait_seconds_count"], {where: 4.0})
+        self.assertEqual(self.kinds()["admission_purgatory_wait_seconds"], "histogram")
+
+    def test_family(self) -> None:
+        """
+        A family's labels stand beside those in its name; what is not a number is not there; units are the base units.
+        """
+        self.registry.addFamily(
+            "client-bytes.Produce.throttle-time",
+            ("user", "client-id"),
+            lambda now: [(("alice", "app"), 1500.0), (("", "idle"), math.nan)],
+        )
+        labels = {"policy": "client-bytes", "resource": "Produce", "user": "alice", "client_id": "app"}
+        samples = self.samples()
+        self.assertEqual(samples["admission_quota_throttle_seconds"], {tuple(sorted(labels.items())): 1.5})
+        kafka = {"resource": "Produce", "user": "alice", "clientId": "app"}
+        self.assertEqual(samples["kafka_server_quota_throttle_time"], {tuple(sorted(kafka.items())): 1500.0})
+
+    def test_together(self) -> None:
+        """
+        Sensors that make one metric are told of together.
+        """
+        for resource in ("Produce", "Fetch"):
+            self.registry.addFamily(
+                f"client-bytes.{resource}.utilization", ("user", "client-id"), lambda now: [(("", "app"), 0.5)]
+            )
+            self.registry.addGauge(f"Other{resource}", lambda now: 1)
+        self.assertEqual(len(self.samples()["admission_quota_used_ratio"]), 2)
+        self.assertEqual(self.kinds()["admission_quota_used_ratio"], "gauge")
+
+    def test_strangers(self) -> None:
+        """
+        Whatever sensors other people's policies have, there is a name for it, and what it says stays readable.
+        """
+        self.registry.addGauge("acme.GPUTemp-2", lambda now: 40)
+        self.registry.addGauge("acme.gpu-temp.2", lambda now: 41)
+        self.registry.addCounter("acme-gpu-temp-2", lambda now: 42)
+        self.registry.addGauge("\u00fc", lambda now: 43)
+        samples = self.samples()
+        self.assertEqual(samples["admission_acme_gpu_temp_2"], {(): 40.0})
+        self.assertEqual(samples["admission_acme_gpu_temp_2_counter_total"], {(): 42.0})
+        self.assertEqual(samples["admission_sensor"], {(): 43.0})
+
+    def test_labelsOfClients(self) -> None:
+        """
+        Clients may call themselves anything.
+        """
+        name = 'a"b\\c\nd\u00fc'
+        self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0)])
+        self.assertEqual(self.samples()["admission_group_lag_records"], {(("group", name),): 1.0})
+
+    def test_nothing(self) -> None:
+        """
+        Without sensors there is nothing but the metric that says that nothing was left out.
+        """
+        self.assertEqual(self.kinds(), {LEFT_OUT: "gauge"})
+
+
+class BoundsTests(ExpositionTestCase):
+    """
+    However many clients there are, a page is bounded.
+    """
+
+    COUNT = 3 * ROWS_PER_TURN
+
+    def clients(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
+        """
+        Many clients, in no particular order.
+        """
+        for number in range(self.COUNT):
+            self.read += 1
+            yield ("", f"client-{number}"), number * 7919 % self.COUNT
+
+    def test_largest(self) -> None:
+        """
+        Those with the largest values are kept, and how many are not is a metric.
+        """
+        self.read = 0
+        self.registry.addFamily("client-bytes.Produce.byte-rate", ("user", "client-id"), self.clients)
+        samples = self.samples()
+        rows = samples["admission_quota_bytes_per_second"]
+        self.assertEqual(sorted(rows.values()), [float(each) for each in range(self.COUNT - MOST_ROWS, self.COUNT)])
+        leftOut = samples[LEFT_OUT]
+        self.assertEqual(leftOut[(("metric", "admission_quota_bytes_per_second"),)], self.COUNT - MOST_ROWS)
+        self.assertEqual(leftOut[(("metric", "kafka_server_quota_byte_rate"),)], self.COUNT - MOST_ROWS)
+
+    def test_smallest(self) -> None:
+        """
+        Of buckets, those are kept that hold least.
+        """
+        self.read = 0
+        self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
+        rows = self.samples()["admission_quota_tokens"]
+        self.assertEqual(sorted(rows.values()), [float(each) for each in range(MOST_ROWS)])
+
+    def test_turns(self) -> None:
+        """
+        No piece takes more than so many rows to make.
+        """
+        self.read = 0
+        self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
+        before = 0
+        for _piece in exposition(self.registry):
+            self.assertLessEqual(self.read - before, ROWS_PER_TURN)
+            before = self.read
+        self.assertEqual(self.read, self.COUNT)
+
+    def test_longLabels(self) -> None:
+        """
+        Long names are cut off; those that become equal by that are told once.
+        """
+        names = ["a" * 30_000 + each for each in "bcd"]
+        self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0) for name in names])
+        self.assertEqual(
+            self.samples()["admission_group_lag_records"], {(("group", "a" * MOST_LABEL_CHARACTERS),): 1.0}
+        )
+
+
+class NamesTests(ExpositionTestCase):
+    """
+    The names are good ones, and the manual has them.
+    """
+
+    def test_form(self) -> None:
+        """
+        Names have the form that Prometheus advises; counters get their ending later, and no two namings share a name.
+        """
+        names = [each.name for each in (*NAMINGS, *KAFKA_NAMINGS)]
+        self.assertEqual(len(names), len(set(names)))
+        for name in names:
+            self.assertRegex(name, r"\A(admission|process|kafka)(_[a-z][a-z0-9]*)+\Z")
+            self.assertNotRegex(
+                name, r"_(total|sum|count|bucket)\Z|milli|percent\Z" if "kafka" not in name else "_total"
+            )
+
+    def test_first(self) -> None:
+        """
+        A sensor has the first name that fits, or one made of its own.
+        """
+        self.assertEqual(namingOf("client-bytes.Fetch.byte-rate").name, "admission_quota_bytes_per_second")
+        self.assertEqual(namingOf("spark.sealed-bytes").name, "admission_spark_sealed_bytes")
+
+    def test_policies(self) -> None:
+        """
+        What the policies that come with us measure of each client has a name with a unit.
+        """
+        clientBytes = ClientBytes(Windows(11, 1.0))
+        policies = [
+            ("client-bytes", clientBytes),
+            ("client-bytes-#2", ClientBytes(Buckets(1.0))),
+            ("connections", ConnectionRate(1.0)),
+            ("producer-ids", ProducerIds(60.0)),
+        ]
+        control = AdmissionControl(policies, 20.0)
+        control.addSensors(self.registry)
+        control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1000.0}, 0.0)
+        request = Request("Produce", "bob", "app", "192.0.2.1", 20_000)
+        control.charge(request, Usage(requestBytes=20_000), 0.0)
+        samples = self.samples()
+        client = {"client_id": "app", "user": "", "resource": "Produce"}
+        for name, policy, value in (
+            ("admission_quota_used_ratio", "client-bytes", 2.0),
+            ("admission_quota_throttle_seconds", "client-bytes", 10.0),
+            ("admission_quota_tokens", "client-bytes-#2", -19_000.0),
+        ):
+            self.assertEqual(samples[name][tuple(sorted({**client, "policy": policy}.items()))], value, name)
+        self.assertEqual(
+            samples["admission_quota_throttles_total"],
+            {(("policy", name),): count for (name, _), count in zip(policies, (1, 1, 0, 0), strict=True)},
+        )
+        known = {naming.name for naming in (*NAMINGS, *KAFKA_NAMINGS)}
+        self.assertEqual({name.removesuffix("_total") for name in self.kinds()} - known, {LEFT_OUT})
+
+    def test_manual(self) -> None:
+        """
+        The manual has a row for each name, with the words that the metric comes with.
+        """
+        text = MANUAL.read_text(encoding="utf-8")
+        missing = [row for row in map(self.row, (*NAMINGS, *KAFKA_NAMINGS)) if row not in text]
+        self.assertEqual(missing, [], "the manual lacks:\n" + "\n".join(missing))
+
+    def row(self, naming: Naming) -> str:
+        """
+        What the manual says of a metric.
+        """
+        return f"| `{naming.name}` | {naming.help} |"

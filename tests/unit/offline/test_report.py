@@ -1,0 +1,1042 @@
+"""
+Tests for L{admission.offline.report}, but for how the page looks in a browser.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from math import log10
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import parquet
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.offline.replay.decisions import CLOSED, OPEN
+from admission.offline.replay.pool import TOTALS
+from admission.offline.report.elements import markup
+from admission.offline.report.lines import MOST_POINTS, Line, Timeline, delayLines, fairnessLines, replayMinutes
+from admission.offline.report.plots import MOST_LINES, Plot, scaled
+from admission.offline.report.results import Results
+from admission.offline.report.verdict import Trust, Verdict, passGate, reach
+from admission.offline.report.words import client, count, duration, index, plural, share, shown, size
+from admission.offline.report.writing import ReportError, writeReport
+from admission.offline.tables import OUTPUTS
+from tests.kit.evaluated import (
+    BEGIN,
+    FITTING,
+    GENEROUS,
+    HOSTILE,
+    RECORDED_POLICY,
+    STRICT,
+    Row,
+    at,
+    decisionsOf,
+    fidelityRow,
+    recordedTables,
+    replayTables,
+    someDecisions,
+    writeEverything,
+    writeTables,
+)
+
+_WITHIN_WORDS = {"a", "bdi", "strong"}
+_NUMBER = re.compile(r"([\d.]+)(?: %)?")
+_POINT = re.compile(r"[ML] (\S+) (\S+)")
+
+
+def pageIn(directory: Path) -> ElementTree.Element:
+    """
+    The report on a directory, as a browser would take it apart.
+    """
+    text = writeReport(directory).read_text("utf-8")
+    doctype, _, rest = text.partition("\n")
+    assert doctype == "<!DOCTYPE html>"
+    return ElementTree.fromstring(rest)
+
+
+def textOf(page: ElementTree.Element, name: str | None = None) -> str:
+    """
+    What there is to read, of one section or of all of the page.
+    """
+    root = page if name is None else page.find(f".//section[@id='{name}']")
+    assert root is not None, name
+    return " ".join("".join(_texts(root)).split())
+
+
+def _texts(element: ElementTree.Element) -> Iterator[str]:
+    yield element.text or ""
+    for each in element:
+        yield from _texts(each)
+        yield ("" if each.tag in _WITHIN_WORDS else " ") + (each.tail or "")
+
+
+def tableRows(page: ElementTree.Element, caption: str) -> dict[str, list[str]]:
+    """
+    The cells of the table with this caption, by what its rows are of.
+    """
+    for table in page.iter("table"):
+        if "".join(table[0].itertext()) == caption:
+            rows = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
+            return {first: rest for first, *rest in rows[1:]}
+    raise AssertionError(f"there is no table {caption!r}")
+
+
+def drawnPoints(page: ElementTree.Element, line: str) -> list[tuple[float, float]]:
+    """
+    The points of a line in the coordinates of its SVG.
+    """
+    for group in page.iter():
+        if group.get("data-line") == line:
+            [path, *_] = (each for each in group if each.tag.endswith("path"))
+            return [(float(x), float(y)) for x, y in _POINT.findall(path.get("d") or "")]
+    raise AssertionError(f"there is no line {line!r}")
+
+
+def verticalNumbers(page: ElementTree.Element, plot: str) -> list[tuple[float, float]]:
+    """
+    The numbers beside a plot, and how far down they stand.
+    """
+    figure = page.find(f".//figure[@id='plot-{plot}']")
+    assert figure is not None, plot
+    found = [
+        (_NUMBER.fullmatch(each.text or ""), float(each.get("y") or 0))
+        for each in figure.iter()
+        if each.tag.endswith("}text") and "text-anchor: end" in (each.get("style") or "")
+    ]
+    return [(float(match[1]), place) for match, place in found if match is not None]
+
+
+class WordsTests(SynchronousTestCase):
+    """
+    Numbers and names in words.
+    """
+
+    def test_durations(self) -> None:
+        """
+        Times have about three digits, whatever their size.
+        """
+        for seconds, words in (
+            (None, "\N{EN DASH}"),
+            (0, "0 s"),
+            (0.0001, "less than 1 ms"),
+            (0.0455, "45.5 ms"),
+            (0.9996, "1 s"),
+            (3.214, "3.21 s"),
+            (-3.214, "\N{MINUS SIGN}3.21 s"),
+            (99.96, "100 s"),
+            (120, "2 min"),
+            (725.4, "12 min 5 s"),
+            (7199.6, "2 h"),
+            (9000, "2 h 30 min"),
+            (2 * 86_400 + 3600, "2 d 1 h"),
+            (10_000 * 86_400, "10,000 d"),
+        ):
+            self.assertEqual(duration(seconds), words)
+
+    def test_sizes(self) -> None:
+        """
+        Sizes are in the largest unit of which there is one.
+        """
+        for sizeBytes, words in (
+            (None, "\N{EN DASH}"),
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (-1536, "\N{MINUS SIGN}1.5 KiB"),
+            (123_456_789, "118 MiB"),
+            (1024**3 - 1, "1 GiB"),
+            (5000 * 1024**4, "5,000.0 TiB"),
+        ):
+            self.assertEqual(size(sizeBytes), words)
+
+    def test_shares(self) -> None:
+        """
+        Nothing rounds to none or to all of it.
+        """
+        for part, words in (
+            (None, "\N{EN DASH}"),
+            (0, "0 %"),
+            (0.0001, "less than 0.1 %"),
+            (0.123456, "12.3 %"),
+            (0.5, "50 %"),
+            (0.99999, "more than 99.9 %"),
+            (1, "100 %"),
+            (1.4, "140 %"),
+        ):
+            self.assertEqual(share(part), words)
+
+    def test_counts(self) -> None:
+        """
+        Counts have commas, nouns their number, and indexes three digits.
+        """
+        self.assertEqual([count(1234567), count(None)], ["1,234,567", "\N{EN DASH}"])
+        self.assertEqual([plural(1, "batch", "batches"), plural(2, "batch", "batches")], ["1 batch", "2 batches"])
+        self.assertEqual([index(1 / 3), index(None)], ["0.333", "\N{EN DASH}"])
+
+    def test_names(self) -> None:
+        """
+        Names are one line of what prints, of bounded length.
+        """
+        self.assertEqual(shown("caf\xe9 \N{HORIZONTAL ELLIPSIS}"), "caf\xe9 \N{HORIZONTAL ELLIPSIS}")
+        self.assertEqual(shown("a\n\x00\u202e\ud800\uffff"), "a\\n\\x00\\u202e\\ud800\\uffff")
+        self.assertEqual(len(shown("x" * 10_000)), 81)
+        self.assertEqual(len(shown("\n" * 10_000)), 81)
+        self.assertEqual(client("alice", "app"), "app (alice)")
+        self.assertEqual(client("", None), "no client id (no user)")
+
+
+class ResultsTests(SynchronousTestCase):
+    """
+    What is read, and what is said of what cannot be.
+    """
+
+    def setUp(self) -> None:
+        """
+        A directory for results.
+        """
+        self.directory = Path(self.mktemp())
+        self.directory.mkdir()
+
+    def refusal(self) -> str:
+        """
+        Why there is no report.
+        """
+        message = str(self.assertRaises(ReportError, writeReport, self.directory))
+        self.assertFalse((self.directory / "report.html").exists())
+        return message
+
+    def test_nothing(self) -> None:
+        """
+        Without results there is no report, whether there is a directory or not.
+        """
+        self.assertIn("there are no results in", self.refusal())
+        self.directory = self.directory / "missing"
+        self.assertIn("--out", self.refusal())
+
+    def test_brokenEvaluation(self) -> None:
+        """
+        What was asked has to be an object in JSON.
+        """
+        for text, words in (("{", "cannot be read"), ("[1]", "is not an object"), ("\udcff", "cannot be read")):
+            self.directory.joinpath("evaluation.json").write_text(text, "utf-8", "surrogateescape")
+            self.assertIn(words, self.refusal())
+
+    def test_brokenTable(self) -> None:
+        """
+        A file that is no Parquet is named.
+        """
+        self.directory.joinpath("top_clients.parquet").write_bytes(b"PAR1")
+        self.assertIn("top_clients in", self.refusal())
+
+    def test_missingColumn(self) -> None:
+        """
+        A table of another version is named with what it lacks.
+        """
+        writeTables(self.directory, {"top_clients": [{"measure": "bytes"}]})
+        self.assertIn("has no column rank", self.refusal())
+
+    def test_unwritable(self) -> None:
+        """
+        Where the page cannot be written, the report says so and leaves nothing.
+        """
+        writeEverything(self.directory)
+        self.directory.joinpath("report.html").mkdir()
+        message = str(self.assertRaises(ReportError, writeReport, self.directory))
+        self.assertIn("cannot be written", message)
+        self.assertEqual(list(self.directory.glob(".report*")), [])
+
+    def test_tables(self) -> None:
+        """
+        A table is a file or a directory of files; what begins with a dot or an
+        underscore is neither.
+        """
+        single, several = pa.table({"n": [1, 2]}), pa.table({"n": [3]})
+        writeTables(self.directory, {"single": single, "_hidden": single, ".hidden": single})
+        writeTables(self.directory / "several", {"part-1": several, "part-2": several, "_part": several})
+        writeTables(self.directory / "own", {"own": several})
+        results = Results.open(self.directory)
+        files = [(each.name, each.rows, each.parquet, each.csv) for each in results.files()]
+        self.assertEqual(
+            files,
+            [
+                ("own", 1, "own/own.parquet", "own/own.csv"),
+                ("several", 2, "several", None),
+                ("single", 2, "single.parquet", "single.csv"),
+            ],
+        )
+        self.assertEqual(results.rows("several", ["n"]), [{"n": 3}, {"n": 3}])
+        self.assertIsNone(results.table("nothing", ["n"]))
+
+
+class GateTests(SynchronousTestCase):
+    """
+    Whether answers are to be believed.
+    """
+
+    def trust(self, *rows: Row) -> tuple[Trust, str]:
+        """
+        What the gate says of these rows, and why.
+        """
+        directory = Path(self.mktemp())
+        table = pa.Table.from_pylist([*rows], pa.Table.from_pylist([fidelityRow()]).schema)
+        writeTables(directory, {"replay_fidelity": table})
+        outcome = passGate(Results.open(directory))
+        return outcome.trust, outcome.sentence
+
+    def test_trusted(self) -> None:
+        """
+        Replays that agree are to be believed; the figures are there.
+        """
+        trust, sentence = self.trust(
+            fidelityRow(), fidelityRow(boot_id="other", compared=3000, match_share=0.9995, mean_error_ms=0.02)
+        )
+        self.assertIs(trust, Trust.TRUSTED)
+        for words in ("can be trusted", "more than 99.9 % of 4,000 decisions", "600 of which", "0.015 ms"):
+            self.assertIn(words, sentence)
+
+    def test_refuted(self) -> None:
+        """
+        One that does not agree, or leaves requests out, refutes all.
+        """
+        for values in ({"match_share": 0.998}, {"missing": 2}, {"compared": 0, "missing": 5}):
+            trust, sentence = self.trust(fidelityRow(compared=10_000), fidelityRow(boot_id="other", **values))
+            self.assertIs(trust, Trust.REFUTED)
+            self.assertIn("cannot be trusted", sentence)
+            self.assertIn("1 of 2 policies and runs", sentence)
+        self.assertIs(self.trust(fidelityRow(compared=0, missing=5))[0], Trust.REFUTED)
+
+    def test_untested(self) -> None:
+        """
+        Where nothing was to be seen nothing is proven.
+        """
+        for rows in (
+            [],
+            [fidelityRow(throttled=0)],
+            [fidelityRow(compared=0, match_share=0.0)],
+            [fidelityRow(), fidelityRow(boot_id="other", compared=0, match_share=0.0)],
+            [fidelityRow(mode=OPEN)],
+        ):
+            self.assertIs(self.trust(*rows)[0], Trust.UNTESTED, rows)
+
+
+class VerdictTests(SynchronousTestCase):
+    """
+    Which candidate is to be preferred.
+    """
+
+    def verdict(self, decisions: Sequence[Row], *fidelities: Row, isRecorded: bool = False) -> Verdict:
+        """
+        The verdict on what follows from these decisions.
+        """
+        directory = Path(self.mktemp())
+        tables = {**replayTables(decisions), "replay_fidelity": fidelities or [fidelityRow()]}
+        writeTables(directory, {**tables, **(recordedTables() if isRecorded else {})})
+        results = Results.open(directory)
+        return reach(results, replayMinutes(results))
+
+    def test_cheapest(self) -> None:
+        """
+        It is the one that holds clients back for the shortest time and has
+        nothing against it; those without a forecast come last.
+        """
+        verdict = self.verdict(someDecisions(), isRecorded=True)
+        assert verdict.best is not None
+        self.assertEqual(verdict.best.label, FITTING)
+        self.assertEqual([each.label for each in verdict.standings or ()], [FITTING, STRICT, GENEROUS])
+        self.assertEqual(verdict.forecasts, [FITTING, STRICT])
+        self.assertTrue(verdict.sentence.startswith(f"{FITTING} is the cheapest candidate"), verdict.sentence)
+        held = sum(row["held_us"] for row in decisionsOf(FITTING, 0.4)) / 1e6
+        recorded = sum(recordedTables()["client_minute"]["throttle_s"].to_pylist())
+        self.assertIn(f"for {duration(held)}, all together ({duration(held - recorded)} more than", verdict.sentence)
+
+    def test_censored(self) -> None:
+        """
+        A candidate under which clients ran out of requests has no estimate,
+        however cheap it seems.
+        """
+        verdict = self.verdict(decisionsOf(RECORDED_POLICY, 1) + decisionsOf(GENEROUS, 0, exhaustedConnections=1))
+        self.assertIsNone(verdict.best)
+        [standing] = verdict.standings or ()
+        [objection] = standing.objections
+        self.assertIn("no point estimate: 25 % of its connections", objection)
+        self.assertIn("No candidate is good enough", verdict.sentence)
+
+    def test_busiest(self) -> None:
+        """
+        One that lets more through in the busiest minute is none to prefer, but
+        a little more is what delays move from one minute to the next.
+        """
+        recorded = decisionsOf(RECORDED_POLICY, 1, sizeBytes=100_000)
+        for sizeBytes, isGood in ((100_500, True), (103_000, False)):
+            verdict = self.verdict(recorded + decisionsOf("other", 0.1, sizeBytes=sizeBytes))
+            self.assertEqual(verdict.best is not None, isGood)
+        [standing] = verdict.standings or ()
+        self.assertIn("in the busiest minute it lets", standing.objections[0])
+
+    def test_servers(self) -> None:
+        """
+        The busiest minute is that of one server, not of all together.
+        """
+        recorded = decisionsOf(RECORDED_POLICY, 1, sizeBytes=100_000)
+        spread = [decisionsOf("other", 0.1, sizeBytes=90_000, broker=broker) for broker in ("1", "2")]
+        self.assertIsNotNone(self.verdict([*recorded, *spread[0], *spread[1]]).best)
+
+    def test_starved(self) -> None:
+        """
+        One that refuses a client everything for a minute is none to prefer.
+        """
+        rows = decisionsOf("refusing", 0.1)
+        for row in rows[:4]:
+            row["is_refused"] = True
+        verdict = self.verdict(decisionsOf(RECORDED_POLICY, 1) + rows)
+        [standing] = verdict.standings or ()
+        self.assertEqual(standing.starvedMinutes, 1)
+        self.assertIn("got nothing in 1 minute, 0 as recorded", standing.objections[0])
+
+    def test_recorded(self) -> None:
+        """
+        Without a replay of the policy in force candidates are measured by what
+        was recorded, and without that by nothing.
+        """
+        small = decisionsOf("small", 0.1, sizeBytes=30_000)
+        self.assertIsNotNone(self.verdict(small, isRecorded=True).best)
+        verdict = self.verdict(small)
+        self.assertIsNone(verdict.best)
+        self.assertIn("nobody knows", (verdict.standings or ())[0].objections[0])
+
+    def test_refuted(self) -> None:
+        """
+        Nothing is preferred if replays are not to be believed, and with a doubt
+        if that is not known.
+        """
+        refuted = self.verdict(someDecisions(), fidelityRow(match_share=0.5))
+        self.assertIsNone(refuted.best)
+        self.assertIn("no candidate is preferred", refuted.sentence)
+        untested = self.verdict(someDecisions(), fidelityRow(throttled=0))
+        self.assertIn(f"which is not proven, {FITTING}", untested.sentence)
+
+    def test_nobody(self) -> None:
+        """
+        Without candidates there is none to prefer.
+        """
+        verdict = self.verdict(decisionsOf(RECORDED_POLICY, 1))
+        self.assertEqual(verdict.standings, [])
+        self.assertIn("none to prefer", verdict.sentence)
+
+
+class LinesTests(SynchronousTestCase):
+    """
+    What is plotted.
+    """
+
+    def test_steps(self) -> None:
+        """
+        Long times are taken in steps that begin with the hour; sums are for
+        each minute, and nothing of them is lost.
+        """
+        minutes = [7 + 13 * each for each in range(100)]
+        table = pa.table({"minute": [at(each) for each in minutes], "n": [1.0] * 100})
+        timeline = Timeline.over([table, None])
+        assert timeline is not None
+        self.assertEqual(timeline.stepMinutes, 10)
+        self.assertLessEqual(timeline.points, MOST_POINTS)
+        self.assertEqual(str(timeline.moments[0]), "2024-01-01T12:00")
+        self.assertEqual(timeline.mean(table, "n").sum() * 10, 100)
+        self.assertEqual(np.isnan(timeline.most(table, "n")[:3]).tolist(), [False, True, False])
+
+    def test_years(self) -> None:
+        """
+        However long it is, there are not too many points.
+        """
+        table = pa.table({"minute": [BEGIN, BEGIN + timedelta(days=4000)]})
+        timeline = Timeline.over([table])
+        assert timeline is not None
+        self.assertLessEqual(timeline.points, MOST_POINTS + 1)
+        self.assertIsNone(Timeline.over([None, table.slice(0, 0)]))
+
+    def test_gaps(self) -> None:
+        """
+        A minute without rows has no extremes, and a sum of zero.
+        """
+        table = pa.table({"minute": [at(0), at(2), at(2)], "n": [3.0, None, 5.0]})
+        timeline = Timeline.over([table])
+        assert timeline is not None
+        most, least = timeline.most(table, "n"), timeline.least(table, "n")
+        self.assertEqual([np.isnan(most[1]), most[0], most[2], least[2]], [True, 3.0, 5.0, 5.0])
+        self.assertEqual(timeline.mean(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
+
+    def test_jain(self) -> None:
+        """
+        The index is of the clients that wanted something, on the least fair
+        server; where nobody was admitted anything there is none.
+        """
+        rows = decisionsOf("any", 0, minutes=1)
+        for row in rows:
+            row["request_bytes"] = 100 if row["principal"] == "alice" else 0
+            row["is_refused"] = False
+        others = decisionsOf("any", 0, minutes=2, broker="2")
+        for row in others:
+            row["request_bytes"] = {"alice": 300, "bob": 100, "mallory": 100}.get(row["principal"], 0)
+            row["is_refused"] = row["principal"] == "mallory" or row["at_us"] >= 60_000_000
+        minutes = replayTables(rows + others)["replay_minute"]
+        [line] = fairnessLines(["any"], minutes, None)
+        self.assertEqual(line.values[0], 400**2 / (3 * (300**2 + 100**2)))
+        self.assertTrue(np.isnan(line.values[1]))
+
+    def test_delays(self) -> None:
+        """
+        Each point is the share of requests that are held back for longer, and
+        nobody that is held back means no line.
+        """
+        histogram = pa.table(
+            {
+                "candidate": ["a", "a", "a", "a", "b"],
+                "bucket_us": [0, 2000, 1_000_000, None, 0],
+                "n": [5, 2, 2, 1, 7],
+            }
+        )
+        first, second = delayLines(["a", "b", "c"], histogram)
+        self.assertEqual(first.places.tolist(), [0.002, 1.0])
+        self.assertEqual(first.values.tolist(), [0.3, 0.1])
+        self.assertEqual(second.values.tolist(), [0.0, 0.0])
+        self.assertEqual(delayLines(["b"], histogram.slice(4)), [])
+        self.assertEqual(delayLines(["a"], None), [])
+
+
+class PlotTests(SynchronousTestCase):
+    """
+    How it is plotted.
+    """
+
+    def plot(self, labels: Sequence[str], points: int = 3, name: str = "plot") -> Plot:
+        """
+        Lines that rise.
+        """
+        moments = (np.arange(points) + 28_401_120).astype("datetime64[m]")
+        lines = [Line(label, moments, np.arange(points) * (place + 1.0)) for place, label in enumerate(labels)]
+        return Plot(name, "A title", "a unit", lines, lambda line: f"{line.most:g} at most")
+
+    def test_deterministic(self) -> None:
+        """
+        The same values make the same bytes, whatever the user has set.
+        """
+        import matplotlib
+
+        first = markup(self.plot(["a", "b"]).tag())
+        with matplotlib.rc_context({"axes.facecolor": "red", "lines.linewidth": 9, "font.size": 30}):
+            self.assertEqual(markup(self.plot(["a", "b"]).tag()), first)
+
+    def test_size(self) -> None:
+        """
+        A plot of as many lines and points as there may be stays small, and has
+        its text as text, its colours from the page and no identity twice.
+        """
+        text = markup(self.plot([f"candidate {each}" for each in range(MOST_LINES)], MOST_POINTS).tag())
+        self.assertLess(len(text), 60_000)
+        root = ElementTree.fromstring(text)
+        texts = ["".join(each.itertext()) for each in root.iter() if each.tag.endswith("}text")]
+        self.assertIn("a unit", texts)
+        self.assertEqual(set(re.findall(r"#[0-9a-f]{6}\b", text)), set())
+        identities = re.findall(r'\bid="([^"]*)"', text)
+        self.assertEqual(len(set(identities)), len(identities))
+        self.assertNotIn("<style", text)
+
+    def test_apart(self) -> None:
+        """
+        Plots on one page share no identities, or one would clip the other.
+        """
+        texts = [markup(self.plot(["a"], name=name).tag()) for name in ("one", "two")]
+        first, second = (set(re.findall(r'\bid="([^"]*)"', text)) for text in texts)
+        self.assertEqual(first & second, set())
+
+    def test_onePoint(self) -> None:
+        """
+        A single point is visible, and the axis has its minute and not years.
+        """
+        low, high = self.plot(["a"], points=1).figure().axes[0].get_xlim()
+        self.assertAlmostEqual((high - low) * 24 * 60, 2)
+        self.assertIn("<use", markup(self.plot(["a"], points=1).tag()).split('data-line="plot:a"')[1])
+
+    def test_labels(self) -> None:
+        """
+        A label is text, whatever it looks like, and what there are too
+        many of is said.
+        """
+        labels = ["$x$", "<b>", *map(str, range(MOST_LINES))]
+        text = markup(self.plot(labels).tag())
+        self.assertIn("$x$</bdi>: 2 at most", text)
+        self.assertIn("&lt;b&gt;</bdi>: 4 at most", text)
+        self.assertNotIn("<b>", text)
+        self.assertIn("2 candidates are left out", text)
+
+    def test_scaled(self) -> None:
+        """
+        Bytes are in the unit of the largest, and exactly so.
+        """
+        lines, unit = scaled([Line("a", np.arange(2), np.array([1024.0**2, np.nan]))])
+        self.assertEqual((lines[0].values[0], unit), (1.0, "MiB"))
+        self.assertEqual(scaled([])[1], "B")
+
+
+@cache
+def everything() -> tuple[Path, ElementTree.Element]:
+    """
+    Results of every kind, and the report on them.
+    """
+    scratch = tempfile.TemporaryDirectory(prefix="admission-report-")
+    atexit.register(scratch.cleanup)
+    directory = Path(scratch.name)
+    writeEverything(directory)
+    return directory, pageIn(directory)
+
+
+class PageTests(SynchronousTestCase):
+    """
+    The page on results of every kind.
+    """
+
+    def setUp(self) -> None:
+        """
+        One for all tests, none of which changes anything.
+        """
+        self.directory, self.page = everything()
+
+    def rows(self, name: str, **wanted: Any) -> list[Row]:
+        """
+        The rows of a result, read without the report's own means.
+        """
+        rows = parquet.read_table(self.directory / f"{name}.parquet").to_pylist()
+        return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+    def check(self, plot: str, expected: dict[str, list[tuple[float, float]]], unit: float = 1) -> None:
+        """
+        The points of all lines are where these values are: there is one scale
+        for each axis that takes all of them there, and along the vertical one
+        numbers of this unit are written accordingly.
+        """
+        values, drawn = [], []
+        for label, points in expected.items():
+            found = drawnPoints(self.page, f"{plot}:{label}")
+            self.assertEqual(len(found), len(points), label)
+            values += points
+            drawn += found
+        for axis in (0, 1):
+            given, placed = ([point[axis] for point in points] for points in (values, drawn))
+            slope, offset = np.polyfit(given, placed, 1)
+            self.assertGreater(abs(slope), 0)
+            for value, place in zip(given, placed, strict=True):
+                self.assertLess(abs(slope * value + offset - place), 0.01, (plot, value))
+        written = verticalNumbers(self.page, plot)
+        self.assertGreater(len(written), 3)
+        for (value, place), (nextValue, nextPlace) in pairwise(written):
+            self.assertLess(abs(slope * (nextValue - value) * unit - (nextPlace - place)), 0.01, (plot, value))
+
+    def test_held(self) -> None:
+        """
+        The time held back is drawn as it is in the results, as recorded and for
+        each candidate with a forecast.
+        """
+        expected = {}
+        for label in (FITTING, STRICT):
+            held: dict[datetime, int] = defaultdict(int)
+            for row in self.rows("replay_minute", candidate=label, mode=CLOSED):
+                held[row["minute"]] += row["held_us"]
+            expected[label] = [((minute - BEGIN).seconds, held[minute] / 1e6) for minute in sorted(held)]
+        recorded: dict[datetime, float] = defaultdict(float)
+        for row in self.rows("client_minute"):
+            recorded[row["minute"]] += row["throttle_s"]
+        expected["as recorded"] = [((minute - BEGIN).seconds, recorded[minute]) for minute in sorted(recorded)]
+        self.check("throttle", expected)
+        self.assertRaises(AssertionError, drawnPoints, self.page, f"throttle:{GENEROUS}")
+
+    def test_delays(self) -> None:
+        """
+        So are the lengths of delays.
+        """
+        bounds = sorted({row["bucket_us"] for row in self.rows("replay_delay_hist", mode=CLOSED) if row["bucket_us"]})
+        expected = {}
+        for label in (FITTING, STRICT):
+            rows = self.rows("replay_delay_hist", candidate=label, mode=CLOSED)
+            total = sum(row["n"] for row in rows)
+            longer = [sum(row["n"] for row in rows if row["bucket_us"] > bound) for bound in bounds]
+            expected[label] = [(log10(bound), 100 * n / total) for bound, n in zip(bounds, longer, strict=True)]
+        self.check("delays", expected)
+
+    def test_fairness(self) -> None:
+        """
+        So is Jain's index.
+        """
+        rows = self.rows("fairness_minute")
+        expected = {"as recorded": [((row["minute"] - BEGIN).seconds, row["jain_bytes"]) for row in rows]}
+        for label in (FITTING, STRICT):
+            clients: dict[datetime, list[int]] = defaultdict(list)
+            for row in self.rows("replay_minute", candidate=label, mode=CLOSED):
+                clients[row["minute"]].append(row["admitted_bytes"])
+            expected[label] = [
+                ((minute - BEGIN).seconds, sum(each) ** 2 / len(each) / sum(number**2 for number in each))
+                for minute, each in sorted(clients.items())
+            ]
+        self.check("fairness", expected)
+
+    def test_pool(self) -> None:
+        """
+        So is the memory taken.
+        """
+        rows = self.rows("replay_pool_minute", candidate="bounded:16MiB")
+        expected = {
+            "as recorded": [((row["minute"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_minute")],
+            "bounded:16MiB": [((row["minute"] - BEGIN).seconds, row["used_max_bytes"]) for row in rows],
+        }
+        self.check("pool", expected, 1024**2)
+        self.assertRaises(AssertionError, drawnPoints, self.page, "pool:bounded:1GiB")
+
+    def test_verdict(self) -> None:
+        """
+        The verdict comes first: whether to believe it, which to prefer, whom it
+        costs what, and what is against the others.
+        """
+        sections = [each.get("id") for each in self.page.iter("section")]
+        self.assertEqual(sections[0], "verdict")
+        text = textOf(self.page, "verdict")
+        self.assertIn("These answers can be trusted. ", text)
+        self.assertIn("100 % of 1,000 decisions", text)
+        self.assertIn(f"{FITTING} is the cheapest", text)
+        worst = max(self.rows("replay_client", candidate=FITTING, mode=CLOSED), key=lambda row: row["held_s"])
+        named = client(worst["principal"], worst["client_id"])
+        self.assertIn(f"It would have held back longest {named}: {duration(worst['held_s'])}", text)
+        self.assertIn(f"{GENEROUS}: no point estimate: 75 % of its connections ran out", text)
+
+    def test_candidates(self) -> None:
+        """
+        Candidates stand beside what was recorded with their figures, and
+        without any where there is no estimate.
+        """
+        rows = tableRows(self.page, "The candidates, closed loop: the cheapest first")
+        self.assertEqual(list(rows), ["as recorded", FITTING, STRICT, GENEROUS])
+        [total] = self.rows("replay_summary", candidate=STRICT, mode=CLOSED)
+        recorded = sum(row["throttle_s"] for row in self.rows("client_minute"))
+        throttled = f"{total['throttled']} ({share(total['throttled'] / total['requests'])})"
+        self.assertEqual(rows["as recorded"][0], duration(recorded))
+        self.assertEqual(
+            rows[STRICT],
+            [
+                duration(total["held_s"]),
+                f"+{duration(total['held_s'] - recorded)}",
+                duration(total["most_held_s"]),
+                duration(total["p99_delay_s"]),
+                throttled,
+                "0",
+                rows[STRICT][6],
+                "0 %",
+            ],
+        )
+        self.assertEqual(rows[GENEROUS], ["no point estimate", *["\N{EN DASH}"] * 6, "75 %"])
+
+    def test_clients(self) -> None:
+        """
+        Under each candidate stand those whom it holds back, the longest first,
+        with how long that was as recorded.
+        """
+        held = {
+            client(row["principal"], row["client_id"]): row["held_s"]
+            for row in self.rows("replay_client", candidate=STRICT, mode=CLOSED)
+            if row["held_s"]
+        }
+        recorded: dict[str, float] = defaultdict(float)
+        for row in self.rows("client_minute"):
+            recorded[client(row["principal"], row["client_id"])] += row["throttle_s"]
+        rows = tableRows(self.page, f"Clients that {STRICT} holds back longest")
+        self.assertEqual(list(rows), sorted(held, key=lambda name: -held[name]))
+        for name, cells in rows.items():
+            self.assertEqual([cells[0], cells[-1]], [duration(held[name]), duration(recorded[name])])
+        self.assertIn("3 clients of 4 held back", textOf(self.page, "clients"))
+
+    def test_fairnessTable(self) -> None:
+        """
+        How fair each candidate is stands beside the recording, but for those
+        without a forecast.
+        """
+        rows = tableRows(self.page, "Fairness and starvation")
+        self.assertEqual(list(rows), ["as recorded", FITTING, STRICT])
+        least = min(row["jain_bytes"] for row in self.rows("fairness_minute"))
+        self.assertEqual(rows["as recorded"][:2], [index(least), "1"])
+
+    def test_openLoop(self) -> None:
+        """
+        Open-loop figures stand apart, and are said to be none to rely on.
+        """
+        [total] = self.rows("replay_summary", candidate=STRICT, mode=OPEN)
+        self.assertIn("The same offered arrivals This is no forecast.", textOf(self.page, "open-loop"))
+        rows = tableRows(self.page, "Delays for the same offered arrivals")
+        self.assertEqual(rows[STRICT][0], duration(total["throttle_s"]))
+        self.assertNotIn(duration(total["throttle_s"]), textOf(self.page, "verdict"))
+
+    def test_checks(self) -> None:
+        """
+        What was recorded, audits, the gate, and what is missing are there with
+        their figures.
+        """
+        self.assertEqual(tableRows(self.page, "Clients with the most requests")["app (alice)"], ["1,000", "40 %"])
+        self.assertEqual(
+            tableRows(self.page, "Clients with the most time held back")["batch (bob)"], ["5 min 33 s", "13.3 %"]
+        )
+        policies = tableRows(self.page, "What each policy said, those on trial included")
+        self.assertEqual(policies["client-bytes"], ["162", "42 (25.9 %)", "more than any range"])
+        audits = textOf(self.page, "audit")
+        self.assertIn("Asked 150 times, the filter took 3 of 54 new producers for known (5.6 %)", audits)
+        self.assertIn("quotas are exceeded by 2.3 % at most", audits)
+        self.assertEqual(
+            tableRows(self.page, "Memory of each run")["boot of broker 1"],
+            ["40 MiB", "90 MiB", "45 MiB", "5 MiB", "10 %"],
+        )
+        gate = tableRows(self.page, "The identity gate, closed loop: the worst first")
+        self.assertEqual(gate[RECORDED_POLICY][1:4], ["yes", "100.000 %", "1,000"])
+        missing = textOf(self.page, "missing")
+        self.assertIn("3 of 195 rows of requests left out: it happened at no time.", missing)
+        self.assertNotIn("it has no place", missing)
+        self.assertIn("notes a note", textOf(self.page, "asked"))
+
+    def test_pools(self) -> None:
+        """
+        Pools stand beside the recorded one, and whose wait was longest.
+        """
+        rows = tableRows(self.page, "The pool as recorded, and others in its place")
+        self.assertEqual(rows["as recorded"][1], "2.5 %")
+        self.assertEqual(rows["bounded:16MiB"], ["16 MiB", "3.1 %", "12 of 192", "120 ms", "150 ms", "0", "0", "0 %"])
+        self.assertEqual(rows["bounded:1GiB"][0], "no point estimate")
+        self.assertIn(f"the longest wait is that of {client('mallory', HOSTILE)}, 150 ms", textOf(self.page, "pool"))
+
+    def test_files(self) -> None:
+        """
+        Every result is linked to, and every link leads to one.
+        """
+        links = {unquote(each.get("href") or "") for each in self.page.iter("a")}
+        written = {path.name for path in self.directory.iterdir()} - {"report.html"}
+        self.assertEqual(links, written)
+        words = {table.name: table.words for table in OUTPUTS}
+        rows = len(self.rows("top_clients"))
+        self.assertIn(f"top_clients: {rows} rows, each {words['top_clients']}: ", textOf(self.page, "files"))
+
+    def test_hostile(self) -> None:
+        """
+        A client id is text wherever it stands, and nothing else.
+        """
+        text = self.directory.joinpath("report.html").read_text("utf-8")
+        self.assertGreater(text.count("&lt;script&gt;alert('x')"), 5)
+        for each in ("<script", "\x1b", "\u202e", "y" * 81):
+            self.assertNotIn(each, text)
+
+    def test_nothingElse(self) -> None:
+        """
+        The page has no script and names nothing to be fetched, and tells the
+        browser that it wants neither.
+        """
+        self.assertEqual([each.tag for each in self.page.iter() if each.tag in ("script", "img", "link", "iframe")], [])
+        for each in self.page.iter():
+            for name, value in each.attrib.items():
+                if name.endswith(("href", "src")):
+                    self.assertNotIn("//", value)
+                self.assertFalse(name.startswith("on"), name)
+        [policy] = [each.get("content") for each in self.page.iter("meta") if each.get("http-equiv")]
+        self.assertIn("default-src 'none'", policy or "")
+        self.assertNotIn("url(", "".join(self.page.find("head/style").itertext()))  # type: ignore[union-attr]
+
+    def test_described(self) -> None:
+        """
+        Each plot has a name and a caption with its figures, each table a
+        caption, and headings descend one at a time.
+        """
+        figures = list(self.page.iter("figure"))
+        self.assertEqual(len(figures), 4)
+        for figure in figures:
+            [svg] = [each for each in figure if each.get("role") == "img"]
+            self.assertTrue(svg.get("aria-label"))
+            self.assertRegex(textOf(figure), r"as recorded: .*\d|" + re.escape(FITTING) + r": .*\d")
+        for table in self.page.iter("table"):
+            self.assertEqual(table[0].tag, "caption")
+        levels = [int(each.tag[1]) for each in self.page.iter() if re.fullmatch("h[1-6]", each.tag)]
+        self.assertEqual(levels[0], 1)
+        self.assertTrue(all(after - before <= 1 for before, after in pairwise(levels)))
+        identities = [each.get("id") for each in self.page.iter() if each.get("id")]
+        self.assertEqual(len(set(identities)), len(identities))
+
+    def test_style(self) -> None:
+        """
+        The style sheet has nothing in it that would be escaped.
+        """
+        style = "".join(self.page.find("head/style").itertext())  # type: ignore[union-attr]
+        self.assertEqual(set("<>&") & set(style), set())
+
+
+class ChangedPageTests(SynchronousTestCase):
+    """
+    The page on results of which some are other ones.
+    """
+
+    def setUp(self) -> None:
+        """
+        A directory with results of every kind.
+        """
+        self.directory = Path(self.mktemp())
+        writeEverything(self.directory)
+
+    def test_poolRuns(self) -> None:
+        """
+        Runs of servers are added up; of waits the longest counts.
+        """
+        place = {"candidate": "bounded:1MiB", "boot_id": "boot", **dict.fromkeys(TOTALS.names, 0)}
+        first = {"span_us": 100, "depleted_share": 0.5, "wait_max_us": 2000, "waits": 1, "requests": 10}
+        second = {"span_us": 300, "depleted_share": 0.1, "wait_p99_us": None, "wait_max_us": None, "requests": 5}
+        rows = [{**place, "broker_id": "1", **first}, {**place, "broker_id": "2", **second}]
+        writeTables(self.directory, {"replay_pool": rows})
+        page = pageIn(self.directory)
+        cells = tableRows(page, "The pool as recorded, and others in its place")["bounded:1MiB"]
+        self.assertEqual(cells[1:5], ["20 %", "1 of 15", "0 s", "2 ms"])
+        self.assertNotIn("What is called recorded", textOf(page, "pool"))
+
+    def test_recordedPool(self) -> None:
+        """
+        A replay of the pool that was there is said to be that; where nobody
+        waited for memory, that is said, too.
+        """
+        pools = parquet.read_table(self.directory / "replay_pool.parquet").to_pylist()
+        minutes = parquet.read_table(self.directory / "fairness_minute.parquet").to_pylist()
+        writeTables(
+            self.directory,
+            {
+                "replay_pool": [{**row, "candidate": "recorded bounded"} for row in pools],
+                "fairness_minute": [{**row, "pool_wait_max_us": 0, "pool_wait_p999_us": 0.0} for row in minutes],
+            },
+        )
+        page = pageIn(self.directory)
+        self.assertIn("What is called recorded is the pool that was there", textOf(page, "pool"))
+        self.assertIn("As recorded, nobody waited for memory.", textOf(page, "fairness"))
+
+    def test_noSpark(self) -> None:
+        """
+        A report needs no Spark, be it installed or not.
+        """
+        program = (
+            "import sys\n"
+            "sys.modules['pyspark'] = None\n"
+            "from admission.offline.report.writing import writeReport\n"
+            "writeReport(sys.argv[1])\n"
+        )
+        subprocess.run([sys.executable, "-c", program, self.directory], check=True, timeout=120)
+        self.assertTrue((self.directory / "report.html").exists())
+
+    def test_gaps(self) -> None:
+        """
+        Events that are missing are told of, and the share of requests after them.
+        """
+        decisions = decisionsOf(RECORDED_POLICY, 1) + decisionsOf("other", 1)
+        for row in decisions[-48:]:
+            row["is_poisoned"] = True
+        writeTables(self.directory, {**replayTables(decisions), "replay_fidelity": [fidelityRow(seq_gaps=2)]})
+        text = textOf(pageIn(self.directory), "missing")
+        self.assertIn("missing in 2 places", text)
+        self.assertIn("Up to 25 % of a candidate's requests", text)
+
+    def test_assumptions(self) -> None:
+        """
+        What is taken for granted is said; that only a sample was taken, too.
+        """
+        text = textOf(pageIn(self.directory), "assumptions")
+        for words in ("closed loops", "keep the delays and refusals", "cut off at the longest", "takes as long"):
+            self.assertIn(words, text)
+        self.assertNotIn("sample", text)
+        self.directory.joinpath("evaluation.json").write_text('{"sample": "10%"}')
+        self.assertIn("a sample of the clients was taken (10%)", textOf(pageIn(self.directory), "assumptions"))
+
+    def test_approximate(self) -> None:
+        """
+        That is said, too, of policies that follow requests, with their names.
+        """
+        words = "Approximate, because they want to know which requests are under way"
+        self.assertNotIn(words, textOf(pageIn(self.directory), "assumptions"))
+        self.directory.joinpath("evaluation.json").write_text('{"approximate": ["at-most:1", "<b>"]}')
+        self.assertIn(f"{words}: at-most:1, <b>.", textOf(pageIn(self.directory), "assumptions"))
+
+    def test_hostileEvaluation(self) -> None:
+        """
+        So is whatever else comes from a file.
+        """
+        text = '{"recording": "<i>", "<b>": ["<u>"], "notes": ["<s>\\ud800"], "runs": [{"begin": 5}, 7]}'
+        self.directory.joinpath("evaluation.json").write_text(text)
+        page = pageIn(self.directory)
+        self.assertEqual({each.tag for each in page.iter()} & {"i", "b", "u", "s"}, set())
+        self.assertIn("<b> <u>", textOf(page, "asked"))
+        self.assertIn("<s>\\ud800", textOf(page, "asked"))
+
+    def test_deterministic(self) -> None:
+        """
+        The same results make the same bytes.
+        """
+        first = writeReport(self.directory).read_bytes()
+        self.assertEqual(writeReport(self.directory).read_bytes(), first)
+        self.assertLess(len(first), 150_000)
+
+    def test_synthetic(self) -> None:
+        """
+        Whatever is of a server that does not exist says so at the top.
+        """
+        self.assertNotIn("Synthetic data", textOf(pageIn(self.directory)))
+        clients = parquet.read_table(self.directory / "client_minute.parquet").to_pylist()
+        minutes = [{**row, "broker_id": "synthetic"} for row in clients]
+        writeTables(self.directory, {"client_minute": minutes})
+        self.assertIn("Synthetic data", textOf(pageIn(self.directory)).partition("What to make of it")[0])
+
+    def test_missing(self) -> None:
+        """
+        Whatever tables are missing or empty, there is a report.
+        """
+        paths = sorted(self.directory.glob("*.parquet"))
+        tables = [parquet.read_table(path) for path in paths]
+        # Of any two tables there is a round in which only the first is missing, and one for the second.
+        for bit in range(len(paths).bit_length()):
+            for isSet in (True, False):
+                for place, (path, table) in enumerate(zip(paths, tables, strict=True)):
+                    path.unlink(missing_ok=True)
+                    if bool(place >> bit & 1) is isSet:
+                        parquet.write_table(table, path)
+                self.assertIn("What this takes for granted", textOf(pageIn(self.directory)))
+        for path, table in zip(paths, tables, strict=True):
+            parquet.write_table(table.slice(0, 0), path)
+        self.assertIn("No filter was asked", textOf(pageIn(self.directory)))
+
+    def test_nothing(self) -> None:
+        """
+        A report on what was asked alone says of each section that there is
+        nothing in it.
+        """
+        for path in self.directory.glob("*.*"):
+            if path.name != "evaluation.json":
+                path.unlink()
+        page = pageIn(self.directory)
+        for name, words in {
+            "verdict": "No candidate was replayed",
+            "throttling": "there is nothing to show",
+            "clients": "No candidate was replayed",
+            "fairness": "there is nothing to show",
+            "pool": "No other pool was replayed",
+            "open-loop": "No candidate was replayed",
+            "recorded": "was not summed up",
+            "audit": "The filter was not audited. Quotas Quotas were not audited.",
+            "gate": "Nobody has replayed",
+            "files": "evaluation.json",
+        }.items():
+            self.assertIn(words, textOf(page, name))

@@ -1,0 +1,754 @@
+"""
+L{admission.gate}.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from threading import Thread
+
+from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Gate, buildGate
+from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter, PolicyContext
+from admission.metrics.registry import SensorRegistry
+from admission.plugins import PolicyError
+from admission.testing.cuedpool import CuedPool
+from admission.testing.waiters import RecordingWaiter
+from admission_plugins.bounded import BoundedPool
+from admission_plugins.rounds import RandomRounds
+from tests.kit.admitted import gateFor
+
+
+class GateTestCase(SynchronousTestCase):
+    """
+    A gate before a bounded pool of 1000 bytes.
+    """
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.pool = BoundedPool(1000, seconds=self.clock.seconds)
+        self.gate = gateFor(self.pool, self.clock, maxRequests=3)
+        self.pressures: list[bool] = []
+        self.gate.onPressure(self.pressures.append)
+
+    def take(self, sizeBytes: int = 1000) -> ILease:
+        """
+        Allocate what must be there.
+        """
+        lease = self.gate.tryAllocate(RecordingWaiter(), sizeBytes)
+        assert lease is not None
+        return lease
+
+    def wait(self, wantedBytes: int = 100) -> RecordingWaiter:
+        """
+        Have somebody wait for memory.
+        """
+        waiter = RecordingWaiter(wantedBytes)
+        self.assertIs(self.gate.tryAllocate(waiter, wantedBytes), None)
+        return waiter
+
+    def finish(self, *waiters: RecordingWaiter) -> None:
+        """
+        Release what C{waiters} have.
+        """
+        for waiter in waiters:
+            for lease in waiter.leases:
+                lease.release()
+            waiter.leases.clear()
+
+
+class MemoryTests(GateTestCase):
+    """
+    Who gets memory, and when.
+    """
+
+    def test_atOnce(self) -> None:
+        """
+        As long as there is memory and nobody waits, it is had at once, and
+        nobody speaks of pressure.
+        """
+        lease = self.take(10)
+        self.assertEqual((self.gate.waitingForMemory, self.pressures), (0, []))
+        self.assertEqual(self.gate.ledger[FRAMES], 10)
+        lease.release()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_accounts(self) -> None:
+        """
+        The ledger shows what others hold beside the pool, as it is now; nobody
+        waits for it.
+        """
+        held = [7]
+        self.gate.account("producers", lambda: held[0])
+        self.assertEqual(self.gate.ledger["producers"], 7)
+        held[0] = 8
+        registry = SensorRegistry(self.clock.seconds)
+        self.gate.addSensors(registry)
+        self.assertIn((("producers",), 8), list(registry.families["LedgerBytes"].read(self.clock.seconds())))
+        self.assertEqual(self.gate.pool.availableBytes, 1000)
+
+    def test_laterInATurnOfItsOwn(self) -> None:
+        """
+        Memory that comes back is granted in a later turn, never from within
+        the release.
+        """
+        lease = self.take()
+        waiter = self.wait()
+        self.assertEqual(self.gate.waitingForMemory, 1)
+        lease.release()
+        self.assertEqual(waiter.leases, [])
+        self.clock.advance(0)
+        self.assertEqual([each.sizeBytes for each in waiter.leases], [100])
+        self.assertEqual(self.gate.waitingForMemory, 0)
+        self.finish(waiter)
+
+    def test_holders(self) -> None:
+        """
+        The pool is told for whom it is asked: at once, and again when it is
+        asked for who has waited, for whom that is by then.
+        """
+        pool = CuedPool()
+        gate = gateFor(pool, self.clock)
+        gate.tryAllocate(RecordingWaiter(holder="alice"), 1)
+        pool.refuse()
+        waiter = RecordingWaiter(holder="192.0.2.1")
+        gate.tryAllocate(waiter, 1)
+        waiter.holder = "bob"
+        pool.relent()
+        self.clock.advance(0)
+        self.assertEqual(pool.holders, ["alice", "192.0.2.1", "bob"])
+
+    def test_newcomersDoNotOvertake(self) -> None:
+        """
+        Who comes while others wait waits too, even if there is memory again.
+        """
+        lease = self.take()
+        first = self.wait(1000)
+        lease.release()
+        second = self.wait(1)
+        self.assertEqual(self.pool.availableBytes, 1000)
+        self.clock.advance(0)
+        self.assertEqual(len(first.leases) + len(second.leases), 2 if second.leases else 1)
+        self.finish(first, second)
+        self.clock.advance(0)
+        self.finish(first, second)
+        self.assertEqual((self.pool.availableBytes, self.gate.waitingForMemory), (1000, 0))
+
+    def test_randomOrder(self) -> None:
+        """
+        Who has waited longest has no advantage: each of five is served first
+        with some seed, about as often as the others.
+        """
+        firsts: Counter[int] = Counter()
+        for seed in range(200):
+            self.setUp()
+            self.gate = gateFor(self.pool, self.clock, seed)
+            lease = self.take()
+            waiters = [self.wait(1000) for _ in range(5)]
+            lease.release()
+            self.clock.advance(0)
+            served = [number for number, waiter in enumerate(waiters) if waiter.leases]
+            self.assertEqual(len(served), 1)
+            firsts[served[0]] += 1
+            self.finish(*waiters)
+        self.assertTrue(all(20 < firsts[number] < 60 for number in range(5)), firsts)
+
+    @given(seed=st.integers(0, 2**32))
+    def test_nobodyIsForgotten(self, seed: int) -> None:
+        """
+        Whoever comes and whenever memory is released, everybody is served in
+        the end, once, and the pool is whole.
+        """
+        self.setUp()
+        random = Random(seed)
+        everybody: list[RecordingWaiter] = []
+        held: list[ILease] = []
+        asked = 0
+        for _ in range(60):
+            if random.random() < 0.6:
+                waiter = RecordingWaiter(random.randint(1, 1000))
+                asked += 1
+                lease = self.gate.tryAllocate(waiter, waiter.wantedBytes)
+                if lease is None:
+                    everybody.append(waiter)
+                else:
+                    held.append(lease)
+            elif held and random.random() < 0.7:
+                held.pop(random.randrange(len(held))).release()
+            else:
+                self.clock.advance(0)
+        while held or self.gate.waitingForMemory:
+            for lease in held:
+                lease.release()
+            self.clock.advance(0)
+            held = [lease for waiter in everybody for lease in waiter.leases if lease.buffer is not None]
+            if not held and self.gate.waitingForMemory:
+                self.fail(f"{self.gate.waitingForMemory} wait for ever")
+        self.assertEqual({len(waiter.leases) for waiter in everybody} - {1}, set())
+        self.assertEqual(self.pool.availableBytes, 1000)
+        self.clock.advance(STALL_GRACE_SECONDS)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_grantsPerTurn(self) -> None:
+        """
+        A turn grants to so many and leaves the rest to the next, so that
+        others get theirs in between.
+        """
+        lease = self.take()
+        order: list[str] = []
+        waiters = [RecordingWaiter(1, lambda waiter: order.append("grant")) for _ in range(GRANTS_PER_TURN + 10)]
+        for waiter in waiters:
+            self.gate.tryAllocate(waiter, 1)
+        lease.release()
+        self.clock.callLater(0, order.append, "others")
+        self.clock.advance(0)
+        self.assertEqual(order, ["grant"] * GRANTS_PER_TURN + ["others"] + ["grant"] * 10)
+        self.finish(*waiters)
+
+    def test_impossibleSizes(self) -> None:
+        """
+        A size that the pool never hands out raises at once, whether or not
+        others wait, and does not join them.
+        """
+        self.assertRaises(ValueError, self.gate.tryAllocate, RecordingWaiter(), 1001)
+        lease = self.take()
+        waiter = self.wait()
+        for sizeBytes in (1001, 0, -1):
+            self.assertRaises(ValueError, self.gate.tryAllocate, RecordingWaiter(sizeBytes), sizeBytes)
+        self.assertEqual(self.gate.waitingForMemory, 1)
+        lease.release()
+        self.clock.advance(0)
+        self.assertEqual(len(waiter.leases), 1)
+        self.finish(waiter)
+
+    def test_forgotten(self) -> None:
+        """
+        Who has gone gets nothing, and the others do.
+        """
+        lease = self.take()
+        gone, waiter = self.wait(), self.wait()
+        self.gate.forget(gone)
+        self.gate.forget(gone)
+        lease.release()
+        self.clock.advance(0)
+        self.assertEqual((gone.leases, len(waiter.leases)), ([], 1))
+        self.finish(waiter)
+
+    def test_failingWaiter(self) -> None:
+        """
+        A waiter that fails when it is granted memory is logged, and the others
+        are served.
+        """
+
+        def fail(waiter: RecordingWaiter) -> None:
+            raise ZeroDivisionError
+
+        lease = self.take()
+        failing = [RecordingWaiter(10, fail) for _ in range(5)]
+        for each in failing:
+            self.gate.tryAllocate(each, 10)
+        waiter = self.wait()
+        lease.release()
+        self.clock.advance(0)
+        self.assertEqual(len(waiter.leases), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 5)
+        self.finish(waiter, *failing)
+
+    def test_failingPool(self) -> None:
+        """
+        A pool that fails, as when the system has no memory, is asked again a
+        second later.
+        """
+        pool = CuedPool()
+        gate = gateFor(pool, self.clock)
+        pool.refuse()
+        waiter = RecordingWaiter(10)
+        gate.tryAllocate(waiter, 10)
+        answers = [pool.tryAllocate]
+
+        def fail(sizeBytes: int, holder: str) -> None:
+            pool.tryAllocate = answers[0]  # type: ignore[method-assign]
+            raise MemoryError
+
+        pool.tryAllocate = fail  # type: ignore[method-assign, assignment]
+        pool.relent()
+        self.clock.advance(0)
+        self.assertEqual(len(self.flushLoggedErrors(MemoryError)), 1)
+        self.assertEqual(waiter.leases, [])
+        self.clock.advance(1)
+        self.assertEqual(len(waiter.leases), 1)
+
+    def test_failingOrder(self) -> None:
+        """
+        An order that fails is asked again: for who waits for memory a second
+        later, for a turn when the next request is over.
+        """
+        failing = [True]
+
+        class Failing(RandomRounds):
+            def next(self) -> IWaiter:
+                if failing[0]:
+                    raise ZeroDivisionError
+                return super().next()
+
+        gate = Gate(self.pool, self.clock, Failing(Random(0)), Failing(Random(0)), maxRequests=2)
+        waiter, running = RecordingWaiter(1), RecordingWaiter()
+        lease = gate.tryAllocate(running, 1000)
+        assert lease is not None
+        gate.tryAllocate(waiter, 1)
+        for each in (running, running, waiter):
+            gate.tryBegin(each)
+        lease.release()
+        gate.end()
+        self.clock.advance(0)
+        self.assertEqual((waiter.leases, waiter.turns), ([], 0))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        failing.clear()
+        failing.append(False)
+        self.clock.advance(STALL_GRACE_SECONDS)
+        gate.end()
+        self.clock.advance(0)
+        self.assertEqual((len(waiter.leases), waiter.turns), (1, 1))
+        self.finish(waiter)
+        gate.close()
+
+    def test_orders(self) -> None:
+        """
+        Who waits for memory, and who waits for a turn, is served in the order
+        that is for it.
+        """
+        memoryOrder, turnOrder = RandomRounds(Random(0)), RandomRounds(Random(0))
+        gate = Gate(self.pool, self.clock, memoryOrder, turnOrder, maxRequests=1)
+        lease = gate.tryAllocate(RecordingWaiter(), 1000)
+        gate.tryBegin(RecordingWaiter())
+        forMemory, forTurn = RecordingWaiter(10), RecordingWaiter()
+        gate.tryAllocate(forMemory, 10)
+        gate.tryBegin(forTurn)
+        self.assertEqual((memoryOrder.next(), turnOrder.next()), (forMemory, forTurn))
+        gate.forget(forMemory)
+        gate.forget(forTurn)
+        for order in (memoryOrder, turnOrder):
+            self.assertRaises(LookupError, order.next)
+        assert lease is not None
+        lease.release()
+        gate.close()
+
+    def test_built(self) -> None:
+        """
+        A gate is built with the order that is described; an order that there
+        is not is a mistake.
+        """
+        context = PolicyContext(self.clock, lambda: 0.0, random=Random(3))
+        gate = buildGate(self.pool, context, maxRequests=7)
+        self.assertEqual((gate.pool, gate.maxRequests), (self.pool, 7))
+        self.assertRaises(PolicyError, buildGate, self.pool, context, "no-such-order")
+
+    def test_collectedInAnotherThread(self) -> None:
+        """
+        When all wait for a lease that was dropped, and collected in another
+        thread, they are served within a second.
+        """
+        holder = [self.take()]
+        waiter = self.wait()
+        thread = Thread(target=holder.clear)
+        thread.start()
+        thread.join(10)
+        self.clock.advance(0)
+        self.assertEqual(waiter.leases, [])
+        self.clock.advance(1)
+        self.assertEqual(len(waiter.leases), 1)
+        self.finish(waiter)
+
+    def test_drainedByCharges(self) -> None:
+        """
+        When charges alone have drained the pool, those who wait are served one
+        at a time.
+        """
+        charge = self.pool.charge(5000, RESPONSES)
+        lease = self.take(10)
+        waiters = [self.wait(10) for _ in range(3)]
+        lease.release()
+        for expected in range(3):
+            self.clock.advance(0)
+            self.assertEqual(sum(len(waiter.leases) for waiter in waiters), 1, expected)
+            self.finish(*waiters)
+        self.assertEqual(self.gate.waitingForMemory, 0)
+        charge.release()
+
+
+class TurnTests(GateTestCase):
+    """
+    How many requests are worked on.
+    """
+
+    def test_atMost(self) -> None:
+        """
+        So many are let through and no more, and the next when one of them
+        ends, in a turn of its own.
+        """
+        waiters = [RecordingWaiter() for _ in range(5)]
+        self.assertEqual([self.gate.tryBegin(waiter) for waiter in waiters], [True, True, True, False, False])
+        self.assertEqual(self.gate.runningRequests, 3)
+        self.gate.end()
+        self.assertEqual(sum(waiter.turns for waiter in waiters), 0)
+        self.clock.advance(0)
+        self.assertEqual((sum(waiter.turns for waiter in waiters), self.gate.runningRequests), (1, 3))
+        self.gate.end()
+        self.clock.advance(0)
+        self.assertEqual([waiter.turns for waiter in waiters], [0, 0, 0, 1, 1])
+        for _ in range(3):
+            self.gate.end()
+        self.clock.advance(0)
+        self.assertEqual(self.gate.runningRequests, 0)
+
+    def test_newcomersDoNotOvertake(self) -> None:
+        """
+        Who comes when a turn has become free, but others wait for it, waits.
+        """
+        for _ in range(3):
+            self.gate.tryBegin(RecordingWaiter())
+        waiter, newcomer = RecordingWaiter(), RecordingWaiter()
+        self.gate.tryBegin(waiter)
+        self.gate.end()
+        self.assertFalse(self.gate.tryBegin(newcomer))
+        self.clock.advance(0)
+        self.assertEqual(waiter.turns + newcomer.turns, 1)
+
+    def test_forgotten(self) -> None:
+        """
+        Who has gone gets no turn.
+        """
+        for _ in range(3):
+            self.gate.tryBegin(RecordingWaiter())
+        gone, waiter = RecordingWaiter(), RecordingWaiter()
+        self.gate.tryBegin(gone)
+        self.gate.tryBegin(waiter)
+        self.gate.forget(gone)
+        self.gate.end()
+        self.clock.advance(0)
+        self.assertEqual((gone.turns, waiter.turns), (0, 1))
+
+    def test_failingWaiter(self) -> None:
+        """
+        A waiter that fails when it gets its turn is logged, and still has to
+        end it.
+        """
+
+        def fail(waiter: RecordingWaiter) -> None:
+            raise ZeroDivisionError
+
+        for _ in range(3):
+            self.gate.tryBegin(RecordingWaiter())
+        self.gate.tryBegin(RecordingWaiter(granted=fail))
+        self.gate.end()
+        self.clock.advance(0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.gate.runningRequests, 3)
+
+    def test_positive(self) -> None:
+        """
+        A gate that lets nobody through is a mistake.
+        """
+        self.assertRaises(ValueError, gateFor, self.pool, self.clock, maxRequests=0)
+
+    @given(seed=st.integers(0, 2**32))
+    def test_bothLimits(self, seed: int) -> None:
+        """
+        Requests that wait for memory, then for a turn, then work, then give
+        back both: neither limit is ever passed, everybody gets both, and in
+        the end nothing is held.
+        """
+        self.setUp()
+        random = Random(seed)
+        gate, pool, clock = self.gate, self.pool, self.clock
+        running: list[Client] = []
+        done: list[Client] = []
+
+        @implementer(IWaiter)
+        @define(eq=False)
+        class Client:
+            wantedBytes: int
+            holder: str = ""
+            lease: ILease | None = None
+
+            def start(self) -> None:
+                lease = gate.tryAllocate(self, self.wantedBytes)
+                if lease is not None:
+                    self.leaseGranted(lease)
+
+            def leaseGranted(self, lease: ILease) -> None:
+                self.lease = lease
+                if gate.tryBegin(self):
+                    running.append(self)
+
+            def turnGranted(self) -> None:
+                running.append(self)
+
+            def end(self) -> None:
+                assert self.lease is not None
+                self.lease.release()
+                gate.end()
+                done.append(self)
+
+        clients = [Client(random.randint(1, 1000)) for _ in range(40)]
+        for client in clients:
+            client.start()
+            while running and random.random() < 0.3:
+                running.pop(random.randrange(len(running))).end()
+            if random.random() < 0.5:
+                clock.advance(0)
+            self.assertEqual(len(running), gate.runningRequests)
+            self.assertLessEqual(gate.runningRequests, 3)
+            self.assertLessEqual(pool.usedBytesByPurpose[FRAMES], 1999)
+        for _ in range(len(clients) + 1):
+            for client in running[:]:
+                running.remove(client)
+                client.end()
+            clock.advance(0)
+        self.assertEqual(sorted(map(id, done)), sorted(map(id, clients)))
+        self.assertEqual((pool.availableBytes, gate.runningRequests, gate.waitingForMemory), (1000, 0, 0))
+
+
+class PressureTests(GateTestCase):
+    """
+    L{Gate.onPressure}.
+    """
+
+    def test_onceEachWay(self) -> None:
+        """
+        Listeners hear once when the first must wait, and once when nobody
+        does and there is memory.
+        """
+        lease = self.take()
+        waiters = [self.wait(600), self.wait(600), self.wait(600)]
+        self.assertEqual((self.pressures, self.gate.isUnderPressure), ([True], True))
+        lease.release()
+        self.clock.advance(0)
+        self.assertEqual(self.pressures, [True])
+        self.finish(*waiters)
+        self.clock.advance(0)
+        self.finish(*waiters)
+        self.clock.advance(0)
+        self.assertEqual((self.pressures, self.gate.isUnderPressure), ([True, False], False))
+
+    def test_pressed(self) -> None:
+        """
+        Somebody who could not wait may press all the same; any release with
+        memory left over ends that.
+        """
+        lease, more = self.take(500), self.take(500)
+        self.gate.press()
+        self.gate.press()
+        self.assertEqual(self.pressures, [True])
+        lease.release()
+        self.clock.advance(0)
+        self.assertEqual(self.pressures, [True, False])
+        more.release()
+
+    def test_stillEmpty(self) -> None:
+        """
+        A release that leaves the pool empty does not end it.
+        """
+        charges = [self.pool.charge(1000, RESPONSES) for _ in range(2)]
+        self.gate.press()
+        charges.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(self.pressures, [True])
+        charges.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(self.pressures, [True, False])
+
+
+@define(eq=False)
+class Stalled:
+    """
+    A peer that does not take its responses.
+    """
+
+    clock: Clock
+    lease: ILease
+    sinceSeconds: float = field(init=False)
+    reasons: list[str] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.sinceSeconds = self.clock.seconds()
+
+    def unsentBytes(self) -> int:
+        """
+        What it holds.
+        """
+        return self.lease.sizeBytes
+
+    def stalledSeconds(self) -> float:
+        """
+        For how long it has taken nothing.
+        """
+        return self.clock.seconds() - self.sinceSeconds
+
+    def cutOff(self, reason: str) -> None:
+        """
+        Remember why, and give back what it holds.
+        """
+        self.reasons.append(reason)
+        self.lease.release()
+
+
+class ReliefTests(GateTestCase):
+    """
+    What becomes of peers that do not take their responses when memory is
+    short.
+    """
+
+    def stall(self, sizeBytes: int) -> Stalled:
+        """
+        Have a peer leave so many bytes lying about.
+        """
+        stalled = Stalled(self.clock, self.pool.charge(sizeBytes, RESPONSES))
+        self.gate.responsesStalled(stalled, True)
+        return stalled
+
+    def test_largestFirst(self) -> None:
+        """
+        The largest holder goes, after the grace period and not before; that
+        serves those who wait, and the others stay.
+        """
+        small, large, middle = self.stall(200), self.stall(700), self.stall(300)
+        lease = self.take(1)
+        waiter = self.wait()
+        self.clock.advance(STALL_GRACE_SECONDS - 0.01)
+        self.assertEqual(large.reasons, [])
+        self.clock.advance(0.01)
+        self.assertEqual([len(each.reasons) for each in (small, large, middle)], [0, 1, 0])
+        self.assertIn("does not take its responses", large.reasons[0])
+        self.clock.advance(0)
+        self.assertEqual(len(waiter.leases), 1)
+        self.clock.advance(10)
+        self.assertEqual([len(each.reasons) for each in (small, middle)], [0, 0])
+        self.finish(waiter)
+        lease.release()
+
+    def test_asManyAsNeeded(self) -> None:
+        """
+        If the largest does not hold enough, the next goes as well.
+        """
+        stalled = [self.stall(sizeBytes) for sizeBytes in (400, 900, 800, 300)]
+        self.clock.advance(STALL_GRACE_SECONDS)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1, 0])
+        self.clock.advance(100)
+        self.assertGreater(self.pool.availableBytes, 0)
+
+    def test_nobodyWaits(self) -> None:
+        """
+        If requests are let through one by one nobody ever waits, and responses
+        would grow without bound; so peers are cut off then too, except the
+        last, which may just be slow.
+        """
+        stalled = [self.stall(sizeBytes) for sizeBytes in (2000, 4000, 3000)]
+        self.clock.advance(STALL_GRACE_SECONDS)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1])
+        self.clock.advance(100)
+        self.assertEqual([len(each.reasons) for each in stalled], [0, 1, 1])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_theLastOne(self) -> None:
+        """
+        The last is cut off as soon as somebody waits.
+        """
+        stalled = self.stall(2000)
+        self.clock.advance(100)
+        lease = self.take(1)
+        waiter = self.wait()
+        self.clock.advance(STALL_GRACE_SECONDS)
+        self.assertEqual((len(stalled.reasons), len(waiter.leases)), (1, 1))
+        self.finish(waiter)
+        lease.release()
+
+    def test_memoryIsThere(self) -> None:
+        """
+        As long as there is memory nobody is cut off and no timer runs.
+        """
+        stalled = [self.stall(500), self.stall(499)]
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.clock.advance(100)
+        self.assertEqual([each.reasons for each in stalled], [[], []])
+
+    def test_takesAgain(self) -> None:
+        """
+        A peer that takes its responses again is not cut off.
+        """
+        stalled = [self.stall(1000), self.stall(1000)]
+        self.clock.advance(0.5)
+        for each in stalled:
+            self.gate.responsesStalled(each, False)
+        self.clock.advance(10)
+        self.assertEqual([each.reasons for each in stalled], [[], []])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_graceIsEachOnesOwn(self) -> None:
+        """
+        Who stalled a moment ago is spared, however much it holds, until its
+        own grace period is over.
+        """
+        old = self.stall(300)
+        self.clock.advance(0.75)
+        young = self.stall(5000)
+        self.clock.advance(0.25)
+        self.assertEqual([len(old.reasons), len(young.reasons)], [0, 0])
+        self.clock.advance(0.75)
+        self.assertEqual([len(old.reasons), len(young.reasons)], [0, 1])
+
+
+class OtherTests(GateTestCase):
+    """
+    The rest.
+    """
+
+    def test_close(self) -> None:
+        """
+        Closing leaves no timer behind, twice if need be.
+        """
+        lease = self.take()
+        self.wait()
+        lease.release()
+        self.assertEqual(len(self.clock.getDelayedCalls()), 2)
+        self.gate.close()
+        self.gate.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_sensors(self) -> None:
+        """
+        What the gate knows can be read by the names that Kafka gives it.
+        """
+        registry = SensorRegistry(self.clock.seconds)
+        self.gate.addSensors(registry)
+        lease = self.take()
+        self.wait()
+        self.gate.tryBegin(RecordingWaiter())
+        self.clock.advance(15)
+        self.assertEqual(
+            dict(registry),
+            {
+                "MemoryPoolAvailable": 0,
+                "MemoryPoolUsed": 1000,
+                "ConnectionsWaitingForMemory": 1,
+                "RunningRequests": 1,
+                "MemoryPoolAvgDepletedPercent": 0.5,
+                "MemoryPoolDepletedMicroseconds": 15_000_000,
+            },
+        )
+        lease.release()
+
+    def test_sensorsOfAnyPool(self) -> None:
+        """
+        A pool that does not measure its depletion has no sensor for it.
+        """
+        registry = SensorRegistry(self.clock.seconds)
+        gateFor(CuedPool(), self.clock).addSensors(registry)
+        self.assertNotIn("MemoryPoolAvgDepletedPercent", dict(registry))
