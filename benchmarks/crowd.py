@@ -35,7 +35,7 @@ FLOOD_ANSWERS = 16
 
 _PRODUCE_VERSION = 9
 _OVERHEAD_BYTES = 80
-_MOST_PRODUCER_IDS = 1 << 62
+_MAX_PRODUCER_IDS = 1 << 62
 
 
 @frozen
@@ -84,7 +84,7 @@ def sequence(partition: int, batchBytes: int) -> Iterator[bytes]:
     """
     The requests of a producer with an id: no two are the same.
     """
-    producerId = randrange(_MOST_PRODUCER_IDS)
+    producerId = randrange(_MAX_PRODUCER_IDS)
     record = Record(value=bytes(batchBytes - _OVERHEAD_BYTES), timestampMs=int(time.time() * 1000))
     for number in count():
         batch = encodeBatch([record], producerId=producerId, producerEpoch=0, baseSequence=number)

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from attrs import define, field
 from twisted.internet.epollreactor import EPollReactor
 
-_MOST_CANCELLED_SHARE = 0.5
+_MAX_CANCELLED_SHARE = 0.5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,7 +190,7 @@ class HeapLoop:
                     self._cancelled -= 1
                 else:
                     function(*arguments)
-            if self._cancelled > _MOST_CANCELLED_SHARE * len(heap):
+            if self._cancelled > _MAX_CANCELLED_SHARE * len(heap):
                 self._heap = [call for call in heap if call[2] is not None]
                 heapify(self._heap)
                 self._cancelled = 0

@@ -25,7 +25,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 _REST_SECONDS = 0.003
-_MOST_LOOKS = 100
+_MAX_LOOKS = 100
 
 Row = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ def cpuSecondsOf(pid: int) -> float:
     @raise OSError: if there is no such process.
     """
     used, before = time.clock_gettime(~pid << 3 | 2), -1.0
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MAX_LOOKS):
         if used == before:
             break
         time.sleep(_REST_SECONDS)

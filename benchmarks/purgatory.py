@@ -21,7 +21,7 @@ from .measure import MIB, Report, inTurns, median, ratio, run, spreadPercent
 from .parking import ADD_TIMEOUT, CALL_LATER, NOTHING, TIMEOUT_SECONDS, WAYS
 from .workload import DATA_BYTES, KEYS, LATENCIES, Outcome, Scenario, endlessKeys, measureLoad
 
-MOST_REQUESTS = 1_000_000
+MAX_REQUESTS = 1_000_000
 OFFERED_PER_SECOND = [105_000, 25_000]
 
 
@@ -80,7 +80,7 @@ def measureSaturation(report: Report, processes: Processes) -> None:
     for workload in LATENCIES:
 
         def measure(way: str, workload: str = workload) -> Outcome:
-            return processes.run(measureLoad, Scenario(way, workload, 0, warmSeconds, MOST_REQUESTS, seconds))
+            return processes.run(measureLoad, Scenario(way, workload, 0, warmSeconds, MAX_REQUESTS, seconds))
 
         outcomes = inTurns(WAYS, rounds, measure, f"saturation, {workload}")
         rates = {way: [outcome.requestsPerSecond for outcome in each] for way, each in outcomes.items()}
@@ -108,7 +108,7 @@ def measureSteady(report: Report, processes: Processes) -> None:
     for perSecond in OFFERED_PER_SECOND:
 
         def measure(way: str, perSecond: int = perSecond) -> Outcome:
-            scenario = Scenario(way, "heavy", perSecond, warmSeconds, MOST_REQUESTS, seconds)
+            scenario = Scenario(way, "heavy", perSecond, warmSeconds, MAX_REQUESTS, seconds)
             return processes.run(measureLoad, scenario)
 
         # Those that cannot keep up with the higher rate would only show how they fail.

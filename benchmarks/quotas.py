@@ -58,7 +58,7 @@ class Asking:
     peer: str = "192.0.2.1"
 
 
-def nothing(mostClients: int) -> Record:
+def nothing(maxClients: int) -> Record:
     """
     Counts nothing: what the measurement itself costs, which is part of all other figures.
     """
@@ -75,8 +75,8 @@ def clientBytes(algorithm: Algorithm) -> Callable[[int], Record]:
     Our policy.
     """
 
-    def build(mostClients: int) -> Record:
-        policy: Any = ClientBytes(algorithm, mostClients)
+    def build(maxClients: int) -> Record:
+        policy: Any = ClientBytes(algorithm, maxClients)
         policy.configure(QuotaEntity(clientId=DEFAULT), {PRODUCER_BYTE_RATE: RATE}, time.monotonic())
         asking, usage, count = Asking(), Usage(REQUEST_BYTES), policy.record
 
@@ -89,7 +89,7 @@ def clientBytes(algorithm: Algorithm) -> Callable[[int], Record]:
     return build
 
 
-def htb(mostClients: int) -> Record:
+def htb(maxClients: int) -> Record:
     """
     The buckets of Twisted's hierarchical token buckets, by client id.
     """
@@ -105,7 +105,7 @@ def htb(mostClients: int) -> Record:
     return record
 
 
-def throttlingFactory(mostClients: int) -> Record:
+def throttlingFactory(maxClients: int) -> Record:
     """
     Twisted's policy for a whole factory: it adds up, whoever it is, and once in a second it compares.
     """
@@ -122,7 +122,7 @@ def limits(strategyName: str) -> Callable[[int], Record]:
     The library of that name, in memory.  It counts requests: what it counts it stores one by one.
     """
 
-    def build(mostClients: int) -> Record:
+    def build(maxClients: int) -> Record:
         strategies, storage = import_module("limits.strategies"), import_module("limits.storage")
         item = import_module("limits").RateLimitItemPerSecond(10**9)
         hit = getattr(strategies, strategyName)(storage.MemoryStorage()).hit
@@ -131,7 +131,7 @@ def limits(strategyName: str) -> Callable[[int], Record]:
     return build
 
 
-def pyrateLimiter(mostClients: int) -> Record:
+def pyrateLimiter(maxClients: int) -> Record:
     """
     The library of that name, a bucket in memory for each client.  It counts requests too.
     """

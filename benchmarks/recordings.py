@@ -22,7 +22,7 @@ QUOTA = "client-bytes:produce=128KiB:fetch=256KiB"
 """The policy in force."""
 
 _REQUESTS_PER_SECOND = 300
-_LEAST_SECONDS = 10.0
+_MIN_SECONDS = 10.0
 _PARQUET = "*.parquet"
 
 
@@ -73,7 +73,7 @@ class SyntheticRecording:
 
 def synthesize(root: Path, requests: int) -> SyntheticRecording:
     """
-    Have clients send about C{requests} requests; about, because some are held back.
+    Have clients send about C{requests} requests; about, because some are throttled.
 
     @param root: where recordings are kept; what is there already is not made again.
     """
@@ -82,7 +82,7 @@ def synthesize(root: Path, requests: int) -> SyntheticRecording:
         return SyntheticRecording(directory, 1, 0.0)
     progress(f"making up {requests:,} requests")
     started, unfinished = cpuSeconds(), _emptied(directory)
-    population = Population(seconds=max(requests / _REQUESTS_PER_SECOND, _LEAST_SECONDS), requests=requests)
+    population = Population(seconds=max(requests / _REQUESTS_PER_SECOND, _MIN_SECONDS), requests=requests)
     recordSynthetic(unfinished, SyntheticServer(population, [QUOTA]))
     unfinished.rename(directory)
     return SyntheticRecording(directory, 1, cpuSeconds() - started)

@@ -55,8 +55,8 @@ LIMIT = 100
 REMEMBERED = 100_000
 """How many producers the broker remembers: max.producer.ids."""
 
-MOST_PATIENT_IDS = 1_000_000
-MOST_ROUNDS = 20
+MAX_PATIENT_IDS = 1_000_000
+MAX_ROUNDS = 20
 ROUND_SECONDS = 5.0
 
 _STATE_OVERHEAD_BYTES = 248
@@ -152,7 +152,7 @@ def measureRogue(
     @param load: what the rogue does.
     @param limit: of new ids in an hour, for each user.
     """
-    rounds = 2 if report.quick else max(3, min(MOST_ROUNDS, round(ids / IDS_PER_SECOND / ROUND_SECONDS)))
+    rounds = 2 if report.quick else max(3, min(MAX_ROUNDS, round(ids / IDS_PER_SECOND / ROUND_SECONDS)))
     roundIds = -(-ids // (rounds * IDS_EACH)) * IDS_EACH
     rogueSeconds = roundIds / IDS_PER_SECOND
     steadily, other = loaders
@@ -232,7 +232,7 @@ def measure(report: Report, ids: int) -> None:
     with Loader() as steadily, Loader() as other:
         loaders = steadily, other
         # How long it takes matters here, and not how many are sent, since hardly any are read.
-        measureRogue(report, loaders, "waits", wait, LIMIT, min(ids, MOST_PATIENT_IDS))
+        measureRogue(report, loaders, "waits", wait, LIMIT, min(ids, MAX_PATIENT_IDS))
         measureRogue(report, loaders, "reconnects", reconnect, LIMIT, ids)
         measureRogue(report, loaders, "unlimited", reconnect, 10 * ids, ids)
 

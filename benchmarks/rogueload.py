@@ -37,7 +37,7 @@ IDS_EACH = 250
 IDS_PER_SECOND = 25_000
 
 PATIENT_CONNECTIONS = 50
-MOST_UNANSWERED = 200
+MAX_UNANSWERED = 200
 """How many requests the rogue sends on one of them."""
 
 _PRODUCE_VERSION = 9
@@ -228,7 +228,7 @@ def wait(port: int, firstId: int, count: int) -> Rogue:
     admitted = refused = 0
     began = time.monotonic()
     ends = began + count / IDS_PER_SECOND
-    each = min(-(-count // PATIENT_CONNECTIONS), MOST_UNANSWERED)
+    each = min(-(-count // PATIENT_CONNECTIONS), MAX_UNANSWERED)
     with ExitStack() as stack, DefaultSelector() as selector:
         for first in range(firstId, firstId + PATIENT_CONNECTIONS * each, each):
             connection = stack.enter_context(Connection(port, ROGUE))

@@ -21,7 +21,7 @@ from admission_plugins.wheel import TimingWheel
 from .loops import AsyncioLoop, EpollLoop, HeapLoop, Loop, Processes, SteppedTime, Turns
 from .measure import Report, cpuSeconds, inTurns, median, ratio, run, spreadPercent
 
-MOST_DELAY_SECONDS = 60.0
+MAX_DELAY_SECONDS = 60.0
 PER_TURN = 1000
 """How many timers are set in a turn of the loop, so that the turn itself does not count."""
 
@@ -74,7 +74,7 @@ def randomDelays() -> Iterator[float]:
     Delays of up to a minute, for ever.
     """
     random = Random(1)
-    delays = [random.uniform(0.001, MOST_DELAY_SECONDS) for _ in range(_RANDOM_DELAYS)]
+    delays = [random.uniform(0.001, MAX_DELAY_SECONDS) for _ in range(_RANDOM_DELAYS)]
     # As itertools.cycle, which would make a copy while memory is measured.
     return chain.from_iterable(repeat(delays))
 
@@ -147,7 +147,7 @@ def _costs(
     cancelSeconds = (cpuSeconds() - started) / operations
 
     calls.clear()
-    stepSeconds = MOST_DELAY_SECONDS * EXPIRING_PER_TURN / outstanding
+    stepSeconds = MAX_DELAY_SECONDS * EXPIRING_PER_TURN / outstanding
     started = cpuSeconds()
     while expired < operations:
         time.advance(stepSeconds)

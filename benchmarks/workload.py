@@ -35,7 +35,7 @@ BATCH = 100
 PAUSE_SECONDS = 0.001
 """How long the loop may rest when it is not."""
 
-MOST_LAG_SECONDS = 0.25
+MAX_LAG_SECONDS = 0.25
 """Who falls further behind what is offered does not sustain it."""
 
 _RANDOM_REQUESTS = 1 << 16
@@ -107,7 +107,7 @@ class Outcome:
         """
         Whether the load kept up with what was offered.
         """
-        return self.largestLagMilliseconds < MOST_LAG_SECONDS * 1000
+        return self.largestLagMilliseconds < MAX_LAG_SECONDS * 1000
 
 
 @cache

@@ -33,7 +33,7 @@ UNDER_QUOTA = 20
 """Records of 1000 bytes in a second."""
 
 _FIRST_ROGUE_ID = 1_000_000
-_MOST_CALM_SECONDS = 10.0
+_MAX_CALM_SECONDS = 10.0
 
 
 def load(port: int, seconds: float) -> None:
@@ -52,7 +52,7 @@ def load(port: int, seconds: float) -> None:
         for word, recordsPerSecond in (("over", OVER_QUOTA), ("under", UNDER_QUOTA))
     ]
     isOver = Event()
-    calmSeconds = min(seconds / 4, _MOST_CALM_SECONDS)
+    calmSeconds = min(seconds / 4, _MAX_CALM_SECONDS)
     with Loader() as loader, ThreadPoolExecutor(len(clients)) as threads:
         try:
             working = [threads.submit(client.work, address, isOver) for client in clients]

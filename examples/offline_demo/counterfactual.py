@@ -34,7 +34,7 @@ CANDIDATES = {
 
 WINDOW = "100ms"
 """
-Eleven of them are a second, so that a client has soon used up what it may take before it is held back.
+Eleven of them are a second, so that a client has soon used up what it may take before it is throttled.
 """
 
 _LINE = "{:<16} {:<10} {:>9} {:>9} {:>7} {:>10} {:>10} {:>7}"
@@ -103,8 +103,8 @@ def prove(directory: Path, crowd: Crowd, candidates: Mapping[str, str] = CANDIDA
         truth = recorded(tried, crowd.clientIds)
         found += lines(name, predicted(results, name, crowd.clientIds), truth)
         opened = inAll(predicted(results, name, crowd.clientIds, OPEN))
-        found.append(f"{'':<16} open loop: {opened.requests} requests, held back for {opened.throttleSeconds:.1f} s")
-    print(_LINE.format("", "", "requests", "", "", "held back", "(s)", ""))
+        found.append(f"{'':<16} open loop: {opened.requests} requests, throttled for {opened.throttleSeconds:.1f} s")
+    print(_LINE.format("", "", "requests", "", "", "throttled", "(s)", ""))
     print(_LINE.format("policy", "client", "predicted", "really", "", "predicted", "really", ""))
     print("\n".join(found))
 

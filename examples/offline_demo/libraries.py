@@ -17,7 +17,7 @@ PASSWORD = "secret"
 VALUE = bytes(1000)
 
 _TURN_SECONDS = 0.05
-_MOST_UNANSWERED = 24
+_MAX_UNANSWERED = 24
 _BATCH_BYTES = 8500
 _PATIENCE_SECONDS = 30.0
 
@@ -74,7 +74,7 @@ def _confluent(client: RealClient, address: str, isOver: Event) -> int:
     sent = 0
     for count in client.amounts(isOver):
         for _ in range(count):
-            if len(producer) >= _MOST_UNANSWERED:
+            if len(producer) >= _MAX_UNANSWERED:
                 break
             producer.produce(TOPIC, VALUE)
             sent += 1
@@ -103,7 +103,7 @@ def _kafkaPython(client: RealClient, address: str, isOver: Event) -> int:
     unanswered: list[Any] = []
     for count in client.amounts(isOver):
         unanswered = [future for future in unanswered if not future.is_done]
-        for _ in range(min(count, _MOST_UNANSWERED - len(unanswered))):
+        for _ in range(min(count, _MAX_UNANSWERED - len(unanswered))):
             unanswered.append(producer.send(TOPIC, VALUE))
             sent += 1
     producer.close(timeout=_PATIENCE_SECONDS)
@@ -132,7 +132,7 @@ async def _aiokafkaWork(client: RealClient, address: str, isOver: Event) -> int:
     unanswered: set[asyncio.Future[Any]] = set()
     amounts = client.amounts(isOver)
     while (count := await asyncio.to_thread(next, amounts, None)) is not None:
-        for _ in range(min(count, _MOST_UNANSWERED - len(unanswered))):
+        for _ in range(min(count, _MAX_UNANSWERED - len(unanswered))):
             future = await producer.send(TOPIC, VALUE)
             unanswered.add(future)
             future.add_done_callback(unanswered.discard)

@@ -19,7 +19,7 @@ class Outcome:
     What has become of a client's requests.
 
     @ivar requests: how many there were.
-    @ivar throttled: how many of them were held back.
+    @ivar throttled: how many of them were throttled.
     @ivar throttleSeconds: for how long in all, as the policy wanted it.
     """
 

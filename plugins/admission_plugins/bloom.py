@@ -23,16 +23,16 @@ from rbloom import Bloom
 from .bloomlayer import Layer, capacityIn
 from .filtermemory import FilterMemory
 
-LEAST_CAPACITY = 64
+MIN_CAPACITY = 64
 """Smaller filters vary so much in how full they are that they err more often than they should."""
 
-MOST_LAYERS = 100
+MAX_LAYERS = 100
 """How many turns there may be in a window."""
 
-LEAST_FALSE_POSITIVES = 1e-9
+MIN_FALSE_POSITIVES = 1e-9
 """What a filter may be asked for."""
 
-MOST_LAYERS_PER_TURN = 4
+MAX_LAYERS_PER_TURN = 4
 """How many layers there may be for each one that time alone would leave, on average."""
 
 KEY_BITS = 61
@@ -42,7 +42,7 @@ KEY_BITS = 61
 _FIRST_SHARE = 0.9
 _FURTHER_SHARE = 0.5
 # Layers beyond this are as good as free of errors; making them better would only take memory.
-_LEAST_SHARE = 1e-6
+_MIN_SHARE = 1e-6
 
 _STORED = Struct("<4sQQQQddddI")
 _MAGIC = b"LBF1"
@@ -65,7 +65,7 @@ class LayeredBloom:
     more.  So where more members come regularly, filters grow, not their number.
 
     There are limits: C{memory}, of which a layer takes no more than its part,
-    and L{MOST_LAYERS_PER_TURN}.  Beyond them the oldest layer goes early, and
+    and L{MAX_LAYERS_PER_TURN}.  Beyond them the oldest layer goes early, and
     who was in no younger one looks new.
 
     Times are those of a monotonic clock and never decrease.  Members are mixed
@@ -102,12 +102,10 @@ class LayeredBloom:
         """
         if not (capacity > 0 and 0 < windowSeconds < inf):
             raise ValueError(f"a filter needs a capacity and a window, not {capacity} and {windowSeconds} s")
-        if not 1 <= layers <= MOST_LAYERS:
-            raise ValueError(f"a filter has 1 to {MOST_LAYERS} layers, not {layers}")
-        if not LEAST_FALSE_POSITIVES <= falsePositives < 1:
-            raise ValueError(
-                f"false positives may be from {LEAST_FALSE_POSITIVES} to less than 1, not {falsePositives}"
-            )
+        if not 1 <= layers <= MAX_LAYERS:
+            raise ValueError(f"a filter has 1 to {MAX_LAYERS} layers, not {layers}")
+        if not MIN_FALSE_POSITIVES <= falsePositives < 1:
+            raise ValueError(f"false positives may be from {MIN_FALSE_POSITIVES} to less than 1, not {falsePositives}")
         self.capacity = capacity
         self.windowSeconds = windowSeconds
         self.layers = layers
@@ -294,14 +292,14 @@ class LayeredBloom:
 
     def _open(self, wanted: int, share: float) -> None:
         errors = self._errorsLeft * share
-        self._errorsLeft = max(self._errorsLeft - errors, self.falsePositives * _LEAST_SHARE)
+        self._errorsLeft = max(self._errorsLeft - errors, self.falsePositives * _MIN_SHARE)
         most = capacityIn(self._memory.maxBytes / (self.layers + 2), errors)
-        capacity = max(min(wanted, most), LEAST_CAPACITY)
+        capacity = max(min(wanted, most), MIN_CAPACITY)
         expiresSeconds = self._turnEndsSeconds + self.windowSeconds
         self._append(Layer(int(capacity), errors, expiresSeconds, self.isStorable))
 
     def _append(self, layer: Layer) -> None:
-        if len(self._layers) >= MOST_LAYERS_PER_TURN * (self.layers + 1):
+        if len(self._layers) >= MAX_LAYERS_PER_TURN * (self.layers + 1):
             self.dropOldest()
         self._memory.take(self, layer.sizeBytes)
         self._layers.append(layer)

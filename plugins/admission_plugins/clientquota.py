@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from admission.interfaces import DEFAULT, RECEIVED, SENT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
-from admission.metrics.meters import MOST_METERS
+from admission.metrics.meters import MAX_METERS
 from admission.quotas.limits import LimitTable
 from admission.quotas.metered import MeteredLimit
 from admission.quotas.meters import Algorithm, Buckets, Windows
@@ -38,16 +38,16 @@ class ClientBytes(MeteredPolicy):
     def __init__(
         self,
         algorithm: Algorithm,
-        mostMeters: int = MOST_METERS,
+        maxMeters: int = MAX_METERS,
         isShadow: bool = False,
     ) -> None:
         """
         @param algorithm: makes the meters.
-        @param mostMeters: how many clients are told apart, for each of the two.
+        @param maxMeters: how many clients are told apart, for each of the two.
         """
         limits = LimitTable((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE))
-        self._produced = MeteredLimit(limits, PRODUCER_BYTE_RATE, algorithm, mostMeters)
-        self._fetched = MeteredLimit(limits, CONSUMER_BYTE_RATE, algorithm, mostMeters)
+        self._produced = MeteredLimit(limits, PRODUCER_BYTE_RATE, algorithm, maxMeters)
+        self._fetched = MeteredLimit(limits, CONSUMER_BYTE_RATE, algorithm, maxMeters)
         super().__init__(limits, (self._produced, self._fetched), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from admission.interfaces import CONNECTION, DEFAULT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
-from admission.metrics.meters import MOST_METERS
+from admission.metrics.meters import MAX_METERS
 from admission.quotas.limits import ADDRESS_KINDS, LimitTable
 from admission.quotas.metered import MeteredAddressLimit
 from admission.quotas.meters import Buckets
@@ -22,24 +22,23 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 class ConnectionRate(MeteredPolicy):
     """
-    Connections per second, by address.  Those beyond the limit are to be held
-    back, and count all the same.
+    Connections per second, by address.  Those beyond the limit are to be throttled, and count all the same.
     """
 
     def __init__(
         self,
         burstSeconds: float,
-        mostMeters: int = MOST_METERS,
+        maxMeters: int = MAX_METERS,
         isShadow: bool = False,
     ) -> None:
         """
         @param burstSeconds: how many seconds' worth of connections may come at
             once, or one connection if that is more.
-        @param mostMeters: how many addresses are told apart.
+        @param maxMeters: how many addresses are told apart.
         """
         limits = LimitTable((CONNECTION_CREATION_RATE,), ADDRESS_KINDS)
         algorithm = Buckets(burstSeconds)
-        self._opened = MeteredAddressLimit(limits, CONNECTION_CREATION_RATE, algorithm, mostMeters)
+        self._opened = MeteredAddressLimit(limits, CONNECTION_CREATION_RATE, algorithm, maxMeters)
         super().__init__(limits, (self._opened,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:

@@ -115,18 +115,18 @@ class ProducerIdMeters:
         self,
         limits: LimitTable,
         build: Callable[[Limit, float], ProducerIdMeter],
-        mostMeters: int,
+        maxMeters: int,
     ) -> None:
         """
         @param limits: the limits in force; call L{refresh} when they have changed.
         @param build: makes a meter that nothing is in yet.
-        @param mostMeters: how many users have a meter of their own, besides
+        @param maxMeters: how many users have a meter of their own, besides
             those whose limit is.
-        @raise ValueError: if C{mostMeters} is not positive.
+        @raise ValueError: if C{maxMeters} is not positive.
         """
         self._limits = limits
         self._build = build
-        self._table: MeterTable[str, ProducerIdMeter] = MeterTable(mostMeters)
+        self._table: MeterTable[str, ProducerIdMeter] = MeterTable(maxMeters)
 
     @property
     def overflows(self) -> int:

@@ -31,7 +31,7 @@ from admission.interfaces import (
     Usage,
 )
 from admission.metrics.bucket import TokenBucket
-from admission.metrics.meters import MOST_METERS
+from admission.metrics.meters import MAX_METERS
 from admission.metrics.rate import SampledTotal
 from admission.quotas.limits import EntityKind, Limit, LimitTable
 from admission.quotas.policy import QuotaPolicy
@@ -48,7 +48,7 @@ PRODUCE = "Produce"
 MAX_BYTES = 64 << 20
 """How much memory filters take, all users together, unless told otherwise."""
 
-LEAST_MAX_BYTES = 64 << 10
+MIN_MAX_BYTES = 64 << 10
 """With less, filters could not do what they are for."""
 
 
@@ -87,7 +87,7 @@ class ProducerIds(QuotaPolicy):
         isRefusing: bool = True,
         isShadow: bool = False,
         cleanupSeconds: float = 10.0,
-        mostMeters: int = MOST_METERS,
+        maxMeters: int = MAX_METERS,
         key: int | None = None,
     ) -> None:
         """
@@ -97,13 +97,13 @@ class ProducerIds(QuotaPolicy):
         @param layers: see L{LayeredBloom}, like C{falsePositives}.
         @param maxBytes: how much memory the filters of all users take at most.
         @param cleanupSeconds: how often, at most, L{sweep} does anything.
-        @param mostMeters: how many users are told apart, besides those with
+        @param maxMeters: how many users are told apart, besides those with
             limits of their own; those beyond share tokens and filter.
         @param key: what filters mix ids with, see L{LayeredBloom}; random unless given.
         @raise ValueError: if an argument is out of range.
         """
-        if maxBytes < LEAST_MAX_BYTES:
-            raise ValueError(f"filters need {formatBytes(LEAST_MAX_BYTES)}, so maxBytes={maxBytes} is too little")
+        if maxBytes < MIN_MAX_BYTES:
+            raise ValueError(f"filters need {formatBytes(MIN_MAX_BYTES)}, so maxBytes={maxBytes} is too little")
         # One built in vain finds out whether the arguments make sense.
         LayeredBloom(1, windowSeconds, layers, falsePositives)
         self._key = randbits(KEY_BITS) if key is None else key
@@ -120,7 +120,7 @@ class ProducerIds(QuotaPolicy):
         self._nextCleanupSeconds = -inf
         self._limits = LimitTable(self.limitNames, [EntityKind.USER])
         self.limits = self._limits.limits
-        self._meters = ProducerIdMeters(self._limits, self._build, mostMeters)
+        self._meters = ProducerIdMeters(self._limits, self._build, maxMeters)
 
     def decide(self, request: Request, now: float) -> Decision:
         """
@@ -314,7 +314,7 @@ def buildProducerIds(
         isRefusing=mode == "refuse",
         isShadow=parseYes("shadow", shadow),
         cleanupSeconds=parseDuration("cleanup", cleanup),
-        mostMeters=parseMeters(meters),
+        maxMeters=parseMeters(meters),
     )
     if rate is not None:
         policy.configure(

@@ -5,7 +5,7 @@ What the descriptions of quota policies have in common.
 
 from __future__ import annotations
 
-from admission.metrics.meters import MOST_METERS
+from admission.metrics.meters import MAX_METERS
 from admission.units import parseSeconds
 
 
@@ -51,4 +51,4 @@ def parseMeters(text: str | None) -> int:
     @param text: L{None} for the default.
     @raise ValueError: for what is no whole number from 1.
     """
-    return MOST_METERS if text is None else parseCount("meters", text)
+    return MAX_METERS if text is None else parseCount("meters", text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from admission.interfaces import CONNECTION, DEFAULT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
-from admission.metrics.meters import MOST_METERS
+from admission.metrics.meters import MAX_METERS
 from admission.quotas.limits import LimitTable
 from admission.quotas.metered import MeteredLimit
 from admission.quotas.meters import Windows
@@ -30,17 +30,17 @@ class RequestTime(MeteredPolicy):
         self,
         samples: int,
         windowSeconds: float,
-        mostMeters: int = MOST_METERS,
+        maxMeters: int = MAX_METERS,
         isShadow: bool = False,
     ) -> None:
         """
         @param samples: how many windows the share is taken over.
         @param windowSeconds: the length of one.
-        @param mostMeters: how many clients are told apart.
+        @param maxMeters: how many clients are told apart.
         """
         limits = LimitTable((REQUEST_PERCENTAGE,))
-        algorithm = Windows(samples, windowSeconds, mostDelaySeconds=windowSeconds)
-        self._used = MeteredLimit(limits, REQUEST_PERCENTAGE, algorithm, mostMeters)
+        algorithm = Windows(samples, windowSeconds, maxDelaySeconds=windowSeconds)
+        self._used = MeteredLimit(limits, REQUEST_PERCENTAGE, algorithm, maxMeters)
         super().__init__(limits, (self._used,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:

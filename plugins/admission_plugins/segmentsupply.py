@@ -37,7 +37,7 @@ class SegmentSupply:
         directory: str,
         bootId: str,
         sizeBytes: int,
-        mostBytes: int,
+        maxBytes: int,
         clock: IReactorTime,
         deferToThread: Callable[..., Deferred[Any]],
     ) -> None:
@@ -45,7 +45,7 @@ class SegmentSupply:
         @param directory: where segments are; it exists.
         @param bootId: what their names begin with.
         @param sizeBytes: the size of each.
-        @param mostBytes: what all segments there may take together, whoever
+        @param maxBytes: what all segments there may take together, whoever
             made them.
         @param clock: for trying again.
         @param deferToThread: runs what waits for the disk.
@@ -54,7 +54,7 @@ class SegmentSupply:
         self._directory = directory
         self._bootId = bootId
         self._sizeBytes = sizeBytes
-        self._mostBytes = mostBytes
+        self._maxBytes = maxBytes
         self._clock = clock
         self._deferToThread = deferToThread
         self._number = 0
@@ -122,11 +122,11 @@ class SegmentSupply:
         # Somebody may have cleared away the whole recording meanwhile.
         os.makedirs(self._directory, exist_ok=True)
         taken = sum(map(_sizeOf, segmentPaths(self._directory)))
-        if taken + self._sizeBytes > self._mostBytes:
+        if taken + self._sizeBytes > self._maxBytes:
             raise OSError(
                 errno.ENOSPC,
                 f"segments that are not sealed have taken {formatBytes(taken)} "
-                f"of the {formatBytes(self._mostBytes)} that cap leaves to them",
+                f"of the {formatBytes(self._maxBytes)} that cap leaves to them",
             )
         return self._create(number, isPopulated)
 

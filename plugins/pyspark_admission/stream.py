@@ -114,13 +114,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last[process] = min(number - 1, last.get(process, 0))
         return last
 
-    def _shortened(self, start: Offset, end: Offset, mostFiles: int) -> Offset:
+    def _shortened(self, start: Offset, end: Offset, maxFiles: int) -> Offset:
         shortened = {process: start.get(process, 0) for process in end}
         count = 0
         for process, number, files in self._between(start, end):
             count += len(files)
             # One segment at least, or there would be no end to it.
-            if count > max(mostFiles, len(files)):
+            if count > max(maxFiles, len(files)):
                 return shortened
             shortened[process] = number
         return end

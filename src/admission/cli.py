@@ -77,7 +77,7 @@ COMMANDS = (
     ),
     Command(
         "explain",
-        "Tell why a client is held back, or how far it is from that.",
+        "Tell why a client is throttled, or how far it is from that.",
         "admission.commands.explain.ExplainOptions",
         "admission.commands.explain.run",
     ),

@@ -650,7 +650,7 @@ class QuotaStatus:
     @ivar limit: its value, in the unit of the limit.
     @ivar entity: whom it was set for; it may be shared with others.
     @ivar used: how much of it is used now, in the same unit.
-    @ivar delaySeconds: for how long the client would be held back now; zero or more.
+    @ivar delaySeconds: for how long the client would be throttled now; zero or more.
     """
 
     limitName: str

@@ -30,8 +30,8 @@ RESTLESS, STEADY = "restless", "steady"
 LIMIT, WINDOW = 2, "4s"
 """New ids that each user may bring along; librdkafka takes half a second to get one."""
 
-MOST_PRODUCERS = 20
-MOST_UNDER_WAY = 5
+MAX_PRODUCERS = 20
+MAX_UNDER_WAY = 5
 USERS = [
     f"{name}-{library}" for library in ("confluent-kafka", "kafka-python", "aiokafka") for name in (RESTLESS, STEADY)
 ]
@@ -283,7 +283,7 @@ class ProducerIdCases(_Base):
 
     def restart(self, count: int = 1) -> tuple[IdempotentProducer, list[list[int | str]]]:
         """
-        The restless user starts a producer for every C{count} records until one is held back; the steady user goes on
+        The restless user starts a producer for every C{count} records until one is throttled; the steady user goes on
         meanwhile.
 
         @return: the last producer, and what became of the records of each.
@@ -291,11 +291,11 @@ class ProducerIdCases(_Base):
         setbacks = self.broker.setbacks()
         results: list[list[int | str]] = []
         while self.broker.setbacks() == setbacks:
-            self.assertLess(len(results), MOST_PRODUCERS, f"nobody was held back: {results}")
+            self.assertLess(len(results), MAX_PRODUCERS, f"nobody was throttled: {results}")
             producer = self.producer(RESTLESS)
             results.append(producer.send(self.topic, [b"%d %d" % (len(results), number) for number in range(count)]))
             self.sendSteadily(self.steady)
-        self.assertEqual(self.broker.heldBackMs(self.user(STEADY)), 0.0)
+        self.assertEqual(self.broker.throttledMs(self.user(STEADY)), 0.0)
         return producer, results
 
     def batches(self) -> list[tuple[RecordBatch, bytes]]:
@@ -322,7 +322,7 @@ class ProducerIdCases(_Base):
         while refused.send(self.topic, [b"again"]) == [self.error]:
             failures += 1
         # What is behind a refused batch is refused, too.
-        self.assertLess(failures, MOST_UNDER_WAY)
+        self.assertLess(failures, MAX_UNDER_WAY)
         self.broker.waitForToken(self.user(RESTLESS))
         [offset] = self.producer(RESTLESS).send(self.topic, [b"anew"])
         values = [value for _, value in self.batches()]
@@ -335,11 +335,11 @@ class ProducerIdCases(_Base):
         that it gives up; what it stores has no gap in its sequence.
         """
         self.begin("refuse")
-        count = 4 * MOST_UNDER_WAY
+        count = 4 * MAX_UNDER_WAY
         _, results = self.restart(count)
         failed = [result for result in results[-1] if isinstance(result, str)]
         self.assertEqual(set(failed), set() if self.error is None else {self.error})
-        self.assertLessEqual(len(failed), MOST_UNDER_WAY)
+        self.assertLessEqual(len(failed), MAX_UNDER_WAY)
         batches = self.batches()
         self.assertEqual(
             [value for _, value in batches],
@@ -355,15 +355,15 @@ class ProducerIdCases(_Base):
 
     def test_throttled(self) -> None:
         """
-        With C{mode=throttle} every record of whoever starts a producer for each is stored, and the producer is held
-        back; another user's never are.
+        With C{mode=throttle} every record of whoever starts a producer for each is stored, and the producer is
+        throttled; another user's never are.
         """
         self.begin("throttle")
-        heldBack, results = self.restart()
+        throttled, results = self.restart()
         self.assertEqual([result for [result] in results], list(range(len(results))))
-        self.assertEqual(heldBack.send(self.topic, [b"again"]), [len(results)])
+        self.assertEqual(throttled.send(self.topic, [b"again"]), [len(results)])
         if self.library != "aiokafka":
-            self.assertGreater(max(heldBack.delays()), 0)
+            self.assertGreater(max(throttled.delays()), 0)
 
 
 class ConfluentTests(ProducerIdCases, SynchronousTestCase):

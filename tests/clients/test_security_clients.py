@@ -30,7 +30,7 @@ from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.security.passwordfile import Users, changeUsers
-from admission.kafka.security.scram import LEAST_ITERATIONS
+from admission.kafka.security.scram import MIN_ITERATIONS
 from admission.kafka.wire.batches import Record, encodeBatch
 from tests.kit.brokerfixture import API_KEYS, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, certificates, freePort, strangersAuthority
@@ -73,7 +73,7 @@ class SecuredBroker(BrokerProcess):
         """
 
         def change(users: Users) -> None:
-            users.setPassword(name, password, LEAST_ITERATIONS)
+            users.setPassword(name, password, MIN_ITERATIONS)
 
         changeUsers(self.passwordPath, change, mayCreate=True)
 

@@ -453,7 +453,7 @@ class ThrottledClientsTests(SynchronousTestCase):
 
     def test_bystander(self) -> None:
         """
-        A client that keeps far below its limit gets everything through without ever being held back.
+        A client that keeps far below its limit gets everything through without ever being throttled.
         """
         self.assertEqual(self.findings.bystander, [])
         sentCount, receivedCount = self.findings.bystanderCount

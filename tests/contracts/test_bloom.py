@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rbloom import Bloom
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission_plugins.bloom import LEAST_CAPACITY, MOST_LAYERS_PER_TURN, LayeredBloom
+from admission_plugins.bloom import MAX_LAYERS_PER_TURN, MIN_CAPACITY, LayeredBloom
 from admission_plugins.bloomlayer import EXACT_MEMBERS, Layer
 from admission_plugins.filtermemory import FilterMemory
 from benchmarks.bloom import idPatterns
@@ -36,7 +36,7 @@ TURN_SECONDS = 15.0
 
 
 def buildFilter(
-    capacity: int = LEAST_CAPACITY,
+    capacity: int = MIN_CAPACITY,
     *,
     layers: int = 4,
     memory: FilterMemory | None = None,
@@ -247,7 +247,7 @@ class SizeTests(SynchronousTestCase):
         What a layer says it takes is no less than what its set or its filter
         does.
         """
-        for capacity in (LEAST_CAPACITY, 1000, 2000, 10_000):
+        for capacity in (MIN_CAPACITY, 1000, 2000, 10_000):
             layer = Layer(capacity, 0.0016, 0.0, isStorable=False)
             while isinstance(layer.members, set):
                 takenBytes = sys.getsizeof(layer.members) + 48 * len(layer.members) + sys.getsizeof(layer)
@@ -273,7 +273,7 @@ class LimitTests(SynchronousTestCase):
         """
         memory = FilterMemory(1 << 16)
         seen = buildFilter(memory=memory)
-        most = MOST_LAYERS_PER_TURN * 5
+        most = MAX_LAYERS_PER_TURN * 5
         members = iter(range(10**6))
         first = next(members)
         seen.track(first, 0.0)
@@ -400,7 +400,7 @@ class FalsePositiveTests(SynchronousTestCase):
         rates = []
         for key in range(200):
             seen = LayeredBloom(1, WINDOW_SECONDS, key=Random(key).getrandbits(61))
-            rates.append(self.measure(seen, range(5 * LEAST_CAPACITY + 100), LEAST_CAPACITY))
+            rates.append(self.measure(seen, range(5 * MIN_CAPACITY + 100), MIN_CAPACITY))
         self.assertTrue(0.003 < sum(rates) / len(rates) < 0.015, sum(rates) / len(rates))
 
     def test_estimate(self) -> None:
@@ -429,7 +429,7 @@ class StoredTests(SynchronousTestCase):
         What is read back knows what the stored one knew, filters and sets
         alike, errors included, and ages as that would.
         """
-        for capacity in (LEAST_CAPACITY, 100_000):
+        for capacity in (MIN_CAPACITY, 100_000):
             seen = LayeredBloom(capacity, WINDOW_SECONDS, isStorable=True)
             for turn in range(4):
                 trackAll(seen, range(turn * 50, turn * 50 + 50), 100.0 + turn * TURN_SECONDS)
@@ -447,7 +447,7 @@ class StoredTests(SynchronousTestCase):
         """
         A filter that was read back is filled further as the stored one would be.
         """
-        seen = LayeredBloom(LEAST_CAPACITY, WINDOW_SECONDS, isStorable=True)
+        seen = LayeredBloom(MIN_CAPACITY, WINDOW_SECONDS, isStorable=True)
         trackAll(seen, range(100), 0.0)
         again = LayeredBloom.fromBytes(seen.toBytes(0.0), 0.0)
         for now in (0.0, 20.0, 40.0):

@@ -173,7 +173,7 @@ class ClientBytesTests(SynchronousTestCase):
 
     def test_refusesNobody(self) -> None:
         """
-        Who is over the limit is held back and not refused.
+        Who is over the limit is throttled and not refused.
         """
         self.policy.record(produce(), produced(50_000), self.clock.seconds())
         self.assertEqual(self.policy.decide(produce(), self.clock.seconds()), ADMITTED)
@@ -208,13 +208,13 @@ class ClientBytesTests(SynchronousTestCase):
         now = 0.0
         policy = ClientBytes(algorithm)
         policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, now)
-        mostSeconds = 0.001 + (algorithm.windowSeconds if isinstance(algorithm, Windows) else 0.0)
+        maxSeconds = 0.001 + (algorithm.windowSeconds if isinstance(algorithm, Windows) else 0.0)
         for pauseSeconds, wantedBytes in steps:
             now += pauseSeconds
             budgetBytes = policy.budgetBytes(fetch(), now)
             assert budgetBytes is not None
             delaySeconds = policy.record(fetch(), fetched(min(budgetBytes, wantedBytes)), now)
-            self.assertLessEqual(delaySeconds, mostSeconds + 1e-9)
+            self.assertLessEqual(delaySeconds, maxSeconds + 1e-9)
 
     def test_debtIsCarried(self) -> None:
         """

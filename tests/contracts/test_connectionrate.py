@@ -87,7 +87,7 @@ class ConnectionRateTests(SynchronousTestCase):
         self.policy = ConnectionRate(2.0)
         self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         Beyond the burst each connection waits for its turn, and the limit is
         kept exactly.

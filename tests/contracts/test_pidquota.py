@@ -31,7 +31,7 @@ from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.testing.quotas import QuotaPolicyContract
 from admission_plugins.pidmeter import PRODUCER_IDS_RATE, UNLIMITED
-from admission_plugins.pidquota import LEAST_MAX_BYTES, PRODUCE, ProducerIds
+from admission_plugins.pidquota import MIN_MAX_BYTES, PRODUCE, ProducerIds
 
 WINDOW_SECONDS = 3600.0
 KEY = 0x1234_5678_9ABC_DEF
@@ -127,7 +127,7 @@ class ProducerIdsTestCase(SynchronousTestCase):
         """
         Treat a request as a server does.
 
-        @return: the decision, or for whom is held back one with the delay.
+        @return: the decision, or for whom is throttled one with the delay.
         """
         request = produce(*identities, user=user, clientId=clientId)
         decision = policy.decide(request, self.clock.seconds())
@@ -139,7 +139,7 @@ class ProducerIdsTestCase(SynchronousTestCase):
         """
         Send a request for each id.
 
-        @return: how many were let in and not held back.
+        @return: how many were let in and not throttled.
         """
         return sum(self.send(policy, identity, user=user) == ADMITTED for identity in identities)
 
@@ -331,13 +331,13 @@ class RefusingTests(ProducerIdsTestCase):
 
 class ThrottlingTests(ProducerIdsTestCase):
     """
-    Who is held back where nobody is refused.
+    Who is throttled where nobody is refused.
     """
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         Every id is let in, and whoever brings one that there is no token for is
-        held back until nothing is owed.
+        throttled until nothing is owed.
         """
         policy = self.build(10.0, isRefusing=False)
         self.assertEqual(self.sendEach(policy, range(10)), 10)
@@ -347,7 +347,7 @@ class ThrottlingTests(ProducerIdsTestCase):
 
     def test_knownIdsAreNot(self) -> None:
         """
-        Producers that are known are not held back for what others of their user owe.
+        Producers that are known are not throttled for what others of their user owe.
         """
         policy = self.build(10.0, isRefusing=False)
         self.sendEach(policy, range(12))
@@ -356,7 +356,7 @@ class ThrottlingTests(ProducerIdsTestCase):
     def test_cannotBeRefused(self) -> None:
         """
         Where nobody asks whether a request may go ahead, its ids are counted,
-        and who brought them is held back, refusing or not.
+        and who brought them is throttled, refusing or not.
         """
         policy = self.build(10.0)
         delays = [round(policy.record(produce(each), USAGE, self.clock.seconds()), 6) for each in range(12)]
@@ -368,7 +368,7 @@ class ThrottlingTests(ProducerIdsTestCase):
 
 class ShadowTests(ProducerIdsTestCase):
     """
-    A policy on trial.
+    A shadow policy.
     """
 
     def test_countsWhatItWouldLetIn(self) -> None:
@@ -388,7 +388,7 @@ class ShadowTests(ProducerIdsTestCase):
 
     def test_throttling(self) -> None:
         """
-        One that would hold back says for how long.
+        One that would throttle says for how long.
         """
         policy = self.build(10.0, isShadow=True, isRefusing=False)
         self.assertEqual(self.sendEach(policy, range(12)), 10)
@@ -541,11 +541,11 @@ class MemoryTests(ProducerIdsTestCase):
         within its bound, another user's ids stay known, and what was dropped
         is counted.
         """
-        policy = self.build(10.0, isRefusing=False, maxBytes=LEAST_MAX_BYTES)
+        policy = self.build(10.0, isRefusing=False, maxBytes=MIN_MAX_BYTES)
         self.sendEach(policy, range(5), user="bob")
         for identity in range(60_000):
             policy.record(produce(identity), USAGE, self.clock.seconds())
-        self.assertLessEqual(policy.memory.usedBytes, LEAST_MAX_BYTES)
+        self.assertLessEqual(policy.memory.usedBytes, MIN_MAX_BYTES)
         self.assertGreater(policy.memory.droppedLayers, 0)
         self.assertEqual(self.sendEach(policy, range(5), user="bob"), 5)
         self.assertEqual(self.sendEach(policy, range(5, 20), user="bob"), 5)
@@ -555,16 +555,16 @@ class MemoryTests(ProducerIdsTestCase):
         A limit that filters within the bound cannot be made for takes no more
         than the bound.
         """
-        policy = self.build(1e9, maxBytes=LEAST_MAX_BYTES)
+        policy = self.build(1e9, maxBytes=MIN_MAX_BYTES)
         self.assertEqual(self.sendEach(policy, range(2000)), 2000)
-        self.assertLessEqual(policy.memory.usedBytes, LEAST_MAX_BYTES)
+        self.assertLessEqual(policy.memory.usedBytes, MIN_MAX_BYTES)
 
     def test_manyUsers(self) -> None:
         """
         Of users with the default limit so many are told apart; those beyond
         share tokens, until there is room.
         """
-        policy = self.build(10.0, mostMeters=2)
+        policy = self.build(10.0, maxMeters=2)
         policy.configure(QuotaEntity(user="carol"), {PRODUCER_IDS_RATE: 10.0}, self.clock.seconds())
         admitted = [self.sendEach(policy, range(6), user=user) for user in ("alice", "bob", "carol")]
         self.assertEqual(admitted, [6, 6, 6])

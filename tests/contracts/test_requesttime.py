@@ -108,7 +108,7 @@ class RequestTimeTests(SynchronousTestCase):
 
     def test_oneWindowAtMost(self) -> None:
         """
-        However much was taken, the client is held back for one window at a time.
+        However much was taken, the client is throttled for one window at a time.
         """
         self.assertEqual(self.policy.record(request(), worked(1000.0), self.clock.seconds()), 1.0)
         self.clock.advance(1.0)

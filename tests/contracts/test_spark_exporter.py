@@ -43,7 +43,7 @@ from tests.kit.clientcases import until
 ORIGIN = Origin("3", "boot", 17)
 CAP_BYTES = SMALLEST_CAP_BYTES
 SEGMENT_BYTES = CAP_BYTES // 32
-MOST_SEGMENTS = 8
+MAX_SEGMENTS = 8
 """How many of that size a fourth of the bound holds."""
 
 ROTATE_SECONDS = 60.0
@@ -455,7 +455,7 @@ class TroubleTests(SparkTestCase):
         kept = self.recordUntilFull()
         self.record(1000)
         segments = segmentPaths(os.path.join(self.directory, "_segments"))
-        self.assertEqual(len(segments), MOST_SEGMENTS)
+        self.assertEqual(len(segments), MAX_SEGMENTS)
         self.assertLessEqual(sum(map(os.path.getsize, segments)), CAP_BYTES // 4)
         self.assertEqual(self.unsealed(), list(range(1, kept + 1)))
         self.assertIn("recorded events cannot be sealed: no reason", self.warnings)

@@ -54,7 +54,7 @@ def decisionsOf(
     """
     What became of a few requests of each client in each minute.
 
-    @param delaySeconds: how long they are held back, about; the first client
+    @param delaySeconds: how long they are throttled, about; the first client
         longest, the last not at all.
     @param exhaustedConnections: how many of the connections, of which each
         client has one, ran out of requests.

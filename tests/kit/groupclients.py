@@ -52,14 +52,14 @@ class Settings:
     @ivar sessionMs: for how long the group does without its heartbeats.
     @ivar heartbeatMs: between them.
     @ivar maxPollMs: how long it may work on a record.
-    @ivar mostWorkSeconds: how long it does so at most, whatever the record asks for; finite, should nobody be there any
+    @ivar maxWorkSeconds: how long it does so at most, whatever the record asks for; finite, should nobody be there any
         more to give commands.
     """
 
     sessionMs: int
     heartbeatMs: int
     maxPollMs: int
-    mostWorkSeconds: float = 60.0
+    maxWorkSeconds: float = 60.0
 
 
 class Refused(Exception):
@@ -478,7 +478,7 @@ def serve(client: GroupClient) -> None:
     goesOn = True
     while goesOn:
         for partition, offset, value in client.poll():
-            seconds = min(float(value), client.settings.mostWorkSeconds)
+            seconds = min(float(value), client.settings.maxWorkSeconds)
             if seconds:
                 say("working", partition, offset)
                 goesOn = work(seconds)

@@ -469,7 +469,7 @@ class SlowExperiment(Experiment):
     def _run(self) -> None:
         for kind in CLIENTS:
             self._start(kind, kind)
-        self._start("ours", FAST, evolve(SLOW, mostWorkSeconds=0.0))
+        self._start("ours", FAST, evolve(SLOW, maxWorkSeconds=0.0))
         names = [*CLIENTS, FAST]
         before = self._settle(names)
         mark = self._broker.mark()

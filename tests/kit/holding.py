@@ -82,4 +82,4 @@ KINDS = {
     (False, True): HoldingTransport,
     (True, True): HoldingTLSTransport,
 }
-"""Transports, by whether they are TLS and whether they hold back."""
+"""Transports, by whether they are TLS and whether they hold bytes."""

@@ -48,16 +48,16 @@ class LimitingBroker(BrokerProcess):
         with urlopen(f"{self.status}/{question}", timeout=PATIENCE_SECONDS) as response:
             return json.load(response)
 
-    def heldBackMs(self, user: str) -> float:
+    def throttledMs(self, user: str) -> float:
         """
-        For how long a user was held back or refused lately, on average of those requests.
+        For how long a user was throttled or refused lately, on average of those requests.
         """
         values = self.ask("sensors")["families"]["producer-ids.throttle-time"]["values"]
         return next((value or 0.0 for name, value in values if name == user), 0.0)
 
     def setbacks(self) -> float:
         """
-        How often anybody was refused or held back.
+        How often anybody was refused or throttled.
         """
         families = self.ask("sensors")["families"]
         return sum(value for name in ("QuotaRefusals", "QuotaThrottles") for _, value in families[name]["values"])

@@ -123,7 +123,7 @@ class Recording:
 
     def throttledUs(self, policy: int = 0) -> tuple[int, int, int]:
         """
-        How many requests there were, how many of them a policy held back, and
+        How many requests there were, how many of them a policy throttled, and
         for how long in all.
         """
         delays = [row["policy_delays_us"][policy] for row in self.rows if row["policy_delays_us"]]
@@ -164,7 +164,7 @@ def serve(
     horizonUs: int,
     changes: Sequence[Change] = (),
     quotaWindows: int = 11,
-    mostDelaySeconds: float = 1e6,
+    maxDelaySeconds: float = 1e6,
     refusals: Mapping[str, Refusal] | None = None,
 ) -> Recording:
     """
@@ -179,7 +179,7 @@ def serve(
     clock = Clock()
     context = PolicyContext(clock, clock.seconds, None, quotaWindows, 1.0)
     built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
-    control = AdmissionControl(built, mostDelaySeconds)
+    control = AdmissionControl(built, maxDelaySeconds)
     recording = Recording(horizonUs)
     boot = {
         "broker_id": "1",
@@ -188,7 +188,7 @@ def serve(
         "policy_descriptions": list(policies.values()),
         "quota_windows": quotaWindows,
         "quota_window_us": 1_000_000,
-        "throttle_max_us": round(mostDelaySeconds * 1e6),
+        "throttle_max_us": round(maxDelaySeconds * 1e6),
     }
 
     def tellLimit(atUs: int, entity: QuotaEntity, name: str, value: float | None, changedBy: str | None) -> None:
@@ -399,7 +399,7 @@ def rowsOf(table: pa.Table) -> list[tuple[Any, ...]]:
 
 def summed(decisions: pa.Table) -> tuple[int, int, int]:
     """
-    How many requests there were, how many a candidate held back, and for how
+    How many requests there were, how many a candidate throttled, and for how
     long in all.
     """
     delays = decisions["delay_us"].to_pylist()

@@ -1,5 +1,5 @@
 """
-A broker with a status port, and real clients that it holds back.
+A broker with a status port, and real clients that it throttles.
 
 C{python -m tests.kit.statusload docs/images} takes the pictures of the manual.
 """

@@ -30,7 +30,7 @@ SESSION_MS = 5000
 
 HEARTBEAT_MS = 1000
 
-_MOST_UNANSWERED = 200
+_MAX_UNANSWERED = 200
 """How many records a producer has underway: always more than a batch."""
 
 _REST_SECONDS = 0.01
@@ -108,7 +108,7 @@ class RealProducer(RealClient):
         """
         end = self._sentCount + count
         while self._sentCount < end and not isOver():
-            if self._sentCount - self.nextOffset < _MOST_UNANSWERED:
+            if self._sentCount - self.nextOffset < _MAX_UNANSWERED:
                 self.send(valueOf(self._sentCount))
                 self._sentCount += 1
             else:

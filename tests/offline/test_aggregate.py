@@ -191,7 +191,7 @@ class ClientMinutesTests(SynchronousTestCase):
     def test_oneClient(self) -> None:
         """
         A minute of one client tells how much it did, how it went and how long
-        it was held back; connections that were opened are no requests.
+        it was throttled; connections that were opened are no requests.
         """
         rows = [
             requestRow(0.0, request_bytes=100, response_bytes=None),

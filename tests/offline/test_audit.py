@@ -276,7 +276,7 @@ class QuotaSpansTests(SynchronousTestCase):
     def test_span(self) -> None:
         """
         A span tells the rate, how much of the limit that is, and what is left
-        of the excess once those who were held back have waited.
+        of the excess once those who were throttled have waited.
         """
         rows = [
             sizeRow(0, 700),
@@ -309,7 +309,7 @@ class QuotaSpansTests(SynchronousTestCase):
         )
         self.assertEqual((second["span_start"], second["utilization"], second["overshoot"]), (at(1 / 3), 0.1, 0.0))
 
-    def test_notHeldBackForLongEnough(self) -> None:
+    def test_notThrottledForLongEnough(self) -> None:
         """
         A delay that is too short for the excess leaves an overshoot.
         """

@@ -367,7 +367,7 @@ class EvaluateTests(SynchronousTestCase):
 
 def _drop(directory: str) -> int:
     """
-    Lose a late request of a client that nobody ever held back.
+    Lose a late request of a client that nobody ever throttled.
 
     @return: its number.
     """

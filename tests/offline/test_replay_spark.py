@@ -50,7 +50,7 @@ Trials = Mapping[TrialKey, Trial]
 @cache
 def throttled() -> Recording:
     """
-    Clients that are held back by a window and share nothing but that.
+    Clients that are throttled by a window and share nothing but that.
     """
     return serve({"client-bytes": "client-bytes:produce=1M"}, population(4, 3), steadySteps(thinkMs=40), 20 * SECOND)
 
@@ -128,7 +128,7 @@ class ReplayTests(SynchronousTestCase):
         self.assertGreater(cuts.num_rows, 1)
         found = collected(replay(requests, trials, [OPEN], scale), DECISIONS)
         self.assertEqual(rowsOf(found), rowsOf(openLoop(recording, trials)))
-        self.assertIsNone(routesOf(requests, trials, [OPEN], evolve(scale, leastRequests=10_000)).cuts)
+        self.assertIsNone(routesOf(requests, trials, [OPEN], evolve(scale, minRequests=10_000)).cuts)
         self.assertIsNone(routesOf(requests, trials, [CLOSED], scale).cuts)
 
     def test_results(self) -> None:

@@ -247,9 +247,9 @@ class QuotaTests(WrapSocketTestCase):
                 self.assertEqual(await self.do(other.recv, 5), b"hello")
                 self.behave = None
 
-    async def heldBack(self, kind: str, sizeBytes: int) -> tuple[Foreign, Peer]:
+    async def throttled(self, kind: str, sizeBytes: int) -> tuple[Foreign, Peer]:
         """
-        A peer that has sent so much that it is held back for minutes.
+        A peer that has sent so much that it is throttled for minutes.
         """
         address = self.listen(kind, self.wrap(quota="client-bytes:produce=10:algorithm=bucket"))
         count = len(self.protocols)
@@ -260,20 +260,20 @@ class QuotaTests(WrapSocketTestCase):
         await self.until(lambda: protocol.transport.link.pauses.isApplied)
         return protocol, peer
 
-    async def test_leavesWhileHeldBack(self) -> None:
+    async def test_leavesWhileThrottled(self) -> None:
         """
-        A peer that is held back and leaves is noticed at once, and reported as
+        A peer that is throttled and leaves is noticed at once, and reported as
         it would be if it were read.
         """
         if not HangUpWatch.isSupported:
             raise SkipTest("this system has no epoll")
         self.behave = None
         for kind in KINDS:
-            protocol, peer = await self.heldBack(kind, 5000)
+            protocol, peer = await self.throttled(kind, 5000)
             await self.do(peer.end)
             await self.until(lambda: protocol.lost)  # noqa: B023
             self.assertEqual((len(protocol.received), protocol.lost[0].type), (5000, ConnectionDone))
-            protocol, peer = await self.heldBack(kind, 60_000)
+            protocol, peer = await self.throttled(kind, 60_000)
             await self.do(peer.reset)
             await self.until(lambda: protocol.lost)  # noqa: B023
             self.assertEqual((len(protocol.lost), protocol.lost[0].type), (1, ConnectionLost))
@@ -284,7 +284,7 @@ class QuotaTests(WrapSocketTestCase):
         """
         self.behave = None
         for kind in KINDS:
-            protocol, peer = await self.heldBack(kind, 5000)
+            protocol, peer = await self.throttled(kind, 5000)
             await self.do(peer.send, b"last words, more than a farewell" * 10)
             await self.do(peer.end)
             await self.turns()

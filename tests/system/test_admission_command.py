@@ -220,9 +220,9 @@ class ExplainTests(AdmissionCommandTestCase):
         response = connection.getresponse()
         return response.status, response.headers["Content-Type"], response.read()
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
-        A client that has sent more than it may is told to be held back, by which policy and until when, by the
+        A client that has sent more than it may is told to be throttled, by which policy and until when, by the
         command and by the port.
         """
         with RawClient(self.broker.port) as raw:
@@ -232,11 +232,11 @@ class ExplainTests(AdmissionCommandTestCase):
         verdict, _, _, *rows = output.splitlines()
         self.assertRegex(
             verdict,
-            r"^client id 'test' of user 'ANONYMOUS' is held back by client-bytes \(producer_byte_rate\), for "
+            r"^client id 'test' of user 'ANONYMOUS' is throttled by client-bytes \(producer_byte_rate\), for "
             r"[0-9.]+ s, until [0-9-]+ [0-9:]+$",
         )
         self.assertIn("producer_byte_rate=1k  --client-id-default", rows[0])
-        self.assertIn("(on trial)", rows[1])
+        self.assertIn("(shadow)", rows[1])
         status, contentType, body = self.get("/explain?clientId=test")
         self.assertEqual((status, contentType), (200, "application/json"))
         limit = json.loads(body)["limits"][0]

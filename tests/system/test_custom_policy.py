@@ -104,7 +104,7 @@ class CustomPolicyTests(SynchronousTestCase):
 
     def assertWorks(self, broker: BrokerProcess) -> None:
         """
-        A client in the background is held back, and another is not.
+        A client in the background is throttled, and another is not.
         """
         from kafka import KafkaProducer
 

@@ -32,7 +32,7 @@ REQUESTS_EACH = 400
 """How many the rogue has under way on each connection."""
 
 REMEMBERED = 1000
-MOST_STATE_BYTES = 350
+MAX_STATE_BYTES = 350
 """What it may take to remember one producer of a user with a short name."""
 
 FILTERS_BYTES = 64 << 10
@@ -86,7 +86,7 @@ class RogueTests(SynchronousTestCase):
 
     def sendSteadily(self, producerId: int) -> None:
         """
-        A producer of the steady user goes on; it is neither refused nor held back.
+        A producer of the steady user goes on; it is neither refused nor throttled.
         """
         batch = batchOf(b"steady", producerId=producerId, producerEpoch=0, baseSequence=self.sequence)
         answer = self.steady.ask(produceRequest(STEADY_TOPIC, batch, partition=producerId))
@@ -100,7 +100,7 @@ class RogueTests(SynchronousTestCase):
     def test_frames(self) -> None:
         """
         However many ids come, each in a request of its own, what is remembered of producers and of their ids stays
-        under its caps, and a user whose producers are known is never refused nor held back.
+        under its caps, and a user whose producers are known is never refused nor throttled.
         """
         self.allow(ROGUE, ROGUE_LIMIT)
         template = ProduceTemplate(ROGUE_TOPIC, 1, acks=1)
@@ -124,10 +124,10 @@ class RogueTests(SynchronousTestCase):
         self.assertEqual(set(errors), {ErrorCode.none, ErrorCode.throttling_quota_exceeded})
         self.assertGreaterEqual(errors[ErrorCode.none], ROGUE_LIMIT)
         states, filters = zip(*held, strict=True)
-        self.assertLessEqual(max(states), REMEMBERED * MOST_STATE_BYTES)
+        self.assertLessEqual(max(states), REMEMBERED * MAX_STATE_BYTES)
         self.assertLessEqual(max(filters), FILTERS_BYTES)
         # Both are full, or it would have been no trial.
-        self.assertGreater(min(max(states) / REMEMBERED / MOST_STATE_BYTES, max(filters) / FILTERS_BYTES), 0.5)
+        self.assertGreater(min(max(states) / REMEMBERED / MAX_STATE_BYTES, max(filters) / FILTERS_BYTES), 0.5)
         self.assertEqual(self.broker.complaints(), [])
 
     def test_manyInOneRequest(self) -> None:

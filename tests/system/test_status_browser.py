@@ -1,5 +1,5 @@
 """
-The status page in a real browser, while real clients are being held back.
+The status page in a real browser, while real clients are being throttled.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def findings() -> Findings:
     try:
         with openBrowser(WIDE) as browser:
             with clients(broker.address), _hostileClient(broker.address):
-                until(lambda: broker.snapshot()["heldBack"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
+                until(lambda: broker.snapshot()["throttled"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
                 browser.get(broker.status)
                 _look(browser, found)
             broker.kill()
@@ -127,7 +127,7 @@ def _hostileClient(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # They are sent for as long as it is looked at: held back, all of them would take half a minute.
+        # They are sent for as long as it is looked at: throttled, all of them would take half a minute.
         producer.purge()
 
 

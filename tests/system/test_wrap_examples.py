@@ -147,7 +147,7 @@ class ExampleTests(SynchronousTestCase):
 
     def test_lineServer(self) -> None:
         """
-        Lines are repeated; who floods is held back, under their name from any
+        Lines are repeated; who floods is throttled, under their name from any
         connection, and nobody else is.
         """
         with self.serving("line_server.py") as port:
@@ -164,7 +164,7 @@ class ExampleTests(SynchronousTestCase):
 
     def test_protectedSite(self) -> None:
         """
-        A visitor that does not read is cut off, one that floods is held back,
+        A visitor that does not read is cut off, one that floods is throttled,
         and pages are served meanwhile.
         """
         changes = [("sendSeconds=20", "sendSeconds=1"), ("maxConnectionsPerAddress=20", "maxConnectionsPerAddress=4")]

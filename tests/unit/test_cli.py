@@ -785,13 +785,13 @@ class ExplainTests(CommandTestCase):
 
     def test_nobody(self) -> None:
         """
-        A client without limits is not held back by any.
+        A client without limits is not throttled by any.
         """
         self.assertEqual(self.explain("-c reports"), "no limit holds for client id 'reports' of user 'alice'\n")
 
     def test_free(self) -> None:
         """
-        Whose limits are not used up is told so; a policy on trial holds nobody back.
+        Whose limits are not used up is told so; a shadow policy throttles nobody.
         """
         output = self.explain(
             "-c reports",
@@ -799,14 +799,14 @@ class ExplainTests(CommandTestCase):
             self.limit(isShadow=True, delaySeconds=5.0, delayEndsAtSeconds=1e9),
         )
         first, _, title, free, trial = output.splitlines()
-        self.assertEqual(first, "client id 'reports' of user 'alice' is not held back")
-        self.assertEqual(title.split(), ["Policy", "Limit", "Set", "for", "Used", "Of", "it", "Held", "back"])
+        self.assertEqual(first, "client id 'reports' of user 'alice' is not throttled")
+        self.assertEqual(title.split(), ["Policy", "Limit", "Set", "for", "Used", "Of", "it", "Throttled"])
         self.assertEqual(
             free.split(), ["client-bytes", "producer_byte_rate=1M", "--client-id-default", "0", "0%", "no"]
         )
-        self.assertTrue(trial.startswith("client-bytes (on trial)  producer_byte_rate=1M"), trial)
+        self.assertTrue(trial.startswith("client-bytes (shadow)  producer_byte_rate=1M"), trial)
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         The policy that holds a client back longest is named, with when that ends.
         """
@@ -817,7 +817,7 @@ class ExplainTests(CommandTestCase):
         )
         ends = datetime.fromtimestamp(1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         self.assertIn(
-            f"is held back by request-time (producer_byte_rate), for 2.5 s, until {ends}", output.splitlines()[0]
+            f"is throttled by request-time (producer_byte_rate), for 2.5 s, until {ends}", output.splitlines()[0]
         )
         self.assertIn(f"1.235M  123%   2 s, until {ends}", output)
 

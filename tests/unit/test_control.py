@@ -309,8 +309,8 @@ class ConfigureTests(ControlTestCase):
 
     def test_limitsInForce(self) -> None:
         """
-        Where policies have been built with different limits, that of the one
-        on trial is not the one that is told.
+        Where policies have been built with different limits, that of a
+        shadow policy is not the one that is told.
         """
         self.policies["c"].limits[ALICE] = {"time": 5.0}
         self.assertEqual(self.control.limits, {ALICE: {"time": 5.0}})

@@ -113,7 +113,7 @@ requestTime = PolicyFactory(
         a user.  100 is all of one thread, and this server has one.
 
         percent is the limit of client ids that have no other.  The share is
-        taken over quota.window.num windows, and nobody is held back for more than
+        taken over quota.window.num windows, and nobody is throttled for more than
         one of them at a time.
 
         meters is how many clients are told apart, besides those with limits
@@ -128,8 +128,7 @@ connections = PolicyFactory(
     format="connections[:perSecond=RATE][:burst=1s][:meters=10000][:shadow=yes|no]",
     help="""
         How many connections each address may open: the limit
-        connection_creation_rate of addresses.  Connections beyond it are held
-        back before anything is read from them.
+        connection_creation_rate of addresses.  Connections beyond it are throttled before anything is read from them.
 
         perSecond is the limit of addresses that have no other (10, or 30/1m).
         burst is for how long an address may save up.
@@ -155,7 +154,7 @@ producerIds = PolicyFactory(
         rate is the limit of users that have none of their own.  A user may bring
         so many ids at once, and then as many again spread over a window.  Requests
         with more are refused before anything is appended; with mode=throttle they
-        are let in, and the user is held back.  With shadow=yes it only counts.
+        are let in, and the user is throttled.  With shadow=yes it only counts.
 
         Known ids are kept in Bloom filters of so many layers, which take an id for
         known that is not in falsePositives of all cases, and maxBytes of memory at

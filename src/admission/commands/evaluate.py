@@ -108,7 +108,7 @@ def inWords(answer: Answer) -> str:
     parts = []
     if answer.totals is not None:
         quotas: list[tuple[str, ...]] = [
-            ("Candidate", "Loop", "Requests", "Held back", "Refused", "Held back for", "Forecast")
+            ("Candidate", "Loop", "Requests", "Throttled", "Refused", "Throttled for", "Forecast")
         ]
         for row in answer.totals.summary.to_pylist():
             counts = [f"{row[name]:,}" for name in ("requests", "throttled", "refused")]

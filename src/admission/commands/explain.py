@@ -21,7 +21,7 @@ from ..interfaces import QuotaEntity
 from .limits import asArguments, formatAmount
 from .talk import CommandFailed, parseTimeout, printable, table
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The longest answer that is read."""
 
 _EXAMPLES = """
@@ -45,8 +45,8 @@ class ExplainOptions(Options):
     synopsis = "[options]"
     longdesc = (
         "Tells which limits hold for a client, whom they were set for, how much of each is used, and for how long the "
-        "client is held back, as a broker knows it that runs with --status.  Policies on trial (shadow=yes) are "
-        "marked: they hold nobody back."
+        "client is throttled, as a broker knows it that runs with --status.  Shadow policies (shadow=yes) are "
+        "marked: they throttle nobody."
     )
     optParameters = [
         ["client-id", "c", None, "The name that the client gives itself."],
@@ -104,17 +104,17 @@ def fetch(url: str, timeoutSeconds: float) -> bytes:
     place = urlsplit(url)
     try:
         with opener.open(url, timeout=timeoutSeconds) as response:
-            whole: bytes = response.read(MOST_BYTES + 1)
+            whole: bytes = response.read(MAX_BYTES + 1)
     except HTTPError as error:
-        raise CommandFailed(f"{place.netloc} answers {error.code}: {_reason(error.read(MOST_BYTES))}") from error
+        raise CommandFailed(f"{place.netloc} answers {error.code}: {_reason(error.read(MAX_BYTES))}") from error
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise CommandFailed(
             f"{place.scheme}://{place.netloc} does not answer ({getattr(reason, 'strerror', None) or reason}); does "
             "the broker run with --status tcp:9090:interface=127.0.0.1? --status names another URL"
         ) from error
-    if len(whole) > MOST_BYTES:
-        raise CommandFailed(f"{place.netloc} answers more than {MOST_BYTES} bytes; is it the status port of a broker?")
+    if len(whole) > MAX_BYTES:
+        raise CommandFailed(f"{place.netloc} answers more than {MAX_BYTES} bytes; is it the status port of a broker?")
     return whole
 
 
@@ -141,7 +141,7 @@ def _described(explained: Mapping[str, Any]) -> str:
         return f"no limit holds for {whose}\n"
     rows = [
         (
-            f"{each['policy']}{' (on trial)' if each['isShadow'] else ''}",
+            f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
             f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
             asArguments(QuotaEntity(**each["entity"])),
             _approximately(each["used"]),
@@ -152,10 +152,10 @@ def _described(explained: Mapping[str, Any]) -> str:
     ]
     # Ties go to the first.
     worst = max((each for each in limits if not each["isShadow"]), key=lambda each: each["delaySeconds"], default=None)
-    verdict = "is not held back"
+    verdict = "is not throttled"
     if worst is not None and worst["delaySeconds"] > 0:
-        verdict = f"is held back by {worst['policy']} ({worst['limitName']}), for {_delay(worst)}"
-    title = ("Policy", "Limit", "Set for", "Used", "Of it", "Held back")
+        verdict = f"is throttled by {worst['policy']} ({worst['limitName']}), for {_delay(worst)}"
+    title = ("Policy", "Limit", "Set for", "Used", "Of it", "Throttled")
     return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
 
 

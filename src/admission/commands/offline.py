@@ -65,7 +65,7 @@ class AggregateOptions(RecordingOptions):
     """
 
     longdesc = (
-        "Sums up a recording: what each client did in each minute, how long it was held back, who did most, how evenly "
+        "Sums up a recording: what each client did in each minute, how long it was throttled, who did most, how evenly "
         "everybody was served and how full the memory was.  Results are Parquet and CSV files in OUT."
     )
     examples = (
@@ -125,10 +125,10 @@ class ReplayOptions(_Tried, RecordingOptions):
     """
 
     longdesc = (
-        "Puts what was recorded before other policies, and tells whom they would have held back and for how long.  "
+        "Puts what was recorded before other policies, and tells whom they would have throttled and for how long.  "
         "Clients are taken to send their next request as long after an answer as they did (closed loop), and the "
         "policies that were in force are replayed as well: unless that says what was recorded, no answer can be "
-        "trusted.  Whoever was held back less might have sent more, which no recording tells; where that is so, there "
+        "trusted.  Whoever was throttled less might have sent more, which no recording tells; where that is so, there "
         "is no forecast."
     )
     examples: Sequence[str] = (

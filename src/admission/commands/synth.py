@@ -31,7 +31,7 @@ started with --export spark:recordings/small.
 """
 
 _ROWS_HELP = (
-    "How many requests there would be if nobody were held back, about; unless given, one each second on each "
+    "How many requests there would be if nobody were throttled, about; unless given, one each second on each "
     "connection.  A client that has too much to do for its connections sends fewer."
 )
 

@@ -137,7 +137,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     yield printable(f"admission {now['version']} on {where}, up {_duration(now['uptimeSeconds'])}: {health['status']}")
     for reason in health["reasons"]:
         yield printable(f"  {reason}")
-    load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["mostDescriptors"]
+    load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["maxDescriptors"]
     yield (
         f"process      {_bytes(process['residentBytes'])} resident, {_bytes(process['privateBytes'])} without files, "
         f"CPU {'-' if load is None else f'{load:.0%}'}, "
@@ -150,7 +150,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     rate = _rate(now, before, lambda each: each["requests"]["read"])
     yield (
         f"requests     {'' if rate is None else f'{_count(rate)} a second, '}{_count(requests['read'])} in all, "
-        f"{requests['running']} of {requests['mostRunning']} running"
+        f"{requests['running']} of {requests['maxRunning']} running"
     )
     yield (
         f"connections  {connections['open']} of {connections['allowed']}, {connections['refused']} refused; "
@@ -160,10 +160,10 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     wait = "" if slowest is None else f"; 99% wait {_duration(slowest)} or less"
     yield f"purgatory    {purgatory['watched']} wait, {_count(purgatory['expirations'])} ran out of time{wait}"
     yield ""
-    heldBack = now["heldBack"]
-    yield f"clients over a quota: {heldBack['count']}"
+    throttled = now["throttled"]
+    yield f"clients over a quota: {throttled['count']}"
     yield from _tableOf(
-        ("Client", "Limit", "Used", "Of it", "Held back"),
+        ("Client", "Limit", "Used", "Of it", "Throttled"),
         [
             (
                 _name(each),
@@ -172,7 +172,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
                 "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
                 _duration(each["delaySeconds"]) if each["delaySeconds"] else "no",
             )
-            for each in heldBack["clients"]
+            for each in throttled["clients"]
         ],
     )
     yield f"groups: {groups['count']}, lag {_count(groups['lagRecords'])}"
@@ -248,8 +248,8 @@ def _bytes(sizeBytes: int) -> str:
 
 
 def _count(count: float) -> str:
-    for leastCount, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(count) >= leastCount:
+    for minCount, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(count) >= minCount:
             return f"{count / factor:.4g}{unit}"
     return f"{count:.4g}"
 

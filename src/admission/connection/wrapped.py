@@ -28,7 +28,7 @@ from .wrappedproducer import Supply
 if TYPE_CHECKING:
     from .wrapping import WrappedFactory
 
-MOST_HELD_BYTES = 1 << 20
+MAX_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
 
 
@@ -97,7 +97,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._incoming.add(data)
         # Only now: it may have told who it is from.
         self._received.count(len(data), Usage(requestBytes=len(data)))
-        if self._incoming.heldBytes > MOST_HELD_BYTES:
+        if self._incoming.heldBytes > MAX_HELD_BYTES:
             self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
 
     def handshakeCompleted(self) -> None:

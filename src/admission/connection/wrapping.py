@@ -34,7 +34,7 @@ from .hangup import HangUpWatch
 from .wrapped import WrappedConnection
 
 MAX_DELAY_SECONDS = 20.0
-"""After which a client that is held back is looked at again, however much it owes."""
+"""After which a client that is throttled is looked at again, however much it owes."""
 
 POOL_SHARE = 4
 """The default pool is this fraction of the memory that the process may use."""

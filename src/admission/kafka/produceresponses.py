@@ -26,7 +26,7 @@ from .wire.produce import encodeProduceResponse
 if TYPE_CHECKING:
     from .session import KafkaConnection
 
-MOST_UNANSWERED = 128
+MAX_UNANSWERED = 128
 UNANSWERED_BYTES = 512
 """What one of them is charged for while it waits."""
 
@@ -89,7 +89,7 @@ class ProduceResponses:
             request.throttledUntilSeconds = now + delaySeconds
         self._requests.append(request)
         self._uncommitted += 1
-        if len(self._requests) >= MOST_UNANSWERED:
+        if len(self._requests) >= MAX_UNANSWERED:
             connection.pauses.add(UNANSWERED)
         connection.broker.log.whenCommitted(partial(self._committed, request, wantsSync))
 
@@ -132,7 +132,7 @@ class ProduceResponses:
             return
         if requests and requests[0].commit > syncedCount:
             self._awaitSync(requests[0])
-        if UNANSWERED in connection.pauses.reasons and len(requests) < MOST_UNANSWERED:
+        if UNANSWERED in connection.pauses.reasons and len(requests) < MAX_UNANSWERED:
             connection.resume(UNANSWERED)
         if not requests:
             connection.produceAnswered()

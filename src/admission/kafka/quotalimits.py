@@ -24,7 +24,7 @@ from ..interfaces import DEFAULT, QuotaEntity
 from ..quotas.limits import kindOf
 from .broker.log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
 
-MOST_ENTITIES: Final = 10_000
+MAX_ENTITIES: Final = 10_000
 """How many entities may have limits that were set while the broker ran."""
 
 _VERSION: Final = 1
@@ -82,7 +82,7 @@ class QuotaLimits:
         control: AdmissionControl,
         static: Mapping[QuotaEntity, Limits],
         seconds: Callable[[], float],
-        maxEntities: int = MOST_ENTITIES,
+        maxEntities: int = MAX_ENTITIES,
     ) -> None:
         """
         Put the stored limits in force.  Those that no policy understands any

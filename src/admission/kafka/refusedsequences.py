@@ -11,10 +11,10 @@ from .broker.log.producers import REMEMBERED_BATCHES
 from .wire.batches import HEADER_BYTES, readHeader
 from .wire.produce import ProduceRequest
 
-MOST_BEHIND: Final = REMEMBERED_BATCHES - 1
+MAX_BEHIND: Final = REMEMBERED_BATCHES - 1
 """How many requests a client can have under way behind one that is refused."""
 
-MOST_BATCHES: Final = 64
+MAX_BATCHES: Final = 64
 """How many batches are remembered of one connection, and looked at in one request; few clients get there."""
 
 
@@ -42,7 +42,7 @@ class Gap:
         """
         C{request} is refused.
         """
-        self._requestsLeft = MOST_BEHIND
+        self._requestsLeft = MAX_BEHIND
         self._add(_batchesIn(request))
 
     def isBefore(self, request: ProduceRequest) -> bool:
@@ -65,14 +65,14 @@ class Gap:
 
     def _add(self, batches: list[tuple[int, int]]) -> None:
         for key, sequence in batches:
-            if len(self._sequences) >= MOST_BATCHES:
+            if len(self._sequences) >= MAX_BATCHES:
                 self._sequences.clear()
             self._sequences[key] = min(sequence, self._sequences.get(key, sequence))
 
 
 def _batchesIn(request: ProduceRequest) -> list[tuple[int, int]]:
     found = []
-    for topicName, index, records in request.partitions[:MOST_BATCHES]:
+    for topicName, index, records in request.partitions[:MAX_BATCHES]:
         if records is not None and len(records) >= HEADER_BYTES:
             header = readHeader(records)
             if header.producerId >= 0:

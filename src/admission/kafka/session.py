@@ -230,13 +230,13 @@ class KafkaConnection(AdmittedProtocol):
         """
         super().throttle(delaySeconds)
         if self.isThrottled:
-            self.broker.heldBack(self, delaySeconds)
+            self.broker.throttled(self, delaySeconds)
 
     def throttleOver(self) -> None:
         """
         An answer that was to be late leaves now.
         """
-        self.broker.heldBackNoMore(self)
+        self.broker.unthrottled(self)
         self._produced.answer()
 
     def requestsAbandoned(self) -> None:
@@ -244,7 +244,7 @@ class KafkaConnection(AdmittedProtocol):
         What waits on behalf of the client waits no longer.
         """
         self._stopLoginCall()
-        self.broker.heldBackNoMore(self)
+        self.broker.unthrottled(self)
         self._cancelParked()
         self._produced.cancel()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-MOST_METERS = 10_000
+MAX_METERS = 10_000
 """How many meters a table has, unless told otherwise."""
 
 
@@ -35,10 +35,10 @@ class MeterTable(Generic[Key, Meter]):
     idle.
 
     Clients choose their keys, so there may be any number.  Once there are
-    C{mostMeters}, whoever is new shares a meter with all others that are new,
+    C{maxMeters}, whoever is new shares a meter with all others that are new,
     until idle meters have made room.  Those who need not share come on top.
 
-    @ivar mostMeters: how many meters there may be before newcomers share one;
+    @ivar maxMeters: how many meters there may be before newcomers share one;
         change it at will.
     @ivar overflows: how often a meter was shared for lack of room.
     @ivar sweeps: how often idle meters were dropped; whoever remembers meters
@@ -46,13 +46,13 @@ class MeterTable(Generic[Key, Meter]):
     @ivar shared: the meters that newcomers share; a live view.
     """
 
-    def __init__(self, mostMeters: int = MOST_METERS) -> None:
+    def __init__(self, maxMeters: int = MAX_METERS) -> None:
         """
-        @raise ValueError: if C{mostMeters} is not positive.
+        @raise ValueError: if C{maxMeters} is not positive.
         """
-        if mostMeters < 1:
-            raise ValueError(f"mostMeters must be positive, not {mostMeters}")
-        self.mostMeters = mostMeters
+        if maxMeters < 1:
+            raise ValueError(f"maxMeters must be positive, not {maxMeters}")
+        self.maxMeters = maxMeters
         self.overflows = 0
         self.sweeps = 0
         self._meters: dict[Key, Meter] = {}
@@ -127,7 +127,7 @@ class MeterTable(Generic[Key, Meter]):
         self._unbounded.intersection_update(self._meters)
 
     def _isFull(self) -> bool:
-        return len(self._meters) - len(self._unbounded) >= self.mostMeters
+        return len(self._meters) - len(self._unbounded) >= self.maxMeters
 
     def _hasRoom(self, now: float) -> bool:
         if not self._isFull():

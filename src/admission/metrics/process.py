@@ -59,7 +59,7 @@ class ProcessUsage:
         return len(os.listdir(self._directory / "fd"))
 
     @property
-    def mostDescriptors(self) -> int:
+    def maxDescriptors(self) -> int:
         """
         How many there may be now; -1 for any number.
         """
@@ -75,7 +75,7 @@ class ProcessUsage:
         registry.addGauge("ProcessPrivateBytes", lambda now: self.privateBytes)
         registry.addGauge("ProcessCpuSeconds", lambda now: self.cpuSeconds)
         registry.addGauge("ProcessOpenDescriptors", lambda now: self.openDescriptors)
-        registry.addGauge("ProcessMostDescriptors", lambda now: self.mostDescriptors)
+        registry.addGauge("ProcessMostDescriptors", lambda now: self.maxDescriptors)
 
     def _pages(self) -> list[int]:
         return [int(each) for each in self._directory.joinpath("statm").read_text("ascii").split()]

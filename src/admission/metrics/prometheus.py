@@ -22,10 +22,10 @@ from .registry import Family, SensorRegistry
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 """How many rows a metric has at most: those with the largest values, or the smallest where these matter."""
 
-MOST_LABEL_CHARACTERS = 128
+MAX_LABEL_CHARACTERS = 128
 """Longer names of clients are cut off."""
 
 ROWS_PER_TURN = 500
@@ -87,7 +87,7 @@ def exposition(registry: SensorRegistry) -> Iterator[str]:
     """
     Everything that is measured, in the text format of Prometheus.
 
-    A metric has L{MOST_ROWS} rows at most, however many clients there are; how
+    A metric has L{MAX_ROWS} rows at most, however many clients there are; how
     many were left out is a metric, too.
 
     @return: pieces, some of them empty, none of which takes long to make.
@@ -106,8 +106,8 @@ def exposition(registry: SensorRegistry) -> Iterator[str]:
             while some := list(islice(unread, ROWS_PER_TURN)):
                 count += len(some)
                 rows = list(chain(rows, some))
-                if len(rows) > MOST_ROWS:
-                    rows = choose(MOST_ROWS, rows, key=lambda row: row[0])
+                if len(rows) > MAX_ROWS:
+                    rows = choose(MAX_ROWS, rows, key=lambda row: row[0])
                 yield ""
         _addRows(made, rows)
         if count > len(rows):
@@ -154,7 +154,7 @@ def _rowsOf(source: _Source, now: float) -> Iterator[_Row]:
         names = [_labelName(naming.labels.get(name, name)) for name in sensor.labelNames]
         for texts, value in sensor.read(now):
             if not math.isnan(value):
-                labels = (text[:MOST_LABEL_CHARACTERS] for text in texts)
+                labels = (text[:MAX_LABEL_CHARACTERS] for text in texts)
                 yield value * naming.scale, {**source.labels, **dict(zip(names, labels, strict=True))}
     elif isinstance(sensor, int | float):
         yield sensor * naming.scale, source.labels

@@ -72,7 +72,7 @@ NAMINGS = (
     Naming("ConnectionsAllowed", "admission_connections_allowed", "How many there may be."),
     Naming("ConnectionsRefused", "admission_connections_refused", "Connections closed because there were too many."),
     Naming("ConnectionsMuted", "admission_connections_muted", "Connections that are not read, by reason."),
-    Naming("ClientsHeldBack", "admission_clients_held_back", "Clients over a quota now or in the last ten seconds."),
+    Naming("ClientsThrottled", "admission_clients_held_back", "Clients over a quota now or in the last ten seconds."),
     Naming("RunningRequests", "admission_requests_running", "Requests that are being worked on."),
     Naming("RequestsRead", "admission_requests", "Requests that have been read."),
     Naming("RequestBytesRead", "admission_request_bytes", "The bytes of these."),
@@ -101,8 +101,8 @@ NAMINGS = (
     ),
     Naming("QuotaThrottles", "admission_quota_throttles", "How often a policy has held a client back."),
     Naming("QuotaRefusals", "admission_quota_refusals", "How often a policy has refused a request."),
-    Naming("QuotaShadowThrottles", "admission_quota_shadow_throttles", "How often a policy on trial would have."),
-    Naming("QuotaShadowRefusals", "admission_quota_shadow_refusals", "How often a policy on trial would have refused."),
+    Naming("QuotaShadowThrottles", "admission_quota_shadow_throttles", "How often a shadow policy would have."),
+    Naming("QuotaShadowRefusals", "admission_quota_shadow_refusals", "How often a shadow policy would have refused."),
     Naming("QuotaPolicyFailures", "admission_quota_policy_failures", "How often a policy has raised an exception."),
     Naming(_METER + "byte-rate", "admission_quota_bytes_per_second", "What a client takes of a byte quota."),
     Naming(
@@ -119,7 +119,7 @@ NAMINGS = (
     Naming(
         _METER + "throttle-time",
         "admission_quota_throttle_seconds",
-        "For how long a client was held back at a time, on average of the last minute.",
+        "For how long a client was throttled at a time, on average of the last minute.",
         scale=0.001,
     ),
     Naming(

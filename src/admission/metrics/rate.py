@@ -11,7 +11,7 @@ _Window = tuple[float, float, float]
 """When it began, when it was last recorded in, and how much."""
 
 _NEVER = float("-inf")
-_LEAST_SPAN_SECONDS = 0.001
+_MIN_SPAN_SECONDS = 0.001
 
 
 class SampledTotal:
@@ -126,7 +126,7 @@ class SampledTotal:
         missing = self.samples - 1 - int(elapsedSeconds // self.windowSeconds)
         if missing > 0:
             elapsedSeconds += missing * self.windowSeconds
-        return max(elapsedSeconds, _LEAST_SPAN_SECONDS)
+        return max(elapsedSeconds, _MIN_SPAN_SECONDS)
 
 
 class SampledMean:
@@ -229,17 +229,17 @@ class TimeShare:
 class RecentRate:
     """
     The rate of something of which only the total is kept: its growth since a
-    reading C{leastSeconds} ago or longer.  So nothing is to be done when the
+    reading C{minSeconds} ago or longer.  So nothing is to be done when the
     total grows, and somebody who looks now and then sees what was between.
     """
 
-    __slots__ = ("_before", "_last", "leastSeconds")
+    __slots__ = ("_before", "_last", "minSeconds")
 
-    def __init__(self, now: float, leastSeconds: float = 10.0) -> None:
+    def __init__(self, now: float, minSeconds: float = 10.0) -> None:
         """
         @param now: when the total was zero.
         """
-        self.leastSeconds = leastSeconds
+        self.minSeconds = minSeconds
         self._before = self._last = (now, 0.0)
 
     def rate(self, total: float, now: float) -> float:
@@ -248,7 +248,7 @@ class RecentRate:
 
         @param total: what it is now.
         """
-        if now - self._last[0] >= self.leastSeconds:
+        if now - self._last[0] >= self.minSeconds:
             self._before, self._last = self._last, (now, total)
         sinceSeconds, before = self._before
         return (total - before) / max(now - sinceSeconds, 0.001)

@@ -16,7 +16,7 @@ from .throttling import countsByBucket, quantileMs
 CLIENT = ("principal", "client_id")
 """Who a client is."""
 
-MOST_CLIENTS = 10
+MAX_CLIENTS = 10
 
 _COUNTED = {"throttled": THROTTLE, "rejected": REJECT, "expired": EXPIRE}
 
@@ -28,7 +28,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     C{requests} counts all of them, C{throttled}, C{rejected} and C{expired}
     those of which that was the decision.  C{bytes_in} and C{bytes_out} are what
     the policies were told, so that a Produce has no response.  The percentiles
-    of C{throttle_ms} are over all requests, those that were not held back
+    of C{throttle_ms} are over all requests, those that were not throttled
     included.  C{throttle_s} is the sum of the delays that the client was told,
     C{muted_s} that of the times it waited for memory.
 
@@ -72,7 +72,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     )
 
 
-def topClients(minutes: DataFrame, most: int = MOST_CLIENTS) -> DataFrame:
+def topClients(minutes: DataFrame, most: int = MAX_CLIENTS) -> DataFrame:
     """
     The clients with the most bytes, requests and throttle time, over all
     servers: C{measure} (C{"bytes"}, C{"requests"} or C{"throttle_s"}), C{rank}

@@ -74,7 +74,7 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
     C{pool_wait_max_us}.
 
     Jain's index is 1 if all get the same, and one by the number of clients if
-    one gets it all; null if nobody gets anything.  A client that is held back
+    one gets it all; null if nobody gets anything.  A client that is throttled
     wants less while it waits: what it did not send is nobody's demand, and its
     throttle time says so instead.
 

@@ -43,7 +43,7 @@ from .survey import Run, filterShapes, findRuns, isoMoment, limitsFromTheStart, 
 from .tables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .throttling import throttleHistogram, throttleMinutes
 
-MOST_GAPS = 100
+MAX_GAPS = 100
 """How many gaps L{admission.offline.evaluation} lists."""
 
 STREAMS = {"client_minute_stream": clientMinutesStream, "throttle_minute_stream": throttleMinutesStream}
@@ -283,7 +283,7 @@ def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fide
                     "at": isoMoment(gap.atUs + boot.wallOffsetUs),
                     "missing": gap.missing,
                 }
-                for boot, gap in gaps[:MOST_GAPS]
+                for boot, gap in gaps[:MAX_GAPS]
             ],
         }
     )

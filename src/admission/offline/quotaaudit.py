@@ -56,7 +56,7 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
 
     C{overshoot} is what the utilization is above 1.
     C{overshoot_after_throttle} is that once the delays have had their effect:
-    the same amount over the time until the last of those who were held back
+    the same amount over the time until the last of those who were throttled
     here might go on.  A quota holds if that stays small; a policy that allows
     bursts has the former in any case.
 
@@ -68,7 +68,7 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
         f"struct('{name}' AS limit_name, CASE WHEN {measure.applies} THEN double({measure.amount}) END AS amount)"
         for name, measure in MEASURES.items()
     )
-    # A connection that is opened is held back without being told.
+    # A connection that is opened is throttled without being told.
     heldMs = f"if(kind = '{CONNECTION}', coalesce(array_max(policy_delays_us), 0) / 1e3, throttle_ms)"
     counted = requests.where("is_counted").select(
         *subjectColumns(),

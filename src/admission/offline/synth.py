@@ -28,7 +28,7 @@ from ..kafka.recordedcolumns import KafkaRequestEvent
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
 from ..recording.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin
-from ..recording.recorder import MOST_SAMPLES, SAMPLE_SECONDS, EventRecorder
+from ..recording.recorder import MAX_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..units import formatBytes
 from .agenda import MICROSECONDS, Agenda
 from .synthconnection import CONNECTION_BYTES, SyntheticConnection
@@ -50,7 +50,7 @@ PROGRESS_ROWS = 100_000
 """How often progress is told."""
 
 _STOPPED = "the server was stopped"
-_LEAST_CAP_BYTES = 1 << 30
+_MIN_CAP_BYTES = 1 << 30
 _CAP_BYTES_OF_EVENT = 512
 
 
@@ -223,8 +223,8 @@ def recordSynthetic(
 def _exporterTo(path: Path, server: SyntheticServer) -> IMetricsExporter:
     population = server.population
     # The exporter keeps a bound by removing what is old, which must not happen here.
-    events = population.offeredRequests + population.seconds / SAMPLE_SECONDS * MOST_SAMPLES
-    capBytes = max(_LEAST_CAP_BYTES, int(events) * _CAP_BYTES_OF_EVENT)
+    events = population.offeredRequests + population.seconds / SAMPLE_SECONDS * MAX_SAMPLES
+    capBytes = max(_MIN_CAP_BYTES, int(events) * _CAP_BYTES_OF_EVENT)
     quoted = "".join(f"\\{each}" if each in ":=\\" else each for each in str(path))
     # Segments are as long as they are large: virtual minutes pass quickly.
     description = f"spark:{quoted}:rotate=3650d:cap={capBytes}:sealing=inline"

@@ -48,7 +48,7 @@ _SERVICE_US = 200.0
 _SERVICE_SPREAD = 0.7
 _COMMIT_US = 500.0
 _OPENING_SECONDS = 1.0
-_LEAST_THINKING = 0.1
+_MIN_THINKING = 0.1
 _NEW_PRODUCER_SHARE = 0.001
 _ROGUE_EVERY = 25
 _ROGUE_NEW_PRODUCER_SHARE = 0.25
@@ -56,9 +56,9 @@ _ROGUE_WRITE_SHARE = 0.5
 _PRODUCERS_OF_CONNECTION = 1_000_000
 _PRINCIPALS = 100
 _HOSTS = 500
-_MOST_CLIENTS = 2000
-_MOST_CONNECTIONS = 100_000
-_MOST_REQUESTS = 1_000_000_000
+_MAX_CLIENTS = 2000
+_MAX_CONNECTIONS = 100_000
+_MAX_REQUESTS = 1_000_000_000
 
 
 @frozen
@@ -191,17 +191,17 @@ class Population:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be {least} or more, not {value}")
-        if self.clients > _MOST_CLIENTS:
+        if self.clients > _MAX_CLIENTS:
             raise ValueError(
-                f"clients must be {_MOST_CLIENTS} or fewer: a recording does not tell many more names apart"
+                f"clients must be {_MAX_CLIENTS} or fewer: a recording does not tell many more names apart"
             )
-        if self.clients * self.connections > _MOST_CONNECTIONS:
-            raise ValueError(f"connections must be {_MOST_CONNECTIONS // self.clients} or fewer for so many clients")
+        if self.clients * self.connections > _MAX_CONNECTIONS:
+            raise ValueError(f"connections must be {_MAX_CONNECTIONS // self.clients} or fewer for so many clients")
         if not 0.001 <= self.seconds <= 10 * 366 * 86400:
             raise ValueError(f"seconds must be from a thousandth to ten years, not {self.seconds:g}")
-        if self.offeredRequests > _MOST_REQUESTS:
+        if self.offeredRequests > _MAX_REQUESTS:
             raise ValueError(
-                f"requests must be {_MOST_REQUESTS} or fewer, not {self.offeredRequests:.4g}; "
+                f"requests must be {_MAX_REQUESTS} or fewer, not {self.offeredRequests:.4g}; "
                 "unless given, they follow from clients, connections and seconds"
             )
         if self.hotShare is not None and not (0 < self.hotShare < 1 and self.clients > 1):
@@ -211,7 +211,7 @@ class Population:
     @property
     def offeredRequests(self) -> float:
         """
-        How many requests there would be if nobody were held back, about.
+        How many requests there would be if nobody were throttled, about.
         """
         return self.requests or self.clients * self.connections * self.seconds
 
@@ -247,6 +247,6 @@ class Population:
             requestShare=requestShare,
             recordBytes=recordBytes,
             writeShare=writeShare,
-            thinkUs=max(cycleUs - busyUs, cycleUs * _LEAST_THINKING),
+            thinkUs=max(cycleUs - busyUs, cycleUs * _MIN_THINKING),
             newProducerShare=_ROGUE_NEW_PRODUCER_SHARE if isRogue else _NEW_PRODUCER_SHARE,
         )

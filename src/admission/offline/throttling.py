@@ -66,7 +66,7 @@ def quantileMs(counts: str, largest: str, share: float) -> Column:
 
 def throttleMinutes(requests: DataFrame) -> DataFrame:
     """
-    How often each policy asked for delays of which length, those on trial
+    How often each policy asked for delays of which length, shadow policies
     included: C{broker_id}, C{boot_id}, C{minute}, C{policy}, C{bucket_ms} (see
     L{bucketMs}) and C{n}.  A range of 0 counts whom the policy let pass.
 

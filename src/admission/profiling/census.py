@@ -15,10 +15,10 @@ from typing import Any
 from .groups import Grouping
 from .referents import flatBytes, nameOf, referentsOf
 
-MOST_OBJECTS = 500_000
+MAX_OBJECTS = 500_000
 """Of more containers one in two is looked at, or one in three, and so on."""
 
-MOST_MEMBERS = 1_000
+MAX_MEMBERS = 1_000
 """How many objects of a group are kept for a closer look."""
 
 PARTS_PER_STEP = 1_000
@@ -45,7 +45,7 @@ class Census:
         grouping: Grouping,
         random: Random,
         objects: Callable[[], list[Any]] = gc.get_objects,
-        mostObjects: int = MOST_OBJECTS,
+        maxObjects: int = MAX_OBJECTS,
     ) -> None:
         """
         @param objects: returns all containers that the garbage collector knows.
@@ -53,7 +53,7 @@ class Census:
         self._grouping = grouping
         self._random = random
         self._objects = objects
-        self._mostObjects = mostObjects
+        self._maxObjects = maxObjects
         self._tally: dict[type, list[float]] = {}
         self._pending: list[tuple[list[Any], float]] = []
         self.stride = 1
@@ -67,7 +67,7 @@ class Census:
         """
         objects = self._objects()
         yield
-        self.stride = stride = max(-(-len(objects) // self._mostObjects), 1)
+        self.stride = stride = max(-(-len(objects) // self._maxObjects), 1)
         random, pending = self._random.random, self._pending
         # From the end, so that nothing is kept alive for longer than it needs.  Which one of several is looked at is
         # left to chance, because programs make objects in patterns.
@@ -139,9 +139,9 @@ class Census:
     def _keep(self, place: int, each: Any) -> None:
         self._seen[place] += 1
         members = self.members[place]
-        if len(members) < MOST_MEMBERS:
+        if len(members) < MAX_MEMBERS:
             members.append(each)
         else:
             chosen = int(self._random.random() * self._seen[place])
-            if chosen < MOST_MEMBERS:
+            if chosen < MAX_MEMBERS:
                 members[chosen] = each

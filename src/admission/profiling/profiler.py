@@ -16,7 +16,7 @@ from twisted.internet.task import Cooperator
 from twisted.python.failure import Failure
 
 from ..metrics.process import ProcessUsage
-from .census import MOST_MEMBERS, MOST_OBJECTS, Census
+from .census import MAX_MEMBERS, MAX_OBJECTS, Census
 from .groups import Grouping
 from .reading import read
 from .sizing import Sizing
@@ -28,7 +28,7 @@ TURN_SECONDS = 0.005
 REST_SECONDS = 0.01
 """For how long it leaves the reactor to others after that."""
 
-LEAST_SECONDS = 10.0
+MIN_SECONDS = 10.0
 """Whoever asks again within this time gets what there is."""
 
 
@@ -59,7 +59,7 @@ class Profiler:
         opaque: Callable[[], Mapping[type, Callable[[Any], int]]] = dict,
         usage: ProcessUsage | None = None,
         objects: Callable[[], list[Any]] = gc.get_objects,
-        mostObjects: int = MOST_OBJECTS,
+        maxObjects: int = MAX_OBJECTS,
     ) -> None:
         """
         To be made before the server builds anything: what the process has now
@@ -69,7 +69,7 @@ class Profiler:
         @param clock: for turns and rests, and to measure them; monotonic.
         @param opaque: see L{Sizing}.
         @param usage: what the kernel says of the process.
-        @param objects: see L{Census}, like C{mostObjects}.
+        @param objects: see L{Census}, like C{maxObjects}.
         """
         self.boot = boot
         self.document: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ class Profiler:
         self._opaque = opaque
         self._usage = ProcessUsage() if usage is None else usage
         self._objects = objects
-        self._mostObjects = mostObjects
+        self._maxObjects = maxObjects
         self._start = read(self._usage, {})
         self._first: Snapshot | None = None
         self._previous: Snapshot | None = None
@@ -92,12 +92,12 @@ class Profiler:
 
     def ask(self) -> Deferred[dict[str, Any]]:
         """
-        A snapshot, but no more than one in L{LEAST_SECONDS}: the last one if
+        A snapshot, but no more than one in L{MIN_SECONDS}: the last one if
         it is younger.
 
         @return: fires with its document.
         """
-        isFresh = self._clock.seconds() - self._takenSeconds < LEAST_SECONDS
+        isFresh = self._clock.seconds() - self._takenSeconds < MIN_SECONDS
         if self.document is not None and isFresh and self._cooperator is None:
             return succeed(self.document)
         return self.take()
@@ -148,7 +148,7 @@ class Profiler:
         began = self._clock.seconds()
         now = read(self._usage, self._claims())
         self._count += 1
-        census = Census(self._grouping, Random(self._count), self._objects, self._mostObjects)
+        census = Census(self._grouping, Random(self._count), self._objects, self._maxObjects)
         yield from census.steps()
         opaque = self._opaque()
         measured = []
@@ -156,7 +156,7 @@ class Profiler:
             sizing = Sizing(self._grouping, opaque)
             yield from sizing.steps(members, count)
             claimed = sum(now.claims.get(purpose, 0) for purpose in group.purposes) if group.purposes else None
-            isSampled = count > MOST_MEMBERS or census.stride > 1
+            isSampled = count > MAX_MEMBERS or census.stride > 1
             measured.append(GroupSize(group.name, count, sizing.sizeBytes, claimed, isSampled, sizing.isCut))
         snapshot = Snapshot(
             self.boot,

@@ -19,7 +19,7 @@ from .html import htmlOf
 from .profiler import Profiler, ProfilerStopped
 from .text import sentencesOf, textOf
 
-MOST_SNAPSHOTS = 100
+MAX_SNAPSHOTS = 100
 """How many snapshots are kept in a directory; the oldest go."""
 
 _PREFIX = "memory-"
@@ -40,7 +40,7 @@ class MemoryReports:
         intervalSeconds: float,
         clock: IReactorTime,
         deferToThread: Callable[..., Deferred[Any]],
-        mostSnapshots: int = MOST_SNAPSHOTS,
+        maxSnapshots: int = MAX_SNAPSHOTS,
     ) -> None:
         """
         @param intervalSeconds: from one snapshot to the next.
@@ -50,7 +50,7 @@ class MemoryReports:
         self._directory = directory
         self._intervalSeconds = intervalSeconds
         self._deferToThread = deferToThread
-        self._mostSnapshots = mostSnapshots
+        self._maxSnapshots = maxSnapshots
         self._taking = LoopingCall(self._take)
         self._taking.clock = clock
 
@@ -92,7 +92,7 @@ class MemoryReports:
         for suffix, text in ((".html", htmlOf(document)), (".txt", textOf(document))):
             self._directory.joinpath(name + suffix).write_text(text, encoding="utf-8")
         kept = sorted({each.stem for each in self._directory.glob(f"{_PREFIX}*.html")})
-        for stem in kept[: -self._mostSnapshots]:
+        for stem in kept[: -self._maxSnapshots]:
             for suffix in (".html", ".txt"):
                 self._directory.joinpath(stem + suffix).unlink(missing_ok=True)
 

@@ -12,10 +12,10 @@ from typing import Any
 from .groups import Grouping
 from .referents import flatBytes, referentsOf
 
-MOST_VISITS = 100_000
+MAX_VISITS = 100_000
 """How many objects of a group are looked at."""
 
-MOST_SIBLINGS = 1_000
+MAX_SIBLINGS = 1_000
 """Of more objects in one container so many are followed, and stand for the others."""
 
 VISITS_PER_STEP = 100
@@ -36,7 +36,7 @@ class Sizing:
         self,
         grouping: Grouping,
         opaque: Mapping[type, Callable[[Any], int]] | None = None,
-        mostVisits: int = MOST_VISITS,
+        maxVisits: int = MAX_VISITS,
     ) -> None:
         """
         @param opaque: for classes that hold memory of which Python knows
@@ -44,7 +44,7 @@ class Sizing:
         """
         self._grouping = grouping
         self._opaque = opaque or {}
-        self._mostVisits = mostVisits
+        self._maxVisits = maxVisits
         self._bytes = 0.0
         self._sizedMembers = 0
         self._memberCount = 0
@@ -78,7 +78,7 @@ class Sizing:
                 visits += 1
                 if visits % VISITS_PER_STEP == 0:
                     yield
-                if visits > self._mostVisits:
+                if visits > self._maxVisits:
                     self.isCut = True
                     break
                 referents = referentsOf(each)
@@ -87,8 +87,8 @@ class Sizing:
                     sizeBytes += opaque[type(each)](each)
                 self._bytes += sizeBytes * weight
                 parts, partWeight = referents.objects, weight * referents.weight
-                if len(parts) > MOST_SIBLINGS:
-                    stride = -(-len(parts) // MOST_SIBLINGS)
+                if len(parts) > MAX_SIBLINGS:
+                    stride = -(-len(parts) // MAX_SIBLINGS)
                     # Keys and values take turns in a dictionary, so an even stride would see half of them.
                     stride += 1 - stride % 2
                     sample = parts[::stride]

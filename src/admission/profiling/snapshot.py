@@ -14,7 +14,7 @@ from .census import Row
 from .groups import Group
 from .reading import Reading
 
-MOST_ROWS = 30
+MAX_ROWS = 30
 """How many classes are shown."""
 
 
@@ -163,7 +163,7 @@ def documentOf(snapshot: Snapshot, first: Snapshot | None = None, previous: Snap
             "bytes": snapshot.heapBytes,
             "objects": sum(row[1] for row in snapshot.rows),
             "stride": snapshot.stride,
-            "largest": sorted(snapshot.rows, key=lambda row: -row[2])[:MOST_ROWS],
+            "largest": sorted(snapshot.rows, key=lambda row: -row[2])[:MAX_ROWS],
         },
         "since": [_difference(snapshot, each) for each in _distinct(previous, first)],
         "cost": asdict(snapshot.cost),
@@ -215,7 +215,7 @@ def _difference(snapshot: Snapshot, before: Snapshot) -> dict[str, Any]:
         "unexplainedFraction": unexplained / grown if grown > 0 else None,
         "heapBytes": snapshot.heapBytes - before.heapBytes,
         "groups": _groupDifferences(snapshot, before),
-        "most": sorted(rows, key=lambda row: -abs(row[2]))[:MOST_ROWS],
+        "most": sorted(rows, key=lambda row: -abs(row[2]))[:MAX_ROWS],
     }
 
 

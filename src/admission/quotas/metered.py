@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from ..interfaces import DEFAULT, ISensorRegistry, QuotaEntity, QuotaStatus, Request
-from ..metrics.meters import MOST_METERS, MeterTable
+from ..metrics.meters import MAX_METERS, MeterTable
 from ..metrics.rate import SampledMean
 from .limits import Limit, LimitTable
 from .meters import Algorithm, LimitMeter
@@ -34,7 +34,7 @@ class MeteredLimit:
     the default's, share one.
 
     Whoever has a limit by name has a meter, however many there are; of all
-    others no more than C{mostMeters}, see L{MeterTable}.  Those who share one for
+    others no more than C{maxMeters}, see L{MeterTable}.  Those who share one for
     lack of room share one for each default.
 
     @ivar limitName: which limit.
@@ -47,17 +47,17 @@ class MeteredLimit:
         limits: LimitTable,
         limitName: str,
         algorithm: Algorithm,
-        mostMeters: int = MOST_METERS,
+        maxMeters: int = MAX_METERS,
     ) -> None:
         """
         @param limits: the limits in force; call L{refresh} when they have changed.
         @param algorithm: makes the meters.
-        @raise ValueError: if C{mostMeters} is not positive.
+        @raise ValueError: if C{maxMeters} is not positive.
         """
         self.limitName = limitName
         self._limits = limits
         self._algorithm = algorithm
-        self._table: MeterTable[_Key, LimitMeter] = MeterTable(mostMeters)
+        self._table: MeterTable[_Key, LimitMeter] = MeterTable(maxMeters)
         # What was found for clients lately, by principal and client id, L{None} for no limit; forgotten whole when any
         # of it may be wrong.
         self._found: dict[str, dict[str, LimitMeter | None]] = {}
@@ -232,7 +232,7 @@ class MeteredLimit:
     def _remember(self, request: Request, now: float) -> LimitMeter | None:
         meter, isSettled = self._obtain(request, now)
         if isSettled:
-            if self._foundCount >= 2 * self._table.mostMeters:
+            if self._foundCount >= 2 * self._table.maxMeters:
                 self._forget()
             self._found.setdefault(request.principal, {})[request.clientId] = meter
             self._foundCount += 1

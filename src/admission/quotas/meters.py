@@ -108,15 +108,15 @@ class WindowMeter(SampledTotal):
     how far that is from exact.
     """
 
-    __slots__ = ("_freeTotal", "_mostDelaySeconds", "delays", "limit")
+    __slots__ = ("_freeTotal", "_maxDelaySeconds", "delays", "limit")
 
-    def __init__(self, limit: Limit, samples: int, windowSeconds: float, mostDelaySeconds: float = inf) -> None:
+    def __init__(self, limit: Limit, samples: int, windowSeconds: float, maxDelaySeconds: float = inf) -> None:
         """
-        @param mostDelaySeconds: the longest delay to ask for.
+        @param maxDelaySeconds: the longest delay to ask for.
         @raise ValueError: see L{SampledTotal}.
         """
         super().__init__(samples, windowSeconds)
-        self._mostDelaySeconds = mostDelaySeconds
+        self._maxDelaySeconds = maxDelaySeconds
         self.delays: SampledMean | None = None
         self.setLimit(limit, 0.0)
 
@@ -136,7 +136,7 @@ class WindowMeter(SampledTotal):
             return 0.0
         total, spanSeconds = self.measure(now)
         delaySeconds = total / self.limit.value - spanSeconds
-        return min(delaySeconds, self._mostDelaySeconds) if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
+        return min(delaySeconds, self._maxDelaySeconds) if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
 
     def room(self, now: float) -> float:
         total, spanSeconds = self.measure(now)
@@ -164,12 +164,12 @@ class Windows:
 
     @ivar samples: how many windows count; positive.
     @ivar windowSeconds: the length of one; positive.
-    @ivar mostDelaySeconds: the longest delay a meter asks for.
+    @ivar maxDelaySeconds: the longest delay a meter asks for.
     """
 
     samples: int
     windowSeconds: float
-    mostDelaySeconds: float = inf
+    maxDelaySeconds: float = inf
 
     def __attrs_post_init__(self) -> None:
         SampledTotal(self.samples, self.windowSeconds)
@@ -185,7 +185,7 @@ class Windows:
         """
         Make a meter that goes by C{limit}.
         """
-        return WindowMeter(limit, self.samples, self.windowSeconds, self.mostDelaySeconds)
+        return WindowMeter(limit, self.samples, self.windowSeconds, self.maxDelaySeconds)
 
     def reads(self, rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
         """

@@ -17,7 +17,7 @@ from .recordlayout import NO_TEXT_CODE, Layout
 from .schema import OVERFLOW, Column, ColumnType, Table
 from .segments import Segment
 
-_MOST_SECONDS = 9e12
+_MAX_SECONDS = 9e12
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -118,7 +118,7 @@ class _Columns:
         return pa.ListArray.from_arrays(pa.array(offsets), items)
 
     def _microseconds(self, seconds: Any) -> pa.Array:
-        isKnown = np.abs(seconds) < _MOST_SECONDS
+        isKnown = np.abs(seconds) < _MAX_SECONDS
         return pa.array(np.rint(np.where(isKnown, seconds, 0.0) * 1e6).astype(np.int64), mask=~isKnown)
 
 

@@ -17,7 +17,7 @@ ADMIT = "admit"
 """A decision: the request was served at once."""
 
 THROTTLE = "throttle"
-"""It was served, and the client is held back."""
+"""It was served, and the client is throttled."""
 
 REJECT = "reject"
 """It was refused, and nothing of it done."""
@@ -97,8 +97,8 @@ class RequestEvent:
     @ivar reason: why, in words, unless it was admitted; best always the same
         ones, since there is room for a few thousand.
     @ivar policy: which policy decided that.
-    @ivar policyDelaysSeconds: the delay that each policy asked for, those on
-        trial included, in the order of C{Origin.policyNames}; empty if none
+    @ivar policyDelaysSeconds: the delay that each policy asked for, shadow
+        policies included, in the order of C{Origin.policyNames}; empty if none
         was asked.  The first six are recorded.
     @ivar decidedSeconds: when the policies were told of its usage.
     @ivar isCounted: whether that was what it took, and not nothing.

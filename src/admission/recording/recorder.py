@@ -33,10 +33,10 @@ from .events import (
 SAMPLE_SECONDS = 10.0
 """How often sensors are read, unless told otherwise."""
 
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 """How many samples are taken at a time."""
 
-MOST_OF_FAMILY = 100
+MAX_OF_FAMILY = 100
 """How many of them are of one family, of which there may be one for each client."""
 
 _FAILURE_SECONDS = 60.0
@@ -67,7 +67,7 @@ class EventRecorder:
     @ivar isRecording: whether anybody listens.  Look before making an event,
         and recording costs nothing while nobody does.
     @ivar shortenedSamples: how often samples were left out, because there were
-        more than L{MOST_SAMPLES} or L{MOST_OF_FAMILY}.
+        more than L{MAX_SAMPLES} or L{MAX_OF_FAMILY}.
     """
 
     _log = Logger()
@@ -250,7 +250,7 @@ class EventRecorder:
         now = self._clock.seconds()
         try:
             read = self._read()
-            samples = [SensorSample(now, *each) for each in islice(read, MOST_SAMPLES)]
+            samples = [SensorSample(now, *each) for each in islice(read, MAX_SAMPLES)]
             if next(read, None) is not None:
                 self.shortenedSamples += 1
         except Exception:
@@ -277,7 +277,7 @@ class EventRecorder:
         for name, family in registry.families.items():
             kind = COUNTER if family.isCounter else GAUGE
             members = iter(family.read(registry.seconds()))
-            for labels, value in islice(members, MOST_OF_FAMILY):
+            for labels, value in islice(members, MAX_OF_FAMILY):
                 pairs = zip(family.labelNames, labels, strict=True)
                 yield name, kind, value, ",".join(f"{label}={text}" for label, text in pairs)
             if next(members, None) is not None:

@@ -49,7 +49,7 @@ _NOT_KNOWN = {
 """How a record says of its columns that they are not known, as source; all others say -1."""
 
 # Beyond that, microseconds do not fit into 64 bits.
-_MOST_SECONDS = 9e12
+_MAX_SECONDS = 9e12
 
 Pack = Callable[[Any, int, Mapping[str | None, int], Mapping[str | None, int], Any], None]
 """
@@ -244,7 +244,7 @@ def microseconds(seconds: float) -> int | None:
     Seconds as they are read: whole microseconds, or L{None} for what is no
     number.
     """
-    return round(seconds * 1e6) if abs(seconds) < _MOST_SECONDS else None
+    return round(seconds * 1e6) if abs(seconds) < _MAX_SECONDS else None
 
 
 def _listPacker(code: str, capacity: int) -> Callable[[Any, int, Sequence[float]], None]:

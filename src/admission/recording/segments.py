@@ -45,8 +45,8 @@ UNFINISHED_SUFFIX = ".new"
 
 SMALLEST_SEGMENT_BYTES = 16 * PAGE_BYTES
 
-MOST_TEXTS = 1024
-MOST_FOREIGN_TEXTS = 4096
+MAX_TEXTS = 1024
+MAX_FOREIGN_TEXTS = 4096
 """How many texts a segment has codes for, if it is large; in a small one they take a quarter of it at most."""
 
 _MADV_POPULATE_WRITE = 23
@@ -110,8 +110,8 @@ class SegmentWriter:
         self._lastOffset = -1
         self._nextCode = FIRST_CODE
         slots = sizeBytes // SLOT_BYTES
-        self._own = TextCodes(min(MOST_TEXTS, slots // 8), self._defineText)
-        self._foreign = TextCodes(min(MOST_FOREIGN_TEXTS, slots // 8), self._defineText)
+        self._own = TextCodes(min(MAX_TEXTS, slots // 8), self._defineText)
+        self._foreign = TextCodes(min(MAX_FOREIGN_TEXTS, slots // 8), self._defineText)
 
     @property
     def textOverflows(self) -> int:

@@ -20,11 +20,11 @@ from ..interfaces import Request
 from ..kafka.session import KafkaConnection
 from .numbers import finite, shortened
 
-MOST_CLIENTS = 20
-MOST_CONNECTIONS = 20
+MAX_CLIENTS = 20
+MAX_CONNECTIONS = 20
 
 RECENTLY_SECONDS = 10.0
-"""For how long who was held back is still shown; delays are often shorter than what one can read."""
+"""For how long who was throttled is still shown; delays are often shorter than what one can read."""
 
 _REASONS = (Pause.MEMORY, Pause.THROTTLED, Pause.BUSY, Pause.SERVER_FULL, Pause.UNSENT)
 
@@ -60,12 +60,12 @@ def largestFields(connections: Collection[KafkaConnection], nowSeconds: float) -
             "mutedSeconds": nowSeconds - min(connection.pauses.reasons.values(), default=nowSeconds),
         }
         for heldBytes, connection in nlargest(
-            MOST_CONNECTIONS, ((each.heldBytes, each) for each in connections), key=lambda pair: pair[0]
+            MAX_CONNECTIONS, ((each.heldBytes, each) for each in connections), key=lambda pair: pair[0]
         )
     ]
 
 
-def heldBackFields(
+def throttledFields(
     connections: Iterable[KafkaConnection], nowSeconds: float, control: AdmissionControl
 ) -> dict[str, Any]:
     """
@@ -80,7 +80,7 @@ def heldBackFields(
         client = (connection.principal, connection.clientId, connection.host)
         untilSeconds.setdefault(client, connection.throttledUntilSeconds)
         count[client] += 1
-    shown = list(untilSeconds.items())[:MOST_CLIENTS]
+    shown = list(untilSeconds.items())[:MAX_CLIENTS]
     return {
         "count": len(untilSeconds),
         "clients": [

@@ -12,9 +12,9 @@ from typing import Any
 from ..kafka.broker.groups.group import Group, State
 from .numbers import shortened
 
-MOST_GROUPS = 20
+MAX_GROUPS = 20
 
-MOST_OFFSETS = 20_000
+MAX_OFFSETS = 20_000
 """How many committed offsets are compared with the log at a time; the lag of groups beyond that is not known."""
 
 
@@ -44,7 +44,7 @@ def groupsFields(groups: Collection[Group]) -> dict[str, Any]:
         states[group.state.value] += 1
         memberCount += len(group.members)
         lag = None
-        if offsetCount + len(group.offsets) <= MOST_OFFSETS:
+        if offsetCount + len(group.offsets) <= MAX_OFFSETS:
             offsetCount += len(group.offsets)
             lag = lagOf(group)
         else:
@@ -66,6 +66,6 @@ def groupsFields(groups: Collection[Group]) -> dict[str, Any]:
                 "protocol": group.protocolName,
                 "lagRecords": None if lag < 0 else lag,
             }
-            for lag, members, group in nlargest(MOST_GROUPS, lags, key=lambda each: each[:2])
+            for lag, members, group in nlargest(MAX_GROUPS, lags, key=lambda each: each[:2])
         ],
     }

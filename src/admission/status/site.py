@@ -20,9 +20,9 @@ from twisted.web.server import Site
 from ..connection.factory import RefusedProtocol
 from .page import Refusal
 
-MOST_CONNECTIONS = 16
-MOST_HEADER_BYTES = 8192
-MOST_HEADERS = 64
+MAX_CONNECTIONS = 16
+MAX_HEADER_BYTES = 8192
+MAX_HEADERS = 64
 CONNECTION_SECONDS = 30.0
 """For everything: to ask, to be answered and to have read the answer."""
 
@@ -40,9 +40,9 @@ class StatusChannel(HTTPChannel):
     A connection for one request that has no body.
     """
 
-    MAX_LENGTH = MOST_HEADER_BYTES
-    totalHeadersSize = MOST_HEADER_BYTES
-    maxHeaders = MOST_HEADERS
+    MAX_LENGTH = MAX_HEADER_BYTES
+    totalHeadersSize = MAX_HEADER_BYTES
+    maxHeaders = MAX_HEADERS
 
     site: StatusSite
     transport: Any
@@ -125,7 +125,7 @@ class StatusSite(Site):
         """
         A connection, or one too many.
         """
-        if len(self.channels) >= MOST_CONNECTIONS:
+        if len(self.channels) >= MAX_CONNECTIONS:
             return RefusedProtocol()
         return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
 

@@ -15,7 +15,7 @@ from ..kafka.broker.broker import Broker
 from ..kafka.session import KafkaConnection
 from ..metrics.process import ProcessUsage
 from ..metrics.registry import SensorRegistry
-from .clients import heldBackFields, largestFields, mutedFields
+from .clients import largestFields, mutedFields, throttledFields
 from .groups import groupsFields
 from .health import Health
 from .numbers import bounded, finite
@@ -91,7 +91,7 @@ class Snapshot:
         registry.addGauge("MemoryPoolSize", lambda now: pool.sizeBytes)
         registry.addGauge("Connections", lambda now: len(factory.connections))
         registry.addGauge("ConnectionsAllowed", lambda now: factory.limits.maxConnections)
-        registry.addGauge("ClientsHeldBack", lambda now: int(self.fields["heldBack"]["count"]))
+        registry.addGauge("ClientsThrottled", lambda now: int(self.fields["throttled"]["count"]))
         registry.addGauge("GroupMembers", lambda now: int(self.fields["groups"]["memberCount"]))
         registry.addGauge("Healthy", lambda now: not self._health.reasons)
         registry.addGauge("UptimeSeconds", lambda now: now - self._startedSeconds)
@@ -124,13 +124,13 @@ class Snapshot:
                 "privateBytes": process.privateBytes,
                 "cpuSeconds": process.cpuSeconds,
                 "openDescriptors": process.openDescriptors,
-                "mostDescriptors": process.mostDescriptors,
+                "maxDescriptors": process.maxDescriptors,
             },
             "pool": self._poolFields(),
             "ledger": dict(broker.gate.ledger),
             "requests": {
                 "running": broker.gate.runningRequests,
-                "mostRunning": broker.gate.maxRequests,
+                "maxRunning": broker.gate.maxRequests,
                 "read": factory.requestCount,
                 "readBytes": factory.requestBytes,
             },
@@ -141,7 +141,7 @@ class Snapshot:
                 "largest": largestFields(connections, nowSeconds),
             },
             "muted": mutedFields(connections),
-            "heldBack": heldBackFields(connections, nowSeconds, broker.control),
+            "throttled": throttledFields(connections, nowSeconds, broker.control),
             "policies": self._policyFields(nowSeconds),
             "purgatory": self._purgatoryFields(),
             "groups": groupsFields(broker.groups.all),

@@ -305,7 +305,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
     def test_raisingTheLimit(self) -> None:
         """
-        A limit that is raised far enough holds nobody back any more from the
+        A limit that is raised far enough throttles nobody any more from the
         next request on, once what was owed is paid.
         """
         policy = self.build()

@@ -29,11 +29,11 @@ SEEN: dict[str, Any] = {
         "privateBytes": 60 << 20,
         "cpuSeconds": 10.0,
         "openDescriptors": 30,
-        "mostDescriptors": 1024,
+        "maxDescriptors": 1024,
     },
     "pool": {"sizeBytes": 256 << 20, "usedBytes": 3 << 20, "idleBytes": 0, "isShort": False, "waiting": 0},
     "ledger": {"frames": 1 << 20, "parked": 0, "connections": 2 << 20},
-    "requests": {"running": 1, "mostRunning": 500, "read": 1000, "readBytes": 5000},
+    "requests": {"running": 1, "maxRunning": 500, "read": 1000, "readBytes": 5000},
     "connections": {
         "open": 12,
         "allowed": 10_000,
@@ -54,7 +54,7 @@ SEEN: dict[str, Any] = {
         ],
     },
     "muted": {"memory": 0, "quota": 11},
-    "heldBack": {
+    "throttled": {
         "count": 1,
         "clients": [
             {
@@ -206,7 +206,7 @@ class OnceTests(TopTestCase):
         """
         A client that calls itself by a long name hides no column from a terminal.
         """
-        self.seen["heldBack"]["clients"][0].update(clientId="\x00" * 128, user="u" * 128)
+        self.seen["throttled"]["clients"][0].update(clientId="\x00" * 128, user="u" * 128)
         self.seen["groups"]["groups"][0]["groupId"] = "g" * 128
         self.seen["connections"]["largest"][0].update(clientId="c" * 128)
         output = self.run_()
@@ -230,10 +230,10 @@ class OnceTests(TopTestCase):
         """
         What is not known has a question mark.
         """
-        self.seen["heldBack"]["clients"][0].update(limitName=None, limit=None, used=None, usedFraction=None)
+        self.seen["throttled"]["clients"][0].update(limitName=None, limit=None, used=None, usedFraction=None)
         self.seen["groups"]["groups"][0]["lagRecords"] = None
         self.seen["purgatory"]["waitPercentile99Seconds"] = None
-        self.seen["process"]["mostDescriptors"] = -1
+        self.seen["process"]["maxDescriptors"] = -1
         output = self.run_()
         self.assertRegex(output, r"(?m)alice +none any more +\? +\? +90 s$")
         self.assertRegex(output, r"(?m)readers +Stable +2 +\?$")

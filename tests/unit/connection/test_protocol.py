@@ -276,7 +276,7 @@ class RequestTests(ProtocolTestCase):
 
     def test_noDelay(self) -> None:
         """
-        Responses are not held back to be joined.
+        Responses are not throttled to be joined.
         """
         _, transport = self.server.connect()
         self.assertTrue(transport.isNoDelay)

@@ -232,10 +232,10 @@ class Machine(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 5),
         requests=st.lists(st.tuples(SIZES, st.integers(0, len(BEHAVIOURS) - 1)), min_size=1, max_size=8),
-        heldBackBytes=st.sampled_from([0, 0, 0, 1, 3, 60, 4_000]),
+        withheldBytes=st.sampled_from([0, 0, 0, 1, 3, 60, 4_000]),
         isSettled=st.sampled_from([True, True, False]),
     )
-    def send(self, which: int, requests: list[tuple[int, int]], heldBackBytes: int, isSettled: bool) -> None:
+    def send(self, which: int, requests: list[tuple[int, int]], withheldBytes: int, isSettled: bool) -> None:
         """
         A peer has requests to send, and sends all it has except the last few
         bytes.
@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         for sizeBytes, behaviour in requests:
             stream += framed(count.to_bytes(3, "big") + bytes([behaviour]) + b"x" * (sizeBytes - 4))
             count += 1
-        sentBytes = max(len(stream) - heldBackBytes, 0)
+        sentBytes = max(len(stream) - withheldBytes, 0)
         transport.peerSends(stream[:sentBytes])
         self.outbound[transport] = (stream[sentBytes:], count)
         if isSettled:

@@ -28,7 +28,7 @@ from zope.interface import directlyProvides, implementer
 
 from admission.connection.factory import ConnectionLimits, RefusedProtocol
 from admission.connection.link import TLS_CONNECTION_BYTES
-from admission.connection.wrapped import MOST_HELD_BYTES
+from admission.connection.wrapped import MAX_HELD_BYTES
 from admission.connection.wrapping import WrappedFactory, wrapFactory
 from admission.interfaces import (
     CONNECTIONS,
@@ -356,7 +356,7 @@ class PauseTests(SynchronousTestCase):
         transport.pauseProducing = lambda: None  # type: ignore[method-assign]
         connection.makeConnection(transport)
         connection.pauseProducing()
-        for _ in range(MOST_HELD_BYTES // (64 * KIB)):
+        for _ in range(MAX_HELD_BYTES // (64 * KIB)):
             connection.dataReceived(bytes(64 * KIB))
         self.assertFalse(transport.disconnecting)
         with capturedLogs() as events:
@@ -639,7 +639,7 @@ class ClosingTests(SynchronousTestCase):
     def test_idle(self) -> None:
         """
         A connection on which nothing happens in either direction is closed
-        after the time; one that is held back is not.
+        after the time; one that is throttled is not.
         """
         policy = limiting()
         server = wrapped(self, limits=ConnectionLimits(idleSeconds=60.0), quota=policy)

@@ -352,7 +352,7 @@ class QuotaTests(SynchronousTestCase):
 
     def test_stockFailsOnPullProducers(self) -> None:
         """
-        C{ThrottlingFactory} fails when it is to hold back a pull producer, and
+        C{ThrottlingFactory} fails when it is to throttle a pull producer, and
         from then on throttles nobody.
         """
         stock = Wrapped(ThrottlingFactory, writeLimit=1000)
@@ -378,7 +378,7 @@ class QuotaTests(SynchronousTestCase):
 
     def test_onTrial(self) -> None:
         """
-        A policy on trial is asked, and nobody is held back.
+        A shadow policy is asked, and nobody is throttled.
         """
         policy = limiting(isShadow=True, delaySeconds=5.0)
         server = wrapped(self, quota=policy)

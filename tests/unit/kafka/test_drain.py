@@ -351,9 +351,9 @@ class SlowDiskTests(DrainTestCase):
         self.assertEqual(self.client.waiting(), 0)
 
 
-class HeldBackTests(DrainTestCase, ThrottlingTestCase):
+class ThrottledTests(DrainTestCase, ThrottlingTestCase):
     """
-    Clients over their quotas are held back no longer.
+    Clients over their quotas are throttled no longer.
     """
 
     def test_lateAnswers(self) -> None:

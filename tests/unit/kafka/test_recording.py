@@ -391,7 +391,7 @@ class ServedTests(RecordedTestCase):
 
     def test_onTrial(self) -> None:
         """
-        What a policy on trial asks for is recorded and decides nothing.
+        What a shadow policy asks for is recorded and decides nothing.
         """
         self.topic()
         self.limit()
@@ -431,7 +431,7 @@ class ServedTests(RecordedTestCase):
 
     def test_lateResponse(self) -> None:
         """
-        The response to an older client, which is held back itself, is sent when it is sent.
+        The response to an older client, which is throttled itself, is sent when it is sent.
         """
         self.topic()
         self.limit()

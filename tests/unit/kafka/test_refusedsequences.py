@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.quotalimits import QuotaLimits
-from admission.kafka.refusedsequences import MOST_BATCHES, MOST_BEHIND, Gap
+from admission.kafka.refusedsequences import MAX_BATCHES, MAX_BEHIND, Gap
 from admission.kafka.wire.produce import ProducedPartition, ProduceRequest
 from admission_plugins.pidquota import ProducerIds
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields
@@ -112,7 +112,7 @@ class RefusedProducerTests(BrokerTestCase):
         client = self.connect()
         self.assertEqual(self.results(client, [(2, 0, 0)]), [(THROTTLED, -1)])
         after = self.results(client, [(2, 0, sequence) for sequence in range(1, 7)], apart=True)
-        self.assertEqual([error for error, _ in after], [THROTTLED] * MOST_BEHIND + [ErrorCode.none] * 2)
+        self.assertEqual([error for error, _ in after], [THROTTLED] * MAX_BEHIND + [ErrorCode.none] * 2)
 
     def test_otherConnection(self) -> None:
         """
@@ -140,10 +140,10 @@ class GapTests(BrokerTestCase):
         However many producers are refused, few batches are remembered; the last ones are.
         """
         gap = Gap()
-        for producerId in range(10 * MOST_BATCHES + 1):
+        for producerId in range(10 * MAX_BATCHES + 1):
             gap.begin(self.request(producerId, 0, [0]))
-        self.assertLessEqual(len(gap._sequences), MOST_BATCHES)
-        self.assertTrue(gap.isBefore(self.request(10 * MOST_BATCHES, 1, [0])))
+        self.assertLessEqual(len(gap._sequences), MAX_BATCHES)
+        self.assertTrue(gap.isBefore(self.request(10 * MAX_BATCHES, 1, [0])))
 
     def test_refusedBecauseOfAnother(self) -> None:
         """

@@ -1,5 +1,5 @@
 """
-How a connection treats a client that quota policies hold back or refuse.
+How a connection treats a client that quota policies throttle or refuse.
 """
 
 from __future__ import annotations
@@ -543,7 +543,7 @@ class OthersTests(ThrottlingTestCase):
 
     def test_limitsChanged(self) -> None:
         """
-        When limits change, whoever is held back waits no longer than they now
+        When limits change, whoever is throttled waits no longer than they now
         ask for.
         """
         self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)

@@ -120,7 +120,7 @@ class MeterTableTests(SynchronousTestCase):
         A flood of newcomers looks for room once for as many of them as there
         are meters, and not each time.
         """
-        self.table.mostMeters = 100
+        self.table.maxMeters = 100
         for number in range(1100):
             self.obtain(str(number))
         self.assertEqual((len(self.table), self.table.overflows, self.table.sweeps), (100, 1000, 10))

@@ -50,7 +50,7 @@ class ProcessUsageTests(SynchronousTestCase):
         Every open file counts, and the limit is that of the process.
         """
         self.assertEqual(self.usage.openDescriptors, 5)
-        self.assertEqual(self.usage.mostDescriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.assertEqual(self.usage.maxDescriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def test_ourselves(self) -> None:
         """
@@ -76,6 +76,6 @@ class ProcessUsageTests(SynchronousTestCase):
                 ("ProcessPrivateBytes", self.usage.privateBytes),
                 ("ProcessCpuSeconds", self.usage.cpuSeconds),
                 ("ProcessOpenDescriptors", 5),
-                ("ProcessMostDescriptors", self.usage.mostDescriptors),
+                ("ProcessMostDescriptors", self.usage.maxDescriptors),
             ],
         )

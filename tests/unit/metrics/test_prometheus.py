@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission.metrics.histogram import Histogram
-from admission.metrics.prometheus import LEFT_OUT, MOST_LABEL_CHARACTERS, MOST_ROWS, ROWS_PER_TURN, exposition
+from admission.metrics.prometheus import LEFT_OUT, MAX_LABEL_CHARACTERS, MAX_ROWS, ROWS_PER_TURN, exposition
 from admission.metrics.prometheusnames import KAFKA_NAMINGS, NAMINGS, Naming, namingOf
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Buckets, Windows
@@ -189,10 +189,10 @@ class BoundsTests(ExpositionTestCase):
         self.registry.addFamily("client-bytes.Produce.byte-rate", ("user", "client-id"), self.clients)
         samples = self.samples()
         rows = samples["admission_quota_bytes_per_second"]
-        self.assertEqual(sorted(rows.values()), [float(each) for each in range(self.COUNT - MOST_ROWS, self.COUNT)])
+        self.assertEqual(sorted(rows.values()), [float(each) for each in range(self.COUNT - MAX_ROWS, self.COUNT)])
         leftOut = samples[LEFT_OUT]
-        self.assertEqual(leftOut[(("metric", "admission_quota_bytes_per_second"),)], self.COUNT - MOST_ROWS)
-        self.assertEqual(leftOut[(("metric", "kafka_server_quota_byte_rate"),)], self.COUNT - MOST_ROWS)
+        self.assertEqual(leftOut[(("metric", "admission_quota_bytes_per_second"),)], self.COUNT - MAX_ROWS)
+        self.assertEqual(leftOut[(("metric", "kafka_server_quota_byte_rate"),)], self.COUNT - MAX_ROWS)
 
     def test_smallest(self) -> None:
         """
@@ -201,7 +201,7 @@ class BoundsTests(ExpositionTestCase):
         self.read = 0
         self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
         rows = self.samples()["admission_quota_tokens"]
-        self.assertEqual(sorted(rows.values()), [float(each) for each in range(MOST_ROWS)])
+        self.assertEqual(sorted(rows.values()), [float(each) for each in range(MAX_ROWS)])
 
     def test_turns(self) -> None:
         """
@@ -221,9 +221,7 @@ class BoundsTests(ExpositionTestCase):
         """
         names = ["a" * 30_000 + each for each in "bcd"]
         self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0) for name in names])
-        self.assertEqual(
-            self.samples()["admission_group_lag_records"], {(("group", "a" * MOST_LABEL_CHARACTERS),): 1.0}
-        )
+        self.assertEqual(self.samples()["admission_group_lag_records"], {(("group", "a" * MAX_LABEL_CHARACTERS),): 1.0})
 
 
 class NamesTests(ExpositionTestCase):

@@ -38,7 +38,7 @@ class CuedFactory:
 
     def build(self, context: PolicyContext, delay: str) -> CuedQuota:
         """
-        Make a policy that holds everybody back.
+        Make a policy that throttles everybody.
         """
         return CuedQuota(delaySeconds=float(delay))
 

@@ -61,7 +61,7 @@ class CounterfactualTests(SynchronousTestCase):
         Record under one policy, replay with another, and let the same clients
         be served under that.
 
-        @return: how many requests there really are, how many held back and for
+        @return: how many requests there really are, how many throttled and for
             how long; the replays, open and closed loop.
         """
         recording = serve(IN_FORCE, self.clients, self.steps, seconds * SECOND)
@@ -93,7 +93,7 @@ class CounterfactualTests(SynchronousTestCase):
     def test_laxer(self) -> None:
         """
         Twice the rate: most connections run out of requests, and say so; open
-        loop nobody would be held back at all, which is wrong.
+        loop nobody would be throttled at all, which is wrong.
         """
         truth, opened, closed = self.experiment("client-bytes:produce=2M")
         self.assertGreater(truth[1], 1000)
@@ -150,7 +150,7 @@ class ClosedLoopTests(SynchronousTestCase):
         Replay requests of connections.
 
         @param rows: what each has besides, and other than, the usual: nobody was
-            held back, work takes 100 us and an answer 50.
+            throttled, work takes 100 us and an answer 50.
         """
         recording = Recording(horizonUs)
         limit = {"broker_id": "1", "boot_id": "boot", "seq": 1, "mono_us": 0, "ip": "192.0.2.9", "value": 5.0}
@@ -191,7 +191,7 @@ class ClosedLoopTests(SynchronousTestCase):
 
     def times(self, rows: list[dict[str, int]], candidate: str, horizonUs: int = 10**9) -> list[tuple[int, int]]:
         """
-        When each is decided, and for how long held back.
+        When each is decided, and for how long throttled.
         """
         return [(row["at_us"], row["held_us"]) for row in self.decisions(rows, candidate, horizonUs)]
 
@@ -271,7 +271,7 @@ class ClosedLoopTests(SynchronousTestCase):
 
     def test_exhaustedWhileHeld(self) -> None:
         """
-        So is one that was held back to the end, and would not have been: its
+        So is one that was throttled to the end, and would not have been: its
         client would have sent something that nobody knows.
         """
         rows = [{"mono_us": 1000, "delayUs": 50_000}]
@@ -338,7 +338,7 @@ class ClosedLoopTests(SynchronousTestCase):
 
     def test_shadow(self) -> None:
         """
-        A policy on trial, replayed as it was, holds nobody back and refuses
+        A shadow policy, replayed as it was, throttles nobody and refuses
         nobody, however strict it is, and asks for what it asked for.
         """
 
@@ -369,7 +369,7 @@ class ClosedLoopTests(SynchronousTestCase):
 
     def test_connections(self) -> None:
         """
-        A connection that is held back sends its first request so much later.
+        A connection that is throttled sends its first request so much later.
         """
 
         def steps(client: Client) -> Iterator[Step]:
@@ -423,7 +423,7 @@ class ClosedLoopTests(SynchronousTestCase):
         recording = serve(IN_FORCE, population(2, 2), self.steps(), 5 * SECOND)
         trials = trialsOf(recording, "a=client-bytes:produce=500k", "b=producer-ids:rate=5")
         inMemory = closedLoop(recording, trials, 64)
-        self.patch(component, "MOST_ROWS_IN_MEMORY", 100)
+        self.patch(component, "MAX_ROWS_IN_MEMORY", 100)
         self.assertEqual(closedLoop(recording, trials, 64), inMemory)
 
     def test_unsorted(self) -> None:

@@ -48,7 +48,7 @@ def gate(recording: Recording, alter: Callable[[Boot], Boot] = lambda boot: boot
 
 def throttled(seconds: int = 60, **policies: str) -> Recording:
     """
-    Clients of which more than a thousand requests are held back.
+    Clients of which more than a thousand requests are throttled.
     """
     named = {name.replace("_", "-"): text for name, text in policies.items()}
     return serve(
@@ -68,7 +68,7 @@ class GateTests(SynchronousTestCase):
     def test_same(self) -> None:
         """
         The policy that was in force says what it said, open and closed loop, in
-        more than a thousand decisions that held somebody back.
+        more than a thousand decisions that throttled somebody.
         """
         opened, closed = sorted(gate(throttled()), key=lambda each: each.mode == "closed")
         for each in (opened, closed):
@@ -111,7 +111,7 @@ class GateTests(SynchronousTestCase):
 
     def test_everyPolicy(self) -> None:
         """
-        Each policy is judged for itself, those on trial too.
+        Each policy is judged for itself, shadow policies, too.
         """
         recording = throttled(
             30,
@@ -130,7 +130,7 @@ class GateTests(SynchronousTestCase):
         )
         self.assertTrue(all(each.isTrusted for each in judged), [each.inWords() for each in judged])
         [idle, _] = [each for each in judged if each.candidate == "recorded producer-ids"]
-        self.assertTrue(idle.inWords().endswith("with nobody held back that proves little"), idle.inWords())
+        self.assertTrue(idle.inWords().endswith("with nobody throttled that proves little"), idle.inWords())
 
     def test_refusals(self) -> None:
         """
@@ -176,7 +176,7 @@ class GateTests(SynchronousTestCase):
 
     def test_tolerance(self) -> None:
         """
-        A millisecond is the same, more is not; nor is being held back by a
+        A millisecond is the same, more is not; nor is being throttled by a
         microsecond the same as not at all.
         """
         table = pa.table(

@@ -45,7 +45,7 @@ Trials = Mapping[TrialKey, Trial]
 
 def recorded(clients: Sequence[Client] = tuple(population(3, 2)), seconds: int = 8) -> Recording:
     """
-    Clients that are held back.
+    Clients that are throttled.
     """
     return serve({"client-bytes": "client-bytes:produce=500k"}, clients, steadySteps(thinkMs=40), seconds * SECOND)
 
@@ -57,13 +57,13 @@ def routesFor(recording: Recording, trials: Trials, modes: Sequence[str] = MODES
     return planRoutes(trials, modes, askersIn(recording.rows, trials), **more)
 
 
-def travelled(recording: Recording, routes: Routes, mostRows: int = 500) -> pa.Table:
+def travelled(recording: Recording, routes: Routes, maxRows: int = 500) -> pa.Table:
     """
     Decisions about requests that came in parcels, from tasks one by one.
     """
     rows = list(recording.rows)
     Random(1).shuffle(rows)
-    parcels = pa.Table.from_batches(routes.send(tableOf(rows, COLUMNS).to_batches(mostRows)), PARCELS)
+    parcels = pa.Table.from_batches(routes.send(tableOf(rows, COLUMNS).to_batches(maxRows)), PARCELS)
     decisions = []
     for task in sorted(set(parcels["task"].to_pylist())):
         mine = parcels.filter(pa.compute.equal(parcels["task"], task)).sort_by("lane")
@@ -175,7 +175,7 @@ class LanesTests(SynchronousTestCase):
 
     @settings(max_examples=10, deadline=None)
     @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 4), st.integers(20, 400), st.integers(1, 4))
-    def test_sameDecisions(self, clients: int, connections: int, tasks: int, mostRows: int, workers: int) -> None:
+    def test_sameDecisions(self, clients: int, connections: int, tasks: int, maxRows: int, workers: int) -> None:
         """
         However requests are cut into batches and tasks, every trial decides
         what it decides alone, in both modes.
@@ -184,7 +184,7 @@ class LanesTests(SynchronousTestCase):
         trials = self.trials(recording, "client-bytes:produce=200k", "request-time:percent=5")
         routes = routesFor(recording, trials, tasksOfMode=tasks, workers=workers)
         expected = pa.concat_tables([closedLoop(recording, trials), openLoop(recording, trials)])
-        self.assertEqual(rowsOf(travelled(recording, routes, mostRows)), rowsOf(expected))
+        self.assertEqual(rowsOf(travelled(recording, routes, maxRows)), rowsOf(expected))
 
     def test_twoBoots(self) -> None:
         """

@@ -43,7 +43,7 @@ def steps(client: Client) -> Iterator[Step]:
 
 def recorded(horizonUs: int = 5 * SECOND) -> Recording:
     """
-    Clients whom nobody holds back.
+    Clients whom nobody throttles.
     """
     return serve({"per-second": "per-second:1000000"}, CLIENTS, steps, horizonUs)
 
@@ -300,7 +300,7 @@ class LiveTests(SynchronousTestCase):
 
     def test_shadow(self) -> None:
         """
-        A policy on trial that is judged as if it had a say follows requests, too.
+        A shadow policy that is judged as if it had a say follows requests, too.
         """
         policy = Following(True)
         policy.isShadow = True

@@ -136,7 +136,7 @@ class OffersTests(OffersTestCase):
     def test_told(self) -> None:
         """
         Where not every policy's delay is recorded, what the client was told
-        says for how long it was held back.
+        says for how long it was throttled.
         """
         self.assertEqual(self.offer(bootWith(), policy_delays_us=None)["released_us"], 10_500)
         self.assertEqual(self.offer(TWO, policy_delays_us=[7000])["released_us"], 10_500)
@@ -144,7 +144,7 @@ class OffersTests(OffersTestCase):
 
     def test_shadow(self) -> None:
         """
-        What a policy on trial asked for held nobody back.
+        What a shadow policy asked for throttled nobody.
         """
         boot = bootWith("client-bytes:produce=1M", "request-time:percent=1:shadow=yes")
         row = self.offer(boot, policy_delays_us=[0, 9000])

@@ -46,7 +46,7 @@ def trialsOf(recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
 
 def recorded(seconds: int = 30) -> Recording:
     """
-    A few clients that are held back.
+    A few clients that are throttled.
     """
     return serve(IN_FORCE, population(3, 2), steadySteps(thinkMs=100, sizeBytes=12_000), seconds * SECOND)
 
@@ -76,7 +76,7 @@ class OpenLoopTests(SynchronousTestCase):
 
     def test_severalPolicies(self) -> None:
         """
-        Each of several policies does, those on trial included, under limits
+        Each of several policies does, shadow policies included, under limits
         that change.
         """
         user = QuotaEntity(user="user")
@@ -101,7 +101,7 @@ class OpenLoopTests(SynchronousTestCase):
 
     def test_connections(self) -> None:
         """
-        Connections are held back as they were.
+        Connections are throttled as they were.
         """
 
         def steps(client: Client) -> Iterator[Step]:
@@ -142,7 +142,7 @@ class OpenLoopTests(SynchronousTestCase):
 
     def test_held(self) -> None:
         """
-        A client is held back for as long as the strictest of the candidate and
+        A client is throttled for as long as the strictest of the candidate and
         the policies that stay asks for.
         """
         policies = {**IN_FORCE, "request-time": "request-time:percent=0.4"}

@@ -39,12 +39,12 @@ class PackedRowsTests(SynchronousTestCase):
         st.integers(0, 350),
         st.integers(1, 50),
     )
-    def test_read(self, sizes: list[int], mostInMemory: int, start: int, stop: int, chunkRows: int) -> None:
+    def test_read(self, sizes: list[int], maxInMemory: int, start: int, stop: int, chunkRows: int) -> None:
         """
         Whether rows are in memory or in a file, and however they came, any of
         them can be read in any chunks.
         """
-        packed = PackedRows(ROW, mostInMemory)
+        packed = PackedRows(ROW, maxInMemory)
         bounds = np.cumsum([0, *sizes]).tolist()
         for begin, end in pairwise(bounds):
             packed.append(rowsFrom(begin, end))

@@ -198,7 +198,7 @@ class TotalTests(SynchronousTestCase):
         How many are too many can be said.
         """
         rows = [decision(is_first=True, is_exhausted=number < 3) for number in range(40)]
-        self.assertEqual(addUp(minutesOf(rows), [], mostExhaustedShare=0.1)["is_forecast"].to_pylist(), [True])
+        self.assertEqual(addUp(minutesOf(rows), [], maxExhaustedShare=0.1)["is_forecast"].to_pylist(), [True])
 
     def test_columns(self) -> None:
         """

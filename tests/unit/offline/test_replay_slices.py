@@ -42,7 +42,7 @@ class SlicesTests(SynchronousTestCase):
     A key is cut only where that changes nothing.
     """
 
-    def replay(self, recording: Recording, *texts: str, leastRequests: int = 1) -> dict[str, tuple[pa.Table, int]]:
+    def replay(self, recording: Recording, *texts: str, minRequests: int = 1) -> dict[str, tuple[pa.Table, int]]:
         """
         Replay candidates in slices.
 
@@ -56,7 +56,7 @@ class SlicesTests(SynchronousTestCase):
             def cut(
                 offers: list[pa.RecordBatch], one: dict[TrialKey, Trial] = one, sliced: set[int] = sliced
             ) -> Iterable[pa.RecordBatch]:
-                cuts = findCuts(countSpans(offers, one), one, leastRequests)
+                cuts = findCuts(countSpans(offers, one), one, minRequests)
                 for batch in addSlices(offers, cuts):
                     sliced.update(batch.column("slice").to_pylist())
                     yield batch
@@ -89,13 +89,13 @@ class SlicesTests(SynchronousTestCase):
         text = "client-bytes:produce=20k"
         self.assertEqual(self.replay(pausing(6.0), text)[text][1], 1)
 
-    def test_leastRequests(self) -> None:
+    def test_minRequests(self) -> None:
         """
         Slices are not smaller than they are to be.
         """
         recording = pausing(18.0)
         text = "client-bytes:produce=20k"
-        slices = self.replay(recording, text, leastRequests=len(recording.rows) // 3)[text][1]
+        slices = self.replay(recording, text, minRequests=len(recording.rows) // 3)[text][1]
         self.assertIn(slices, (2, 3))
 
     @settings(max_examples=8, deadline=None)

@@ -47,24 +47,24 @@ class SortedRowsTests(SynchronousTestCase):
     Rows come out sorted, in memory and in files.
     """
 
-    def held(self, mostInMemory: int, blockRows: int = 3) -> SortedRows:
+    def held(self, maxInMemory: int, blockRows: int = 3) -> SortedRows:
         """
         Sorted by two columns, with files of small blocks.
         """
         patch = mock.patch.object(sortedrows, "BLOCK_ROWS", blockRows)
         patch.start()
         self.addCleanup(patch.stop)
-        rows = SortedRows(["a", "b"], mostInMemory)
+        rows = SortedRows(["a", "b"], maxInMemory)
         self.addCleanup(rows.close)
         return rows
 
     @given(st.lists(_ROWS, max_size=8), st.integers(0, 60), st.integers(1, 7))
-    def test_sorted(self, tables: list[list[Row]], mostInMemory: int, blockRows: int) -> None:
+    def test_sorted(self, tables: list[list[Row]], maxInMemory: int, blockRows: int) -> None:
         """
         Whatever is held and however large the blocks of files are, all rows
         come, in order, each with its text; and as often as wanted.
         """
-        rows = self.held(mostInMemory, blockRows)
+        rows = self.held(maxInMemory, blockRows)
         for each in tables:
             rows.add(tableOf(each))
         expected = sorted((row for each in tables for row in each), key=lambda row: (row[0], row[1], repr(row[2])))

@@ -279,7 +279,7 @@ class PlaceTests(SynchronousTestCase):
 
     def test_recorded(self) -> None:
         """
-        A policy in force replaces itself alone; on trial it has no say.
+        A policy in force replaces itself alone; as a shadow it has no say.
         """
         boot = bootWith("client-bytes", "client-bytes:shadow=yes", names=["client-bytes", "client-bytes-#2"])
         inForce, shadow = planRecorded([boot]).values()
@@ -348,11 +348,11 @@ class LiveTests(SynchronousTestCase):
         self.policy.configure(ALICE, {"cued_rate": 1.0}, 0.0)
         self.policy.moments.clear()
 
-    def live(self, changes: Sequence[LimitChange] = (), mostDelayUs: int = 10**9) -> LivePolicy:
+    def live(self, changes: Sequence[LimitChange] = (), maxDelayUs: int = 10**9) -> LivePolicy:
         """
         Put it to work.
         """
-        return LivePolicy(self.policy, 0, changes, mostDelayUs)
+        return LivePolicy(self.policy, 0, changes, maxDelayUs)
 
     def ask(
         self,
@@ -427,7 +427,7 @@ class LiveTests(SynchronousTestCase):
         """
         for delaySeconds, expected in [(-1.0, 0), (float("nan"), 0), (float("inf"), 2000), (0.5, 2000), (0.001, 1000)]:
             self.policy.delaySeconds = delaySeconds
-            self.assertEqual(self.ask(self.live(mostDelayUs=2000)), (expected, False))
+            self.assertEqual(self.ask(self.live(maxDelayUs=2000)), (expected, False))
 
     def test_notLimiting(self) -> None:
         """

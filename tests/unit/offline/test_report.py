@@ -28,8 +28,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.offline.replay.decisions import CLOSED, OPEN
 from admission.offline.replay.pool import TOTALS
 from admission.offline.report.elements import markup
-from admission.offline.report.lines import MOST_POINTS, Line, Timeline, delayLines, fairnessLines, replayMinutes
-from admission.offline.report.plots import MOST_LINES, Plot, scaled
+from admission.offline.report.lines import MAX_POINTS, Line, Timeline, delayLines, fairnessLines, replayMinutes
+from admission.offline.report.plots import MAX_LINES, Plot, scaled
 from admission.offline.report.results import Results
 from admission.offline.report.verdict import Trust, Verdict, passGate, reach
 from admission.offline.report.words import client, count, duration, index, plural, share, shown, size
@@ -350,7 +350,7 @@ class VerdictTests(SynchronousTestCase):
 
     def test_cheapest(self) -> None:
         """
-        It is the one that holds clients back for the shortest time and has
+        It is the one that throttles clients for the shortest time and has
         nothing against it; those without a forecast come last.
         """
         verdict = self.verdict(someDecisions(), isRecorded=True)
@@ -453,7 +453,7 @@ class LinesTests(SynchronousTestCase):
         timeline = Timeline.over([table, None])
         assert timeline is not None
         self.assertEqual(timeline.stepMinutes, 10)
-        self.assertLessEqual(timeline.points, MOST_POINTS)
+        self.assertLessEqual(timeline.points, MAX_POINTS)
         self.assertEqual(str(timeline.moments[0]), "2024-01-01T12:00")
         self.assertEqual(timeline.mean(table, "n").sum() * 10, 100)
         self.assertEqual(np.isnan(timeline.most(table, "n")[:3]).tolist(), [False, True, False])
@@ -465,7 +465,7 @@ class LinesTests(SynchronousTestCase):
         table = pa.table({"minute": [BEGIN, BEGIN + timedelta(days=4000)]})
         timeline = Timeline.over([table])
         assert timeline is not None
-        self.assertLessEqual(timeline.points, MOST_POINTS + 1)
+        self.assertLessEqual(timeline.points, MAX_POINTS + 1)
         self.assertIsNone(Timeline.over([None, table.slice(0, 0)]))
 
     def test_gaps(self) -> None:
@@ -499,8 +499,8 @@ class LinesTests(SynchronousTestCase):
 
     def test_delays(self) -> None:
         """
-        Each point is the share of requests that are held back for longer, and
-        nobody that is held back means no line.
+        Each point is the share of requests that are throttled for longer, and
+        nobody that is throttled means no line.
         """
         histogram = pa.table(
             {
@@ -545,7 +545,7 @@ class PlotTests(SynchronousTestCase):
         A plot of as many lines and points as there may be stays small, and has
         its text as text, its colours from the page and no identity twice.
         """
-        text = markup(self.plot([f"candidate {each}" for each in range(MOST_LINES)], MOST_POINTS).tag())
+        text = markup(self.plot([f"candidate {each}" for each in range(MAX_LINES)], MAX_POINTS).tag())
         self.assertLess(len(text), 60_000)
         root = ElementTree.fromstring(text)
         texts = ["".join(each.itertext()) for each in root.iter() if each.tag.endswith("}text")]
@@ -576,7 +576,7 @@ class PlotTests(SynchronousTestCase):
         A label is text, whatever it looks like, and what there are too
         many of is said.
         """
-        labels = ["$x$", "<b>", *map(str, range(MOST_LINES))]
+        labels = ["$x$", "<b>", *map(str, range(MAX_LINES))]
         text = markup(self.plot(labels).tag())
         self.assertIn("$x$</bdi>: 2 at most", text)
         self.assertIn("&lt;b&gt;</bdi>: 4 at most", text)
@@ -647,7 +647,7 @@ class PageTests(SynchronousTestCase):
 
     def test_held(self) -> None:
         """
-        The time held back is drawn as it is in the results, as recorded and for
+        The time throttled is drawn as it is in the results, as recorded and for
         each candidate with a forecast.
         """
         expected = {}
@@ -717,7 +717,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn(f"{FITTING} is the cheapest", text)
         worst = max(self.rows("replay_client", candidate=FITTING, mode=CLOSED), key=lambda row: row["held_s"])
         named = client(worst["principal"], worst["client_id"])
-        self.assertIn(f"It would have held back longest {named}: {duration(worst['held_s'])}", text)
+        self.assertIn(f"It would have throttled longest {named}: {duration(worst['held_s'])}", text)
         self.assertIn(f"{GENEROUS}: no point estimate: 75 % of its connections ran out", text)
 
     def test_candidates(self) -> None:
@@ -748,7 +748,7 @@ class PageTests(SynchronousTestCase):
 
     def test_clients(self) -> None:
         """
-        Under each candidate stand those whom it holds back, the longest first,
+        Under each candidate stand those whom it throttles, the longest first,
         with how long that was as recorded.
         """
         held = {
@@ -759,11 +759,11 @@ class PageTests(SynchronousTestCase):
         recorded: dict[str, float] = defaultdict(float)
         for row in self.rows("client_minute"):
             recorded[client(row["principal"], row["client_id"])] += row["throttle_s"]
-        rows = tableRows(self.page, f"Clients that {STRICT} holds back longest")
+        rows = tableRows(self.page, f"Clients that {STRICT} throttles longest")
         self.assertEqual(list(rows), sorted(held, key=lambda name: -held[name]))
         for name, cells in rows.items():
             self.assertEqual([cells[0], cells[-1]], [duration(held[name]), duration(recorded[name])])
-        self.assertIn("3 clients of 4 held back", textOf(self.page, "clients"))
+        self.assertIn("3 clients of 4 throttled", textOf(self.page, "clients"))
 
     def test_fairnessTable(self) -> None:
         """
@@ -792,9 +792,9 @@ class PageTests(SynchronousTestCase):
         """
         self.assertEqual(tableRows(self.page, "Clients with the most requests")["app (alice)"], ["1,000", "40 %"])
         self.assertEqual(
-            tableRows(self.page, "Clients with the most time held back")["batch (bob)"], ["5 min 33 s", "13.3 %"]
+            tableRows(self.page, "Clients with the most time throttled")["batch (bob)"], ["5 min 33 s", "13.3 %"]
         )
-        policies = tableRows(self.page, "What each policy said, those on trial included")
+        policies = tableRows(self.page, "What each policy said, shadow policies included")
         self.assertEqual(policies["client-bytes"], ["162", "42 (25.9 %)", "more than any range"])
         audits = textOf(self.page, "audit")
         self.assertIn("Asked 150 times, the filter took 3 of 54 new producers for known (5.6 %)", audits)

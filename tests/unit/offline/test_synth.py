@@ -70,7 +70,7 @@ from tests.kit.replaypolicies import Following
 SMALL = Population(seed=1, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
 
 POLICIES = ("client-bytes:produce=20k:fetch=60k", "request-time:percent=0.2", "connections:perSecond=0.5:burst=1s")
-"""What holds back everybody in L{SMALL} now and then."""
+"""What throttles everybody in L{SMALL} now and then."""
 
 TIGHT = "bounded:400KiB"
 """A pool in which its requests wait now and then."""
@@ -462,20 +462,20 @@ class ServerTests(SynchronousTestCase):
 
     def test_throttled(self) -> None:
         """
-        Whoever is held back is told of the largest delay, rounded up, and by
-        which policy; one on trial is recorded and has no say.
+        Whoever is throttled is told of the largest delay, rounded up, and by
+        which policy; a shadow policy is recorded and has no say.
         """
         kept = ran(SMALL, (*POLICIES, "client-bytes:produce=1:fetch=1:shadow=yes"))
         throttled = [event for event in kept.of(KafkaRequestEvent) if event.decision == THROTTLE]
         policies = Counter(event.policy for event in throttled)
         self.assertEqual(set(policies), {"client-bytes", "request-time", "connections"})
         for event in throttled:
-            *delays, onTrial = event.policyDelaysSeconds
+            *delays, shadow = event.policyDelaysSeconds
             self.assertEqual(event.throttleTimeMs, math.ceil(max(delays) * 1000))
             self.assertEqual(
                 ("client-bytes", "request-time", "connections").index(event.policy), delays.index(max(delays))
             )
-            self.assertTrue(event.kind == CONNECTION or onTrial > 0)
+            self.assertTrue(event.kind == CONNECTION or shadow > 0)
 
     def test_refused(self) -> None:
         """

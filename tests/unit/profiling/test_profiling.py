@@ -18,10 +18,10 @@ from zope.interface import Interface, implementer
 
 from admission.metrics.process import ProcessUsage
 from admission.profiling.allocator import freeBytes
-from admission.profiling.census import MOST_MEMBERS, Census
+from admission.profiling.census import MAX_MEMBERS, Census
 from admission.profiling.groups import Group, Grouping, implementing, subclassOf
 from admission.profiling.html import htmlOf
-from admission.profiling.profiler import LEAST_SECONDS, REST_SECONDS, TURN_SECONDS, Profiler, ProfilerStopped
+from admission.profiling.profiler import MIN_SECONDS, REST_SECONDS, TURN_SECONDS, Profiler, ProfilerStopped
 from admission.profiling.referents import LARGE, flatBytes, referentsOf
 from admission.profiling.reports import MemoryReports
 from admission.profiling.sizing import Sizing
@@ -74,11 +74,11 @@ def exhaust(steps: Iterator[None]) -> int:
     return sum(1 for _ in steps)
 
 
-def census(objects: list[Any], mostObjects: int = 1_000_000, grouping: Grouping = THINGS) -> Census:
+def census(objects: list[Any], maxObjects: int = 1_000_000, grouping: Grouping = THINGS) -> Census:
     """
     Count C{objects}, and what only they refer to.
     """
-    made = Census(grouping, Random(1), lambda: list(objects), mostObjects)
+    made = Census(grouping, Random(1), lambda: list(objects), maxObjects)
     exhaust(made.steps())
     return made
 
@@ -212,7 +212,7 @@ class CensusTests(SynchronousTestCase):
         rows = {row[0]: row[1] for row in made.rows}
         self.assertApproximates(rows[f"{__name__}.Thing"], 20_000, 1_000)
         self.assertApproximates(made.counts[0], 20_000, 1_000)
-        self.assertEqual(len(made.members[0]), MOST_MEMBERS)
+        self.assertEqual(len(made.members[0]), MAX_MEMBERS)
 
     def test_steps(self) -> None:
         """
@@ -273,7 +273,7 @@ class SizingTests(SynchronousTestCase):
         It ends after so many objects, says so, and goes by the members that
         it has seen.
         """
-        sizing = sized([Thing([[] for _ in range(10)]) for _ in range(100)], mostVisits=100)
+        sizing = sized([Thing([[] for _ in range(10)]) for _ in range(100)], maxVisits=100)
         self.assertTrue(sizing.isCut)
         whole = sized([Thing([[] for _ in range(10)]) for _ in range(100)]).sizeBytes
         self.assertApproximates(sizing.sizeBytes, whole, 0.15 * whole)
@@ -474,7 +474,7 @@ class ProfilerTests(ProfilerTestCase):
         self.clock.advance(1)
         document = self.successResultOf(asked)
         self.assertIs(self.successResultOf(self.profiler.ask()), document)
-        self.clock.advance(LEAST_SECONDS)
+        self.clock.advance(MIN_SECONDS)
         again = self.profiler.ask()
         self.clock.advance(30)
         self.assertEqual(self.successResultOf(again)["number"], 2)
@@ -600,7 +600,7 @@ class MemoryReportsTests(ProfilerTestCase):
             60.0,
             self.clock,
             lambda function, *args: self.deferToThread(function, *args),
-            mostSnapshots=2,
+            maxSnapshots=2,
         )
         self.addCleanup(self.reports.stop)
 

@@ -79,7 +79,7 @@ class WindowMeterTests(SynchronousTestCase):
 
     def test_equalIsAllowed(self) -> None:
         """
-        Who takes exactly the limit is not held back; one more, and they are.
+        Who takes exactly the limit is not throttled; one more, and they are.
         """
         meter = self.build(1000.0)
         self.assertEqual(meter.spend(10_000, 0.0), 0.0)
@@ -141,7 +141,7 @@ class WindowMeterTests(SynchronousTestCase):
         """
         It asks for no longer delay than it is to.
         """
-        meter = Windows(11, 1.0, mostDelaySeconds=1.0).build(limitOf(100.0), 0.0)
+        meter = Windows(11, 1.0, maxDelaySeconds=1.0).build(limitOf(100.0), 0.0)
         self.assertEqual(meter.spend(1050, 0.0), 0.5)
         self.assertEqual(meter.spend(1e6, 0.0), 1.0)
 
@@ -228,7 +228,7 @@ class WindowMeterTests(SynchronousTestCase):
     def test_conformingIsFree(self, pauses: list[float], shares: list[float]) -> None:
         """
         Who takes up to ten elevenths of the limit at least once a window is
-        never held back.
+        never throttled.
         """
         meter = self.build(1000.0)
         now = 0.0
@@ -316,7 +316,7 @@ class BucketMeterTests(SynchronousTestCase):
     def test_conformingIsFree(self, steps: list[tuple[float, float]]) -> None:
         """
         Who takes no more than the limit allows in each pause, and no more than
-        the burst at once, is never held back.
+        the burst at once, is never throttled.
         """
         meter = self.build(1000.0)
         now = 0.0

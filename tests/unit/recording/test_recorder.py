@@ -20,7 +20,7 @@ from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
-from admission.recording.recorder import MOST_OF_FAMILY, MOST_SAMPLES, EventRecorder
+from admission.recording.recorder import MAX_OF_FAMILY, MAX_SAMPLES, EventRecorder
 
 ORIGIN = Origin("0", "boot")
 
@@ -262,18 +262,16 @@ class RecorderTests(SynchronousTestCase):
         out shows.
         """
         self.registry.addGauge("Used", lambda now: 1.0)
-        self.registry.addFamily(
-            "Rate", ("client",), lambda now: (((str(each),), 1.0) for each in range(MOST_OF_FAMILY))
-        )
+        self.registry.addFamily("Rate", ("client",), lambda now: (((str(each),), 1.0) for each in range(MAX_OF_FAMILY)))
         self.recorder.sample()
-        self.assertEqual((len(self.exporter.samples[0]), self.recorder.shortenedSamples), (1 + MOST_OF_FAMILY, 0))
+        self.assertEqual((len(self.exporter.samples[0]), self.recorder.shortenedSamples), (1 + MAX_OF_FAMILY, 0))
         self.registry.addFamily("Big", ("client",), lambda now: (((str(each),), 1.0) for each in range(10**9)))
         self.recorder.sample()
-        self.assertEqual((len(self.exporter.samples[1]), self.recorder.shortenedSamples), (1 + 2 * MOST_OF_FAMILY, 1))
-        for number in range(MOST_SAMPLES):
+        self.assertEqual((len(self.exporter.samples[1]), self.recorder.shortenedSamples), (1 + 2 * MAX_OF_FAMILY, 1))
+        for number in range(MAX_SAMPLES):
             self.registry.addGauge(f"Used {number}", lambda now: 1.0)
         self.recorder.sample()
-        self.assertEqual((len(self.exporter.samples[2]), self.recorder.shortenedSamples), (MOST_SAMPLES, 2))
+        self.assertEqual((len(self.exporter.samples[2]), self.recorder.shortenedSamples), (MAX_SAMPLES, 2))
 
     def test_brokenSensor(self) -> None:
         """

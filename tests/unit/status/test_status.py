@@ -38,9 +38,9 @@ from admission.status.pages import ROWS_PER_PIECE, statusPages
 from admission.status.port import StatusPort, isLocal
 from admission.status.site import (
     CONNECTION_SECONDS,
-    MOST_CONNECTIONS,
-    MOST_HEADER_BYTES,
-    MOST_HEADERS,
+    MAX_CONNECTIONS,
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
     StatusChannel,
     StatusSite,
 )
@@ -336,7 +336,7 @@ class PagesTests(StatusTestCase):
 
     def test_explain(self) -> None:
         """
-        Each limit comes with whose it is, what is used of it and how long the client is held back.
+        Each limit comes with whose it is, what is used of it and how long the client is throttled.
         """
         entity = QuotaEntity(user="alice", clientId=DEFAULT)
         self.control.explanations = [
@@ -624,9 +624,9 @@ class SiteTests(StatusTestCase):
         A request line that is too long, too much header or too many of them end the connection.
         """
         for data in (
-            b"GET /" + b"a" * MOST_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
+            b"GET /" + b"a" * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
             b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 1000 + b"\r\n") * 9,
-            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MOST_HEADERS + 2),
+            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MAX_HEADERS + 2),
             b"nonsense\r\n\r\n",
         ):
             _channel, transport = self.send(data)
@@ -637,7 +637,7 @@ class SiteTests(StatusTestCase):
         """
         There are so many connections and no more; room comes back with the first that goes.
         """
-        channels = [self.connect()[0] for _ in range(MOST_CONNECTIONS)]
+        channels = [self.connect()[0] for _ in range(MAX_CONNECTIONS)]
         refused = self.site.buildProtocol(None)
         self.assertIsInstance(refused, RefusedProtocol)
         transport = StatusTransport()

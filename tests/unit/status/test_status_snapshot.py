@@ -18,8 +18,8 @@ from admission.metrics.process import ProcessUsage
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
 from admission.status import groups as groupsModule
-from admission.status.clients import MOST_CLIENTS, MOST_CONNECTIONS, RECENTLY_SECONDS
-from admission.status.groups import MOST_GROUPS, groupsFields, lagOf
+from admission.status.clients import MAX_CLIENTS, MAX_CONNECTIONS, RECENTLY_SECONDS
+from admission.status.groups import MAX_GROUPS, groupsFields, lagOf
 from admission.status.health import Health
 from admission.status.numbers import LONGEST_NAME
 from admission.status.snapshot import KEPT_SECONDS, Snapshot
@@ -41,10 +41,10 @@ class SnapshotTestCase(BrokerTestCase):
         """
         super().setUp()
         self.policy = ClientBytes(Windows(11, 1.0))
-        onTrial = ClientBytes(Windows(11, 1.0), isShadow=True)
-        self.control = AdmissionControl([("client-bytes", self.policy), ("trial", onTrial)], 20.0)
+        shadow = ClientBytes(Windows(11, 1.0), isShadow=True)
+        self.control = AdmissionControl([("client-bytes", self.policy), ("trial", shadow)], 20.0)
         self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": LIMIT}, self.clock.seconds())
-        onTrial.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
+        shadow.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
         self.broker.control = self.control
         self.sensors = SensorRegistry(self.clock.seconds)
         self.health = Health(self.gate, self.clock.seconds, list, lambda: len(self.factory.connections))
@@ -69,7 +69,7 @@ class SnapshotTestCase(BrokerTestCase):
 
     def overdraw(self, client: Client, factor: float = 11.0) -> None:
         """
-        Have a client take more than its limit; by default it is held back for a second.
+        Have a client take more than its limit; by default it is throttled for a second.
         """
         client.produce("events", batchOf(b"x" * int(factor * LIMIT)))
 
@@ -91,7 +91,7 @@ class SnapshotTests(SnapshotTestCase):
             seen["pool"], {"sizeBytes": POOL_BYTES, "usedBytes": 0, "idleBytes": 0, "isShort": False, "waiting": 0}
         )
         self.assertEqual(set(seen["muted"].values()), {0})
-        self.assertEqual(seen["heldBack"], {"count": 0, "clients": []})
+        self.assertEqual(seen["throttled"], {"count": 0, "clients": []})
         self.assertEqual(seen["connections"]["largest"], [])
         self.assertEqual(seen["groups"]["count"], 0)
         self.assertIs(seen["purgatory"]["waitMedianSeconds"], None)
@@ -162,7 +162,7 @@ class SnapshotTests(SnapshotTestCase):
             ("Connections", 1),
             ("ConnectionsAllowed", 10_000),
             ("ConnectionsRefused", 0),
-            ("ClientsHeldBack", 1),
+            ("ClientsThrottled", 1),
             ("GroupMembers", 0),
             ("Healthy", 1),
             ("MemoryPoolSize", POOL_BYTES),
@@ -181,14 +181,14 @@ class ClientsTests(SnapshotTestCase):
     The clients and their connections.
     """
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         A client over its quota is shown with how much of it is used, and for a while after.
         """
         client = self.connect()
         self.overdraw(client, 21.0)
         seen = self.look()
-        (row,) = seen["heldBack"]["clients"]
+        (row,) = seen["throttled"]["clients"]
         self.assertEqual((row["user"], row["clientId"], row["ip"]), ("ANONYMOUS", "test", "192.0.2.1"))
         self.assertEqual((row["policy"], row["limitName"], row["limit"]), ("client-bytes", "producer_byte_rate", LIMIT))
         self.assertEqual(row["entity"], {"user": None, "clientId": DEFAULT, "ip": None})
@@ -197,10 +197,10 @@ class ClientsTests(SnapshotTestCase):
         self.assertEqual(seen["muted"]["quota"], 1)
         self.assertEqual(seen["policies"]["client-bytes"], {"throttles": 1, "refusals": 0})
         self.clock.advance(row["delaySeconds"])
-        (row,) = self.look()["heldBack"]["clients"]
+        (row,) = self.look()["throttled"]["clients"]
         self.assertEqual(row["delaySeconds"], 0.0)
         self.clock.advance(RECENTLY_SECONDS)
-        self.assertEqual(self.look()["heldBack"]["clients"], [])
+        self.assertEqual(self.look()["throttled"]["clients"], [])
 
     def test_oneClient(self) -> None:
         """
@@ -208,7 +208,7 @@ class ClientsTests(SnapshotTestCase):
         """
         for _ in range(2):
             self.overdraw(self.connect())
-        (row,) = self.look()["heldBack"]["clients"]
+        (row,) = self.look()["throttled"]["clients"]
         self.assertEqual(row["connections"], 2)
 
     def test_noLimitAnyMore(self) -> None:
@@ -217,22 +217,22 @@ class ClientsTests(SnapshotTestCase):
         """
         self.overdraw(self.connect())
         self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": None}, self.clock.seconds())
-        (row,) = self.look()["heldBack"]["clients"]
+        (row,) = self.look()["throttled"]["clients"]
         self.assertEqual((row["limitName"], row["usedFraction"]), (None, None))
 
     def test_manyClients(self) -> None:
         """
         Of many clients, those are shown whose delays end last, and all are counted.
         """
-        for number in range(MOST_CLIENTS + 2):
+        for number in range(MAX_CLIENTS + 2):
             connection = self.connect().protocol
             connection.clientId = f"client-{number}"
             connection.throttledUntilSeconds = 100.0 + number
-        seen = self.look()["heldBack"]
-        self.assertEqual(seen["count"], MOST_CLIENTS + 2)
+        seen = self.look()["throttled"]
+        self.assertEqual(seen["count"], MAX_CLIENTS + 2)
         self.assertEqual(
             [each["clientId"] for each in seen["clients"]],
-            [f"client-{number}" for number in range(MOST_CLIENTS + 1, 1, -1)],
+            [f"client-{number}" for number in range(MAX_CLIENTS + 1, 1, -1)],
         )
 
     def test_longNames(self) -> None:
@@ -243,7 +243,7 @@ class ClientsTests(SnapshotTestCase):
         client.protocol.clientId = "a" * 30_000
         client.protocol.throttledUntilSeconds = 100.0
         seen = self.look()
-        for row in (seen["heldBack"]["clients"][0], seen["connections"]["largest"][0]):
+        for row in (seen["throttled"]["clients"][0], seen["connections"]["largest"][0]):
             self.assertEqual(len(row["clientId"]), LONGEST_NAME)
 
     def test_largest(self) -> None:
@@ -279,10 +279,10 @@ class ClientsTests(SnapshotTestCase):
         """
         Of many connections, some are shown, and all are counted.
         """
-        for _ in range(MOST_CONNECTIONS + 1):
+        for _ in range(MAX_CONNECTIONS + 1):
             self.connect()
         seen = self.look()["connections"]
-        self.assertEqual((seen["open"], len(seen["largest"])), (MOST_CONNECTIONS + 1, MOST_CONNECTIONS))
+        self.assertEqual((seen["open"], len(seen["largest"])), (MAX_CONNECTIONS + 1, MAX_CONNECTIONS))
 
 
 class GroupsTests(SynchronousTestCase):
@@ -336,8 +336,8 @@ class GroupsTests(SynchronousTestCase):
         """
         There are so many rows, and so many offsets are looked at; groups beyond that are counted.
         """
-        self.patch(groupsModule, "MOST_OFFSETS", 3)
+        self.patch(groupsModule, "MAX_OFFSETS", 3)
         seen = groupsFields([self.group("two", 1, 1), self.group("three", 1, 1, 1), self.group("one", 1)])
         self.assertEqual((seen["uncountedGroups"], seen["lagRecords"]), (1, 3))
-        seen = groupsFields([self.group(str(number)) for number in range(MOST_GROUPS + 5)])
-        self.assertEqual((seen["count"], len(seen["groups"])), (MOST_GROUPS + 5, MOST_GROUPS))
+        seen = groupsFields([self.group(str(number)) for number in range(MAX_GROUPS + 5)])
+        self.assertEqual((seen["count"], len(seen["groups"])), (MAX_GROUPS + 5, MAX_GROUPS))

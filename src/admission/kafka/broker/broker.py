@@ -97,7 +97,7 @@ class Broker:
     logins: Logins = field(init=False)
     groups: Groups = field(init=False)
     isDraining: bool = field(init=False, default=False)
-    _heldBack: set[Any] = field(init=False, factory=set)
+    _throttled: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
@@ -139,25 +139,25 @@ class Broker:
         for partition in partitions:
             self.purgatory.checkAndComplete(partition)
 
-    def heldBack(self, connection: Any, delaySeconds: float) -> None:
+    def throttled(self, connection: Any, delaySeconds: float) -> None:
         """
         C{connection} is not read for a while, because its client is over a quota.
         """
-        self._heldBack.add(connection)
-        self.groups.heldBack(connection, delaySeconds)
+        self._throttled.add(connection)
+        self.groups.throttled(connection, delaySeconds)
 
-    def heldBackNoMore(self, connection: Any) -> None:
+    def unthrottled(self, connection: Any) -> None:
         """
         C{connection} is read again, or gone.
         """
-        self._heldBack.discard(connection)
+        self._throttled.discard(connection)
 
     def _limitsChanged(self) -> None:
         """
-        Whoever is held back waits no longer than the limits now ask for.
+        Whoever is throttled waits no longer than the limits now ask for.
         """
         now = wholeMicroseconds(self.clock.seconds())
-        for connection in list(self._heldBack):
+        for connection in list(self._throttled):
             if connection.lastAdmitted is not None:
                 connection.throttleLess(self.control.charge(connection.lastAdmitted, NOTHING, now).delaySeconds)
 

@@ -69,7 +69,7 @@ class ClientConnection(Protocol):
     responses come in their order.
 
     While the broker has the client throttled (C{throttle_time_ms}, KIP-219),
-    requests are held back; their timeout begins when they leave.
+    requests are throttled; their timeout begins when they leave.
 
     @ivar peer: who is at the other end, in words.
     @ivar versions: for each API key the oldest and the newest version that

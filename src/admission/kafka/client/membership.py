@@ -41,7 +41,7 @@ _REJOIN_LATER = frozenset(
 _FORGET_GENERATION = frozenset((ErrorCode.illegal_generation,))
 _FORGET_MEMBER = frozenset((ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id))
 
-_MOST_AT_ONCE = 5
+_MAX_AT_ONCE = 5
 """How often in a row joining is tried again without a pause."""
 
 
@@ -161,7 +161,7 @@ class Membership:
                 self._coordinator.noteError(error)
                 waits = self._noteJoinError(error)
                 atOnce = 0 if waits else atOnce + 1
-            if waits or atOnce > _MOST_AT_ONCE:
+            if waits or atOnce > _MAX_AT_ONCE:
                 failures += 1
                 yield deferLater(self._clock, self._backoff.delaySeconds(failures))
 

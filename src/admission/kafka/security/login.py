@@ -29,7 +29,7 @@ PLAIN = "PLAIN"
 
 SERVED_BEFORE_LOGIN = frozenset((SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE))
 
-MOST_REQUESTS_BEFORE_LOGIN = 10
+MAX_REQUESTS_BEFORE_LOGIN = 10
 """Twice what the most talkative client needs."""
 
 _LONGEST_NAME = 100
@@ -163,8 +163,8 @@ class Authenticator:
                 api = BY_KEY.get(apiKey)
                 return f"it sent {f'API key {apiKey}' if api is None else api.name} before it had logged in"
             self._requestCount += 1
-            if self._requestCount > MOST_REQUESTS_BEFORE_LOGIN:
-                return f"it has sent {MOST_REQUESTS_BEFORE_LOGIN} requests and not logged in"
+            if self._requestCount > MAX_REQUESTS_BEFORE_LOGIN:
+                return f"it has sent {MAX_REQUESTS_BEFORE_LOGIN} requests and not logged in"
         return None
 
     def handshake(self, mechanism: str) -> Deferred[bytes]:

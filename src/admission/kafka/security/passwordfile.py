@@ -26,7 +26,7 @@ from pathlib import Path
 from attrs import define, field
 from twisted.logger import Logger
 
-from .scram import HASHES, LEAST_ITERATIONS, MOST_ITERATIONS, ScramSecret
+from .scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramSecret
 
 DEFAULT_ITERATIONS = 16_384
 """As many as Kafka's own tools allow; a login with a plain password takes 5 ms of a thread."""
@@ -69,9 +69,9 @@ class Users:
             encoded = password.encode("utf-8")
         except UnicodeEncodeError as error:
             raise PasswordFileError("a password is text, in UTF-8") from error
-        if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise PasswordFileError(
-                f"clients take from {LEAST_ITERATIONS} to {MOST_ITERATIONS} iterations, and not {iterations}"
+                f"clients take from {MIN_ITERATIONS} to {MAX_ITERATIONS} iterations, and not {iterations}"
             )
         self.secretsByName[name] = {
             mechanism: ScramSecret.ofPassword(mechanism, encoded, iterations, secrets.token_bytes(SALT_BYTES))
@@ -246,7 +246,7 @@ def _parseSecret(line: str) -> tuple[str, ScramSecret]:
     salt, storedKey, serverKey = (base64.b64decode(each, validate=True) for each in encoded)
     keyBytes = hashlib.new(HASHES.get(mechanism, "")).digest_size
     secret = ScramSecret(mechanism, int(iterations), salt, storedKey, serverKey)
-    if not name or not salt or not LEAST_ITERATIONS <= secret.iterations <= MOST_ITERATIONS:
+    if not name or not salt or not MIN_ITERATIONS <= secret.iterations <= MAX_ITERATIONS:
         raise ValueError(line)
     if (len(storedKey), len(serverKey)) != (keyBytes, keyBytes):
         raise ValueError(line)

@@ -21,10 +21,10 @@ from attrs import field, frozen
 HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The mechanisms, and the hash function of each by its name in L{hashlib}."""
 
-LEAST_ITERATIONS = 4096
+MIN_ITERATIONS = 4096
 """RFC 7677 asks for no fewer, and clients refuse fewer."""
 
-MOST_ITERATIONS = 1_000_000
+MAX_ITERATIONS = 1_000_000
 """Clients refuse more."""
 
 _FIRST = re.compile(r"(?P<gs2>[ny],(?:a=(?P<authzid>[^,]+))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?)")

@@ -216,7 +216,7 @@ def _varying(member: Field[Any], flexible: bool, nullable: bool) -> Iterator[str
     else:
         yield from _length(member.name, _COMPACT_LENGTH if flexible else _ARRAY_LENGTH, nullable)
         yield "elements += n"
-        yield f"if n * {_leastElementBytes(member, flexible)} > end - offset or elements > maxElements:"
+        yield f"if n * {_minElementBytes(member, flexible)} > end - offset or elements > maxElements:"
         yield f"    refuse.count({member.name!r}, n, end - offset, maxElements)"
         yield "for _ in range(n):"
         yield from _indented(_element(member, flexible))
@@ -344,14 +344,14 @@ def _lengthBytes(member: Field[Any], flexible: bool) -> int:
     return _STRING_LENGTH if introspect.get_schema_field_type(member) == "string" else _ARRAY_LENGTH
 
 
-def _leastElementBytes(member: Field[Any], flexible: bool) -> int:
+def _minElementBytes(member: Field[Any], flexible: bool) -> int:
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityTupleField):
-        return _leastBytes(kind.type_)
+        return _minBytes(kind.type_)
     return _primitiveBytes(member) or _lengthBytes(member, flexible)
 
 
-def _leastBytes(entityType: type[Entity]) -> int:
+def _minBytes(entityType: type[Entity]) -> int:
     """
     What a structure takes when everything in it is empty.
     """
@@ -360,7 +360,7 @@ def _leastBytes(entityType: type[Entity]) -> int:
     for member in _untagged(entityType):
         kind = introspect.classify_field(member)
         if isinstance(kind, introspect.EntityField):
-            sizeBytes += _leastBytes(kind.type_)
+            sizeBytes += _minBytes(kind.type_)
         elif isinstance(kind, introspect.PrimitiveField):
             sizeBytes += _fixedBytes(member) or _lengthBytes(member, flexible)
         else:

@@ -22,8 +22,8 @@ PAST_THE_END: Final = (IndexError, struct.error)
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_MOST_VARINT_BYTES: Final = 5
-_MOST_VARLONG_BYTES: Final = 10
+_MAX_VARINT_BYTES: Final = 5
+_MAX_VARLONG_BYTES: Final = 10
 
 # Made once: every name and list of a response begins with one.
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
@@ -46,7 +46,7 @@ def readUnsignedVarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
     @raise MalformedRequest: if a sixth byte would be needed.
     """
-    return _readVarint(buffer, offset, _MOST_VARINT_BYTES)
+    return _readVarint(buffer, offset, _MAX_VARINT_BYTES)
 
 
 def readSignedVarint(buffer: Buffer, offset: int) -> tuple[int, int]:
@@ -55,7 +55,7 @@ def readSignedVarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
     @raise MalformedRequest: if a sixth byte would be needed.
     """
-    value, offset = _readVarint(buffer, offset, _MOST_VARINT_BYTES)
+    value, offset = _readVarint(buffer, offset, _MAX_VARINT_BYTES)
     return (value >> 1) ^ -(value & 1), offset
 
 
@@ -65,19 +65,19 @@ def readSignedVarlong(buffer: Buffer, offset: int) -> tuple[int, int]:
 
     @raise MalformedRequest: if an eleventh byte would be needed.
     """
-    value, offset = _readVarint(buffer, offset, _MOST_VARLONG_BYTES)
+    value, offset = _readVarint(buffer, offset, _MAX_VARLONG_BYTES)
     return (value >> 1) ^ -(value & 1), offset
 
 
-def _readVarint(buffer: Buffer, offset: int, mostBytes: int) -> tuple[int, int]:
+def _readVarint(buffer: Buffer, offset: int, maxBytes: int) -> tuple[int, int]:
     value = 0
-    for shift in range(0, 7 * mostBytes, 7):
+    for shift in range(0, 7 * maxBytes, 7):
         byte = buffer[offset]
         offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, offset
-    raise MalformedRequest(f"a varint runs over {mostBytes} bytes")
+    raise MalformedRequest(f"a varint runs over {maxBytes} bytes")
 
 
 def unsignedVarint(value: int) -> bytes:

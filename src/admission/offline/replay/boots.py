@@ -126,7 +126,7 @@ class Boot:
     @ivar policyDescriptions: the description of each.
     @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, like
         C{quotaWindowSeconds}.
-    @ivar mostDelayUs: the longest delay that anybody was given at a time.
+    @ivar maxDelayUs: the longest delay that anybody was given at a time.
     @ivar wallOffsetUs: what to add to a moment for microseconds of the epoch.
     @ivar changes: of limits, in their order.
     @ivar gaps: in their order.
@@ -139,7 +139,7 @@ class Boot:
     policyDescriptions: Sequence[str] = ()
     quotaWindows: int = 11
     quotaWindowSeconds: float = 1.0
-    mostDelayUs: int = _LONGEST_DELAY_US
+    maxDelayUs: int = _LONGEST_DELAY_US
     wallOffsetUs: int = 0
     changes: Sequence[LimitChange] = ()
     gaps: Sequence[Gap] = ()

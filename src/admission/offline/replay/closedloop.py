@@ -3,7 +3,7 @@
 The main result: what would have happened.
 
 A client sends its next request when it has the answer to the last one, was let
-go, and has thought; so a policy that holds it back moves everything that comes
+go, and has thought; so a policy that throttles it moves everything that comes
 after.  What a recording tells of a connection is therefore taken as durations:
 how long the client thought, how long a request waited and was worked on, how
 long its answer took.  Only the candidate's delays are new.

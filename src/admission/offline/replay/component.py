@@ -16,16 +16,16 @@ from pyarrow import compute as pc
 
 from .live import Requester
 from .ordered import distinctRows, numbersOf
-from .packed import MOST_ROWS_IN_MEMORY, PackedRows
+from .packed import MAX_ROWS_IN_MEMORY, PackedRows
 
 SLACK_US = 1000
 """Who seems to have thought for less than nothing, by no more than this, has not sent ahead: timers may be early."""
 
-MOST_IDENTITIES = 4
+MAX_IDENTITIES = 4
 """How many producers a recorded request has."""
 
-_MOST_TUPLES = 100_000
-_MOST_TUPLES_OF_ONE = 1024
+_MAX_TUPLES = 100_000
+_MAX_TUPLES_OF_ONE = 1024
 
 IDENTITIES_FROM = 13
 """Where in a row its producers begin."""
@@ -53,7 +53,7 @@ PACKED = np.dtype(
         ("flags", "u1"),
         ("identityCount", "u1"),
         ("refusal", "u1"),
-        *((f"identity{index}", "i8") for index in range(MOST_IDENTITIES)),
+        *((f"identity{index}", "i8") for index in range(MAX_IDENTITIES)),
     ]
 )
 """A request; its producers come last, for they are not of a number."""
@@ -131,7 +131,7 @@ class Packer:
         isTold = number["is_asked"] | number["is_barred"]
         rows["flags"] = number["is_asked"] * ASKED + number["is_counted"] * COUNTED + isAhead * AHEAD + isTold * TOLD
         identities = batch.column("producer_ids")
-        counts = np.minimum(numbersOf(pc.list_value_length(identities)), MOST_IDENTITIES)
+        counts = np.minimum(numbersOf(pc.list_value_length(identities)), MAX_IDENTITIES)
         rows["identityCount"] = counts
         for index in range(int(counts.max(initial=0))):
             chosen = counts > index
@@ -171,7 +171,7 @@ class Component:
     releasedUs: list[int] = field(factory=list)
     _starts: list[int] = field(factory=list)
     _stops: list[int] = field(factory=list)
-    _rows: PackedRows = field(factory=lambda: PackedRows(PACKED, MOST_ROWS_IN_MEMORY))
+    _rows: PackedRows = field(factory=lambda: PackedRows(PACKED, MAX_ROWS_IN_MEMORY))
 
     def add(self, rows: Any, isFirst: Any, connectionIds: Any, releasedUs: Any) -> None:
         """
@@ -203,7 +203,7 @@ class Component:
         it might go on after the last of these, and its rows up to that one.
         """
         self._rows.seal()
-        chunkRows = max(min(_MOST_TUPLES // max(len(self._starts), 1), _MOST_TUPLES_OF_ONE), 4)
+        chunkRows = max(min(_MAX_TUPLES // max(len(self._starts), 1), _MAX_TUPLES_OF_ONE), 4)
         for connectionId, releasedUs, start, stop in zip(
             self.connectionIds, self.releasedUs, self._starts, self._stops, strict=True
         ):

@@ -20,7 +20,7 @@ from pyarrow import compute as pc
 from .ordered import distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
-LEAST_MATCHING = 0.999
+MIN_MATCHING = 0.999
 """The share of requests that a replay must get right."""
 
 TOLERANCE_US = 1000
@@ -63,7 +63,7 @@ FIDELITY = pa.schema(
 )
 """
 How a replay and the recording agree; rows of the same place may be added up.
-C{throttled} is how many of the compared requests were held back or refused, in
+C{throttled} is how many of the compared requests were throttled or refused, in
 the recording or the replay; C{error_us} the sum of what delays are off by.
 """
 
@@ -79,9 +79,9 @@ class Fidelity:
     @ivar mode: of the replay.
     @ivar compared: how many requests were.
     @ivar matchShare: of how many of them the replay says what was recorded:
-        held back or not, refused or not, and for how long within a millisecond.
+        throttled or not, refused or not, and for how long within a millisecond.
     @ivar meanErrorMs: how far off delays are on average.
-    @ivar throttled: how many of the compared requests were held back.
+    @ivar throttled: how many of the compared requests were throttled.
     @ivar seqGaps: in how many places events are missing.
     @ivar missing: how many recorded requests the replay did not come to.
     """
@@ -102,7 +102,7 @@ class Fidelity:
         """
         Whether answers about other policies in its place may be believed.
         """
-        return self.compared > 0 and self.matchShare * self.compared >= LEAST_MATCHING * (self.compared + self.missing)
+        return self.compared > 0 and self.matchShare * self.compared >= MIN_MATCHING * (self.compared + self.missing)
 
     def inWords(self) -> str:
         """
@@ -113,14 +113,14 @@ class Fidelity:
             return f"{what}: answers cannot be trusted, since the policy was told of no request that could be compared"
         agreement = (
             f"the replay agrees with the recording in {self.matchShare:.3%} of {self.compared} requests, "
-            f"of which {self.throttled} were held back; delays are off by {self.meanErrorMs:.3f} ms on average"
+            f"of which {self.throttled} were throttled; delays are off by {self.meanErrorMs:.3f} ms on average"
         )
         gaps = f"; events are missing in {self.seqGaps} places" if self.seqGaps else ""
         behind = f"; {self.missing} recorded requests did not come up in the replay" if self.missing else ""
         if not self.isTrusted:
-            return f"{what}: answers cannot be trusted: {agreement}{behind}{gaps}; {LEAST_MATCHING:.1%} are needed"
+            return f"{what}: answers cannot be trusted: {agreement}{behind}{gaps}; {MIN_MATCHING:.1%} are needed"
         if not self.throttled:
-            return f"{what}: {agreement}{behind}{gaps}; with nobody held back that proves little"
+            return f"{what}: {agreement}{behind}{gaps}; with nobody throttled that proves little"
         return f"{what}: {agreement}{behind}{gaps}"
 
 

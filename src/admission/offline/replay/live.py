@@ -84,20 +84,20 @@ class LivePolicy:
         policy: IQuotaPolicy,
         beginUs: int,
         changes: Sequence[LimitChange],
-        mostDelayUs: int,
+        maxDelayUs: int,
         hasSay: bool = True,
     ) -> None:
         """
         @param policy: one that nobody has asked anything.
         @param beginUs: when the trace begins.
         @param changes: in their order.
-        @param mostDelayUs: the longest delay to give at a time.
+        @param maxDelayUs: the longest delay to give at a time.
         @param hasSay: whether it can refuse; what delays it asks for is told in any case.
         """
         self.policy = policy
         self._isFollowing = IRequestLifecycle.providedBy(policy)
         withSay = _FollowingWithSay if self._isFollowing else _WithSay
-        self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], mostDelayUs / 1e6)
+        self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
         # Looked up here, for what runs for every request.
         self._admit = self._control.admit
         self._charge = self._control.charge

@@ -157,7 +157,7 @@ class _Requests:
         self._refusals = self._findRefusals()
         # A server may impose less of a refusal that became a delay than its policy asks for.
         isDelayed = self._refusals == _DELAY
-        self._mostUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
+        self._maxUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
 
     def offeredTo(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
         """
@@ -173,8 +173,8 @@ class _Requests:
         isPartial = self._counts < max(len(boot.policyNames), 1)
         heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
         retainedUs = self._strictest(trial.retained)
-        if self._mostUs is not None:
-            heldUs, retainedUs = np.minimum(heldUs, self._mostUs), np.minimum(retainedUs, self._mostUs)
+        if self._maxUs is not None:
+            heldUs, retainedUs = np.minimum(heldUs, self._maxUs), np.minimum(retainedUs, self._maxUs)
         isAsked = self._isDecided if trial.isRecorded else self._isDecided | self._wouldBeAsked(trial)
         isAsked = isAsked & ~isBarred
         columns = {

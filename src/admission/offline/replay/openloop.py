@@ -3,7 +3,7 @@
 The same offered arrivals: every request is put to the candidate when it was put
 to the policies that were there, with what it took then.
 
-Clients that are held back send less, so for them this is no forecast: it may
+Clients that are throttled send less, so for them this is no forecast: it may
 be wrong by orders of magnitude, see L{admission.offline.replay.closedloop}.  It
 is what a candidate would say to just these requests.
 """

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-MOST_ROWS_IN_MEMORY = 200_000
+MAX_ROWS_IN_MEMORY = 200_000
 """How many rows are held; with more, all are in a file."""
 
 
@@ -26,12 +26,12 @@ class PackedRows:
     process's memory as soon as it has been looked at.
     """
 
-    def __init__(self, dtype: np.dtype[Any], mostInMemory: int = MOST_ROWS_IN_MEMORY) -> None:
+    def __init__(self, dtype: np.dtype[Any], maxInMemory: int = MAX_ROWS_IN_MEMORY) -> None:
         """
-        @param mostInMemory: how many rows to hold.
+        @param maxInMemory: how many rows to hold.
         """
         self._dtype = dtype
-        self._mostInMemory = mostInMemory
+        self._maxInMemory = maxInMemory
         self._held: list[Any] = []
         self._file: BinaryIO | None = None
         self._count = 0
@@ -51,7 +51,7 @@ class PackedRows:
             self._file.write(rows.tobytes())
             return
         self._held.append(rows)
-        if self._count > self._mostInMemory:
+        if self._count > self._maxInMemory:
             self._file = tempfile.TemporaryFile(prefix="admission-replay-")  # noqa: SIM115
             for each in self._held:
                 self._file.write(each.tobytes())

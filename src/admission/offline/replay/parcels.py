@@ -21,7 +21,7 @@ from .trials import Trial
 PARCELS = pa.schema([("task", pa.int32()), ("lane", pa.int32()), ("offers", pa.binary())])
 """Rows of one lane for one task, see L{pack}."""
 
-MOST_ROWS_WAITING = 100_000
+MAX_ROWS_WAITING = 100_000
 """How many rows are gathered, so that parcels are large."""
 
 PLACE = "place"
@@ -67,10 +67,10 @@ class Packing:
     """
     Gathers rows, and packs those that go to the same task.
 
-    @ivar mostRows: how many to gather.
+    @ivar maxRows: how many to gather.
     """
 
-    mostRows: int = MOST_ROWS_WAITING
+    maxRows: int = MAX_ROWS_WAITING
     _waiting: dict[int, list[tuple[pa.RecordBatch, Any]]] = field(factory=dict, init=False)
     _rows: int = field(default=0, init=False)
 
@@ -86,7 +86,7 @@ class Packing:
         rows = batch.select(_SHIPPED).append_column(PLACE, pa.array(places))
         self._waiting.setdefault(lane, []).append((rows, tasks))
         self._rows += batch.num_rows
-        if self._rows >= self.mostRows:
+        if self._rows >= self.maxRows:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:

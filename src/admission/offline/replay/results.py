@@ -19,11 +19,11 @@ from .ordered import distinctRows, numbersOf
 DELAY_BOUNDS_US: Sequence[int] = (0, *(round(10 ** (3 + step / 16)) for step in range(16 * 6 + 1)))
 """The upper bounds of delays that are counted together: none, and 1 ms to 1000 s, sixteen for each power of ten."""
 
-MOST_EXHAUSTED_SHARE = 0.05
+MAX_EXHAUSTED_SHARE = 0.05
 """With more connections that ran out of requests there is no forecast."""
 
 _BINS = len(DELAY_BOUNDS_US) + 1
-_MOST_ROWS = 50_000
+_MAX_ROWS = 50_000
 
 PLACE: Sequence[str] = (
     "candidate",
@@ -68,7 +68,7 @@ What became of the requests of a client in a minute.  Several rows may be of the
 same place; L{mergeMinutes} adds them up.
 
 C{throttle_us} is what the candidate asked for, C{held_us} for how long clients
-were held back by all policies.  C{delay_bins} counts requests by the delay that
+were throttled by all policies.  C{delay_bins} counts requests by the delay that
 the candidate asked for, see L{DELAY_BOUNDS_US}, and those with longer ones at
 the end; zeros there are left out, since most requests have no delay.
 C{exhausted_from_us} is when the first connection ran out of requests, on the
@@ -93,7 +93,7 @@ TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
 )
 """
 What L{addUp} has besides what it tells apart.  Percentiles are of all requests,
-those that were not held back included, and no less than the exact ones.
+those that were not throttled included, and no less than the exact ones.
 
 How many connections ran out of requests is about the whole candidate and mode,
 whatever else is told apart: while they are missing, nobody competes with them.
@@ -116,10 +116,10 @@ def countMinutes(decisions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         if batch.num_rows:
             gathered.append(_counted(batch))
             rows += gathered[-1].num_rows
-        if rows >= _MOST_ROWS:
+        if rows >= _MAX_ROWS:
             merged = mergeMinutes(gathered)
             gathered, rows = [merged], merged.num_rows
-            if rows >= _MOST_ROWS // 2:
+            if rows >= _MAX_ROWS // 2:
                 yield merged
                 gathered, rows = [], 0
     if gathered:
@@ -154,14 +154,14 @@ def binsOf(delayBins: pa.Array) -> Any:
     return bins
 
 
-def addUp(minutes: pa.RecordBatch, by: Sequence[str], mostExhaustedShare: float = MOST_EXHAUSTED_SHARE) -> pa.Table:
+def addUp(minutes: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = MAX_EXHAUSTED_SHARE) -> pa.Table:
     """
     The results in all.
 
     @param minutes: of L{MINUTES}.
     @param by: what to tell apart besides C{candidate} and C{mode}: other names
         of L{PLACE}.
-    @param mostExhaustedShare: with a larger share of connections that ran out
+    @param maxExhaustedShare: with a larger share of connections that ran out
         of requests there is no forecast.
     @return: a row for each place, sorted, with L{TOTAL_COLUMNS} after it.
     """
@@ -186,7 +186,7 @@ def addUp(minutes: pa.RecordBatch, by: Sequence[str], mostExhaustedShare: float 
         "exhausted": exhausted,
         "exhausted_share": np.round(share, 9),
         "exhausted_from_us": pa.array(fromUs, mask=fromUs == _NEVER),
-        "is_forecast": isClosed & (share <= mostExhaustedShare),
+        "is_forecast": isClosed & (share <= maxExhaustedShare),
     }
     fields = [(name, MINUTES.field(name).type) for name in names]
     arrays = [pa.array([place[index] for place in found], type) for index, (_, type) in enumerate(fields)]
@@ -263,11 +263,11 @@ def _most(values: Any, places: Any, count: int) -> Any:
     return most
 
 
-def _quantiles(bins: Any, share: float, mostUs: Any) -> Any:
+def _quantiles(bins: Any, share: float, maxUs: Any) -> Any:
     """
     For each row of counts the upper bound of the range that the value at
     C{share} is in, or the largest value if that is less.
     """
     reached = np.cumsum(bins, axis=1) >= share * bins.sum(axis=1, keepdims=True)
     bounds = np.array([*DELAY_BOUNDS_US, _NEVER])
-    return np.minimum(bounds[reached.argmax(axis=1)], mostUs) / 1e6
+    return np.minimum(bounds[reached.argmax(axis=1)], maxUs) / 1e6

@@ -45,7 +45,7 @@ CUTS = pa.schema(
 )
 """A moment before which a key has been idle for a horizon."""
 
-LEAST_REQUESTS = 100_000
+MIN_REQUESTS = 100_000
 """How many requests a slice has at least, unless told otherwise."""
 
 _SPANS_IN_HORIZON = 4
@@ -75,14 +75,14 @@ def countSpans(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tria
 
 
 def findCuts(
-    spans: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial], leastRequests: int = LEAST_REQUESTS
+    spans: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial], minRequests: int = MIN_REQUESTS
 ) -> pa.RecordBatch:
     """
     Find where to cut.  For the driver: it remembers every span of every key
     that has requests enough.
 
     @param spans: of L{SPANS}, in any order.
-    @param leastRequests: how many a slice is to have.
+    @param minRequests: how many a slice is to have.
     @return: of L{CUTS}.
     """
     table = pa.Table.from_batches(spans, SPANS).group_by([*_PLACE, "span"]).aggregate([("requests", "sum")])
@@ -95,7 +95,7 @@ def findCuts(
     ):
         if tuple(here) != place:
             place, gathered = tuple(here), 0
-        elif gathered >= leastRequests and span - last > _SPANS_IN_HORIZON:
+        elif gathered >= minRequests and span - last > _SPANS_IN_HORIZON:
             spanUs = _spanUs(trials[place[:3]])
             assert spanUs is not None
             cuts.append((*place, span * spanUs))

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from .ordered import numbersOf
-from .packed import MOST_ROWS_IN_MEMORY
+from .packed import MAX_ROWS_IN_MEMORY
 
 BLOCK_ROWS = 4096
 """How many rows of each file are in memory at a time, while files are merged."""
@@ -32,13 +32,13 @@ class SortedRows:
     go with the process.
     """
 
-    def __init__(self, by: Sequence[str], mostInMemory: int = MOST_ROWS_IN_MEMORY) -> None:
+    def __init__(self, by: Sequence[str], maxInMemory: int = MAX_ROWS_IN_MEMORY) -> None:
         """
         @param by: columns of whole numbers without nulls.
-        @param mostInMemory: how many rows to hold.
+        @param maxInMemory: how many rows to hold.
         """
         self._by = by
-        self._mostInMemory = mostInMemory
+        self._maxInMemory = maxInMemory
         self._held: list[pa.Table] = []
         self._heldRows = 0
         self._files: list[_SortedFile] = []
@@ -51,7 +51,7 @@ class SortedRows:
         self._held.append(table)
         self._heldRows += len(table)
         self._sorted = None
-        if self._heldRows > self._mostInMemory:
+        if self._heldRows > self._maxInMemory:
             self._files.append(_SortedFile(self._inOrder(self._held)))
             self._held, self._heldRows = [], 0
 

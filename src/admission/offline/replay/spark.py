@@ -36,10 +36,10 @@ from .lanes import Routes, Step, planRoutes
 from .offers import COLUMNS, columnsFor, makeOffers
 from .ordered import Batches
 from .parcels import PARCELS
-from .slices import LEAST_REQUESTS, SPANS, countSpans, findCuts
+from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
 from .trials import Trial, TrialKey
 
-MOST_ASKERS = 2_000_000
+MAX_ASKERS = 2_000_000
 """How many pairs of a connection and a kind of request the driver remembers, in less than 1 GB."""
 
 DECISIONS_OF_TASK = 100_000
@@ -55,12 +55,12 @@ class Scale:
 
     @ivar requests: how many there are.
     @ivar partitions: how many tasks to make; L{None} for what seems right.
-    @ivar leastRequests: how many a slice of one key has at least.
+    @ivar minRequests: how many a slice of one key has at least.
     """
 
     requests: int
     partitions: int | None = None
-    leastRequests: int = LEAST_REQUESTS
+    minRequests: int = MIN_REQUESTS
 
     def tasksOf(self, frame: DataFrame, trials: Mapping[TrialKey, Trial]) -> int:
         """
@@ -146,7 +146,7 @@ def routesOf(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Colle
     return evolve(routes, cuts=cutsOf(requests, routes, scale))
 
 
-def countAskers(requests: DataFrame, isByConnection: bool, most: int = MOST_ASKERS) -> pa.Table:
+def countAskers(requests: DataFrame, isByConnection: bool, most: int = MAX_ASKERS) -> pa.Table:
     """
     Who asked for what, of L{ASKERS <admission.offline.replay.keys.ASKERS>}.
 
@@ -195,7 +195,7 @@ def cutsOf(requests: DataFrame, routes: Routes, scale: Scale) -> pa.RecordBatch 
     trials = {
         lane.leader.key: lane.leader
         for lane in routes.lanes
-        if lane.mode == OPEN and lane.leader.horizonSeconds is not None and lane.largest >= 2 * scale.leastRequests
+        if lane.mode == OPEN and lane.leader.horizonSeconds is not None and lane.largest >= 2 * scale.minRequests
     }
     if not trials:
         return None
@@ -206,7 +206,7 @@ def cutsOf(requests: DataFrame, routes: Routes, scale: Scale) -> pa.RecordBatch 
     spans = requests.select(*COLUMNS).mapInArrow(counted, sparkSchema(SPANS))
     places = [F.col(name) for name in SPANS.names if name != "requests"]
     added = collected(spans.groupBy(*places).agg(F.sum("requests").alias("requests")), SPANS)
-    cuts = findCuts(added.to_batches(), trials, scale.leastRequests)
+    cuts = findCuts(added.to_batches(), trials, scale.minRequests)
     return cuts if cuts.num_rows else None
 
 

@@ -53,7 +53,7 @@ FIDELITIES = pa.schema(
 )
 """The fields of L{Fidelity <admission.offline.replay.identity.Fidelity>}, and what it makes of them."""
 
-_MOST_ROWS = 20_000
+_MAX_ROWS = 20_000
 _MOST = ("most_delay_us", "most_held_us")
 _FIRST = "exhausted_from_us"
 _BINS = "delay_bins"
@@ -215,7 +215,7 @@ def _merged(batches: Batches) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         gathered.append(pa.Table.from_batches([batch]).cast(MINUTES).combine_chunks().to_batches()[0])
         rows += batch.num_rows
-        if rows >= _MOST_ROWS:
+        if rows >= _MAX_ROWS:
             gathered = [mergeMinutes(gathered)]
             rows = 0
     if gathered:

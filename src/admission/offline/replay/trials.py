@@ -109,7 +109,7 @@ class Trial:
         @raise PolicyError: see L{Candidate.build}.
         """
         policy = _build(self.candidate, self.boot, atUs / 1e6)
-        return LivePolicy(policy, atUs, self.changes, self.boot.mostDelayUs, hasSay=self.hasSay)
+        return LivePolicy(policy, atUs, self.changes, self.boot.maxDelayUs, hasSay=self.hasSay)
 
     def unlimited(self) -> Sequence[int]:
         """

@@ -20,10 +20,10 @@ from .results import Results, grouped, only
 from .verdict import Standing, Verdict
 from .words import NOTHING, client, count, duration, plural, share, shown, size
 
-MOST_CLIENTS = 10
+MAX_CLIENTS = 10
 """Named under each candidate."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Named in the verdict."""
 
 _CLIENT = ("principal", "client_id")
@@ -52,9 +52,9 @@ def verdictSection(results: Results, verdict: Verdict) -> Tag:
 
 def clientsSection(results: Results, verdict: Verdict) -> Tag:
     """
-    Who would have been held back, and for how long.
+    Who would have been throttled, and for how long.
     """
-    title = "Who would have been held back"
+    title = "Who would have been throttled"
     clients = _replayed(results)
     if clients is None or not verdict.standings:
         return section("clients", title, absent("No candidate was replayed closed loop."))
@@ -94,13 +94,13 @@ def openLoopSection(results: Results) -> Tag:
         title,
         tags.p(
             "This is no forecast. Every request is put to the candidate when it was sent in the recording, as if a "
-            "client that is held back went on sending all the same. Clients do not, so that these figures may be wrong "
+            "client that is throttled went on sending all the same. Clients do not, so that these figures may be wrong "
             "by a factor of a hundred and more. They say how a candidate would take just these arrivals.",
             class_="same",
         ),
         table(
             "Delays for the same offered arrivals",
-            ("Candidate", "Delays in all", "Longest delay", "Requests held back", "Refused"),
+            ("Candidate", "Delays in all", "Longest delay", "Requests throttled", "Refused"),
             rows,
         ),
     )
@@ -126,11 +126,11 @@ def _candidateTable(verdict: Verdict) -> Tag:
         "The candidates, closed loop: the cheapest first",
         (
             "Candidate",
-            "Clients held back in all",
+            "Clients throttled in all",
             "Against recorded",
             "Longest at a time",
             "99 % of its delays up to",
-            "Requests it holds back",
+            "Requests it throttles",
             "Requests it refuses",
             "Busiest minute lets through",
             "Connections that ran out of requests",
@@ -165,7 +165,7 @@ def _clientParts(
     held = _longest(clients)
     total = pc.sum(held["held_s"]).as_py() or 0.0
     yield tags.p(
-        f"{plural(len(held), 'client')} of {count(len(clients))} held back, for {duration(total)} all together."
+        f"{plural(len(held), 'client')} of {count(len(clients))} throttled, for {duration(total)} all together."
     )
     if not len(held):
         return
@@ -178,11 +178,11 @@ def _clientParts(
             _part(row["throttled"] + row["refused"], row["requests"]),
             duration(None if recorded is None else recorded.get((row["principal"], row["client_id"]), 0.0)),
         )
-        for row in held.slice(0, MOST_CLIENTS).to_pylist()
+        for row in held.slice(0, MAX_CLIENTS).to_pylist()
     ]
     yield table(
-        f"Clients that {shown(standing.label)} holds back longest",
-        ("Client", "Held back", "Of all", "Longest at a time", "Of its requests", "As recorded"),
+        f"Clients that {shown(standing.label)} throttles longest",
+        ("Client", "Throttled", "Of all", "Longest at a time", "Of its requests", "As recorded"),
         rows,
     )
 
@@ -193,14 +193,14 @@ def _whom(results: Results, best: Standing) -> Iterator[Tag]:
         return
     held = _longest(only(clients, candidate=best.label))
     worst: list[Any] = []
-    for row in held.slice(0, MOST_NAMED).to_pylist():
+    for row in held.slice(0, MAX_NAMED).to_pylist():
         worst += [
             "; " if worst else "",
             named(client(row["principal"], row["client_id"])),
             f": {duration(row['held_s'])}",
         ]
     if worst:
-        yield tags.p("It would have held back longest ", worst, ".")
+        yield tags.p("It would have throttled longest ", worst, ".")
 
 
 def _replayed(results: Results) -> pa.Table | None:
@@ -210,7 +210,7 @@ def _replayed(results: Results) -> pa.Table | None:
 
 def _longest(clients: pa.Table) -> pa.Table:
     """
-    Those who are held back at all, the longest first.
+    Those who are throttled at all, the longest first.
     """
     order = [("held_s", "descending"), *((name, "ascending") for name in _CLIENT)]
     return clients.filter(pc.greater(clients["held_s"], 0)).sort_by(order)

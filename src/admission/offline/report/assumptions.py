@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from twisted.web.template import Tag, tags
 
-from ..replay.results import MOST_EXHAUSTED_SHARE
+from ..replay.results import MAX_EXHAUSTED_SHARE
 from ..tables import OUTPUTS
 from .elements import absent, bullets, named, section
 from .results import EVALUATION, Results
 from .words import plural, share, shown
 
-MOST_ANSWERS = 100
+MAX_ANSWERS = 100
 """Of what C{evaluation.json} says."""
 
 _ASSUMPTIONS = (
@@ -29,7 +29,7 @@ _ASSUMPTIONS = (
     "The server takes as long for each request as it was recorded to. A server with less to do would be faster, and "
     "one with more to do slower.",
     "Nobody sends more than was recorded. A connection that is done early might have gone on; with more than "
-    f"{share(MOST_EXHAUSTED_SHARE)} of the connections done early there is no point estimate.",
+    f"{share(MAX_EXHAUSTED_SHARE)} of the connections done early there is no point estimate.",
     "A candidate takes the place of the recorded policies of its kind. All other policies keep the delays and "
     "refusals that they were recorded with, and the longest delay counts.",
     "What is said of a policy that wants to know which requests are under way is approximate: it is asked about a "
@@ -52,7 +52,7 @@ def assumptionsSection(results: Results) -> Tag:
     items: list[Any] = list(_ASSUMPTIONS)
     approximate = results.says("approximate", list)
     if approximate:
-        names = ", ".join(shown(each) for each in approximate[:MOST_ANSWERS])
+        names = ", ".join(shown(each) for each in approximate[:MAX_ANSWERS])
         items.insert(0, ("Approximate, because they want to know which requests are under way: ", named(names), "."))
     sample = results.says("sample", str)
     if sample is not None:
@@ -72,9 +72,9 @@ def askedSection(results: Results) -> Tag:
     if not answers:
         return section("asked", "What was asked", absent(f"Nobody has written {EVALUATION}."))
     listed = [
-        (tags.dt(named(shown(name))), tags.dd(named(shown(value, 2000)))) for name, value in answers[:MOST_ANSWERS]
+        (tags.dt(named(shown(name))), tags.dd(named(shown(value, 2000)))) for name, value in answers[:MAX_ANSWERS]
     ]
-    more = len(answers) - MOST_ANSWERS
+    more = len(answers) - MAX_ANSWERS
     rest = [absent(f"{plural(more, 'more is', 'more are')} in {EVALUATION}.")] if more > 0 else []
     return section("asked", "What was asked", tags.dl(*listed), *rest)
 

@@ -13,16 +13,16 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
-from ..replay.identity import LEAST_MATCHING
+from ..replay.identity import MIN_MATCHING
 from .elements import Cell, absent, bullets, named, section, table
 from .results import Results, Row, grouped
 from .verdict import GateOutcome
 from .words import NOTHING, client, count, duration, plural, share, shown, size
 
-MOST_ROWS = 20
+MAX_ROWS = 20
 
 _METER = ("user", "client_id", "ip")
-_MEASURES = {"bytes": ("bytes", size), "requests": ("requests", count), "throttle_s": ("time held back", duration)}
+_MEASURES = {"bytes": ("bytes", size), "requests": ("requests", count), "throttle_s": ("time throttled", duration)}
 
 
 def recordedSection(results: Results) -> Tag:
@@ -41,7 +41,7 @@ def recordedSection(results: Results) -> Tag:
             parts.append(table(f"Clients with the most {words}", heads, cells))
     if histogram is not None and len(histogram):
         columns = ("Policy", "Asked about", "Asked for a delay", "Longest up to")
-        parts.append(table("What each policy said, those on trial included", columns, _policyRows(histogram)))
+        parts.append(table("What each policy said, shadow policies included", columns, _policyRows(histogram)))
     return section("recorded", title, *(parts or [absent("The recording was not summed up.")]))
 
 
@@ -52,7 +52,7 @@ def gateSection(gate: GateOutcome) -> Tag:
     parts: list[Any] = [
         tags.p(
             "Each policy that was in force is replayed as if it were a candidate. Where that does not say what was "
-            f"recorded in {share(LEAST_MATCHING)} of the decisions, each delay to a millisecond, "
+            f"recorded in {share(MIN_MATCHING)} of the decisions, each delay to a millisecond, "
             "nothing that a replay says of other policies is to be believed."
         )
     ]
@@ -63,12 +63,12 @@ def gateSection(gate: GateOutcome) -> Tag:
             "Believed",
             "Agreement",
             "Compared",
-            "Held back",
+            "Throttled",
             "Off by",
             "Gaps",
             "Missing",
         )
-        shownOnes = gate.fidelities[:MOST_ROWS]
+        shownOnes = gate.fidelities[:MAX_ROWS]
         rows = (
             (
                 named(shown(each.candidate)),
@@ -108,9 +108,9 @@ def missingSection(results: Results, gate: GateOutcome) -> Tag:
     problems = [each for each in results.says("problems", list) or () if isinstance(each, dict)]
     notes += [
         ("Not read: ", named(f"{shown(each.get('path'), 200)}: {shown(each.get('problem'), 200)}"))
-        for each in problems[:MOST_ROWS]
+        for each in problems[:MAX_ROWS]
     ]
-    notes += _more(len(problems) - MOST_ROWS)
+    notes += _more(len(problems) - MAX_ROWS)
     title = "What is missing"
     if notes:
         return section("missing", title, bullets(notes))
@@ -173,10 +173,10 @@ def _bloomParts(results: Results) -> Iterator[Tag]:
         ("User", "Asked about", "New", "Taken for known", "Known, taken for new"),
         (
             (named(shown(row["principal"])), *(count(row[name]) for name in ("asked", "exact_new", "fp", "fn")))
-            for row in users.slice(0, MOST_ROWS).to_pylist()
+            for row in users.slice(0, MAX_ROWS).to_pylist()
         ),
     )
-    yield from _more(len(users) - MOST_ROWS)
+    yield from _more(len(users) - MAX_ROWS)
 
 
 def _quotaParts(results: Results) -> Iterator[Tag]:
@@ -193,7 +193,7 @@ def _quotaParts(results: Results) -> Iterator[Tag]:
     yield tags.p(
         f"Once their delays have had their effect, quotas are exceeded by {share(worst)} at most."
         if worst is not None
-        else "Nobody was held back for a quota."
+        else "Nobody was throttled for a quota."
     )
     order = [(after[1], "descending"), ("utilization_max", "descending"), ("limit_name", "ascending"),
              *((name, "ascending") for name in _METER)]  # fmt: skip
@@ -215,10 +215,10 @@ def _quotaParts(results: Results) -> Iterator[Tag]:
             count(row["spans"]),
             *(share(row[name]) for name in ("utilization_p99", "utilization_max", *after)),
         )
-        for row in meters.sort_by(order).slice(0, MOST_ROWS).to_pylist()
+        for row in meters.sort_by(order).slice(0, MAX_ROWS).to_pylist()
     )
     yield table("Limits by what was exceeded", heads, rows, words=2)
-    yield from _more(len(meters) - MOST_ROWS)
+    yield from _more(len(meters) - MAX_ROWS)
 
 
 def _ledgerParts(results: Results) -> Iterator[Tag]:
@@ -242,10 +242,10 @@ def _ledgerParts(results: Results) -> Iterator[Tag]:
             *(size(row[name]) for name in peaks),
             share(row["peak_unexplained_share"]),
         )
-        for row in runs.sort_by([("peak_unexplained_bytes", "descending")]).slice(0, MOST_ROWS).to_pylist()
+        for row in runs.sort_by([("peak_unexplained_bytes", "descending")]).slice(0, MAX_ROWS).to_pylist()
     )
     yield table("Memory of each run", heads, rows)
-    yield from _more(len(runs) - MOST_ROWS)
+    yield from _more(len(runs) - MAX_ROWS)
 
 
 def _policyRows(histogram: pa.Table) -> Iterator[Sequence[Cell]]:

@@ -42,13 +42,13 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
             name = named(shown(each.label))
             rows.append((name, index(leasts.get(each.label)), count(starved), duration(longestSeconds)))
     if rows:
-        heads = ("Candidate", f"Least {_JAIN}", "Minutes of clients without service", "Longest held back at a time")
+        heads = ("Candidate", f"Least {_JAIN}", "Minutes of clients without service", "Longest throttled at a time")
         parts.append(table("Fairness and starvation", heads, rows))
     parts.append(
         tags.p(
             "The index is 1 if all clients that want something get as many bytes as each other, and one by their "
-            "number if one of them gets all. Who is held back sends less and so wants less: that is in the time held "
-            "back, not in the index."
+            "number if one of them gets all. Who is throttled sends less and so wants less: that is in the time "
+            "throttled, not in the index."
         )
     )
     if recorded is not None and len(recorded):

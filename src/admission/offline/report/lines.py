@@ -20,7 +20,7 @@ from .results import Results, grouped, only
 
 RECORDED_LINE = "as recorded"
 
-MOST_POINTS = 240
+MAX_POINTS = 240
 """Longer times are shown in steps of several minutes."""
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
@@ -106,7 +106,7 @@ class Timeline:
             return None
         first, last = min(each.min() for each in minutes), max(each.max() for each in minutes)
         count = int(last - first) + 1
-        step = next((each for each in _STEPS if count <= each * MOST_POINTS), ceil(count / MOST_POINTS))
+        step = next((each for each in _STEPS if count <= each * MAX_POINTS), ceil(count / MAX_POINTS))
         return cls(int(first) // step * step, step, int(last - int(first) // step * step) // step + 1)
 
     @property
@@ -154,7 +154,7 @@ def replayMinutes(results: Results) -> pa.Table | None:
 
 def heldLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Table | None) -> list[Line]:
     """
-    For how many seconds clients were held back in each minute.
+    For how many seconds clients were throttled in each minute.
 
     @param labels: the candidates that are wanted.
     @param replays: what L{replayMinutes} returned.
@@ -216,7 +216,7 @@ def poolLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Tabl
 
 def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
     """
-    Which share of the requests a candidate holds back for longer than so many
+    Which share of the requests a candidate throttles for longer than so many
     seconds.
 
     @param histogram: C{candidate}, C{bucket_us} and C{n} of

@@ -25,15 +25,15 @@ from .elements import absent, named, parsed
 from .lines import Line
 from .words import duration, plural, shown
 
-MOST_LINES = 8
+MAX_LINES = 8
 """Of candidates in one plot; there are no more colours that can be told apart."""
 
-_MOST_MARKED = 40
-_LEAST_MARGIN = np.timedelta64(1, "m")
+_MAX_MARKED = 40
+_MIN_MARGIN = np.timedelta64(1, "m")
 _INCHES = (5.0, 2.6)
 
 _TEXT, _RULE, _GRID = "#7e0001", "#7e0002", "#7e0003"
-_COLOURS: Sequence[str] = [f"#c0ff0{place}" for place in range(MOST_LINES)]
+_COLOURS: Sequence[str] = [f"#c0ff0{place}" for place in range(MAX_LINES)]
 _DASHES: Sequence[Sequence[float]] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
 
 # What is drawn in these colours takes the page's in their place, light or dark.
@@ -112,7 +112,7 @@ class Plot:
     @drawn.default
     def _choose(self) -> Sequence[tuple[Line, Style]]:
         recorded = [(line, _RECORDED) for line in self.lines if line.isRecorded]
-        candidates = [line for line in self.lines if not line.isRecorded][:MOST_LINES]
+        candidates = [line for line in self.lines if not line.isRecorded][:MAX_LINES]
         looks = (Style(colour, _DASHES[place % len(_DASHES)]) for place, colour in enumerate(_COLOURS))
         return [*recorded, *zip(candidates, looks, strict=False)]
 
@@ -171,7 +171,7 @@ class Plot:
         return svg(class_="plot", role="img", **{"aria-label": self.title})
 
     def _markerOf(self, line: Line) -> str:
-        isMarked = len(line.places) <= _MOST_MARKED and not self.isByDelay and not line.isRecorded
+        isMarked = len(line.places) <= _MAX_MARKED and not self.isByDelay and not line.isRecorded
         return "o" if isMarked or len(line.places) == 1 else ""
 
     def _setScales(self, axes: Axes) -> None:
@@ -188,7 +188,7 @@ class Plot:
             moments = [moment for line, _ in self.drawn for moment in line.places]
             if moments:
                 # Around a single minute it would be years.
-                margin = max((max(moments) - min(moments)) / 20, _LEAST_MARGIN)
+                margin = max((max(moments) - min(moments)) / 20, _MIN_MARGIN)
                 axes.set_xlim(min(moments) - margin, max(moments) + margin)
         if self.isIndex:
             axes.set_ylim(0, 1.05)

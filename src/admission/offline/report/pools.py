@@ -14,7 +14,7 @@ from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
 from ..replay.pool import TOTALS
-from ..replay.results import MOST_EXHAUSTED_SHARE
+from ..replay.results import MAX_EXHAUSTED_SHARE
 from ..replay.trials import RECORDED
 from .elements import Cell, absent, bullets, named, section, table
 from .lines import RECORDED_LINE, Line, poolLines
@@ -50,7 +50,7 @@ class PoolTotal:
         """
         Whether the numbers may be read as what would have happened.
         """
-        return self.exhaustedShare <= MOST_EXHAUSTED_SHARE
+        return self.exhaustedShare <= MAX_EXHAUSTED_SHARE
 
 
 def poolSection(results: Results) -> Tag:

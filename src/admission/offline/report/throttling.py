@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-How long clients are held back, and when.
+How long clients are throttled, and when.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .words import duration, share
 
 def throttlingSection(plots: Sequence[Plot]) -> Tag:
     """
-    How clients are held back in the course of time.
+    How clients are throttled in the course of time.
     """
     return section("throttling", "How long, and when", *figures(plots))
 
 
 def heldPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Plot:
     """
-    For how long clients are held back, by the minute.
+    For how long clients are throttled, by the minute.
     """
     recorded = results.table("client_minute", ["minute", "throttle_s"])
     lines = heldLines(verdict.forecasts, minutes, recorded)
@@ -38,7 +38,7 @@ def heldPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Pl
             f"{duration(float(line.values.sum() * line.stepMinutes))} in all, at most {duration(line.most)} in a minute"
         )
 
-    return Plot("throttle", "Time held back, by the minute", "seconds in a minute", lines, fact, note=timeNote(lines))
+    return Plot("throttle", "Time throttled, by the minute", "seconds in a minute", lines, fact, note=timeNote(lines))
 
 
 def delayPlot(results: Results, verdict: Verdict) -> Plot:
@@ -57,10 +57,10 @@ def delayPlot(results: Results, verdict: Verdict) -> Plot:
 
     return Plot(
         "delays",
-        "How long requests are held back",
+        "How long requests are throttled",
         "share of requests",
         lines,
         fact,
         isByDelay=True,
-        note="Each line says which share of all requests a candidate asks to be held back for longer than a time.",
+        note="Each line says which share of all requests a candidate asks to be throttled for longer than a time.",
     )

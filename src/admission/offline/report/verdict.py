@@ -6,7 +6,7 @@ to be preferred.
 A candidate is good enough if there is a forecast of it, it protects the server
 no less than what was in force, letting no more through in the busiest minute,
 and it leaves nobody without service who had some.  Of those that are, the
-cheapest is the one under which clients are held back for the shortest time, all
+cheapest is the one under which clients are throttled for the shortest time, all
 together.
 """
 
@@ -20,8 +20,8 @@ from attrs import evolve, frozen
 from pyarrow import compute as pc
 
 from ..replay.decisions import CLOSED
-from ..replay.identity import LEAST_MATCHING, Fidelity
-from ..replay.results import MOST_EXHAUSTED_SHARE, TOTAL_COLUMNS
+from ..replay.identity import MIN_MATCHING, Fidelity
+from ..replay.results import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
 from ..replay.trials import RECORDED
 from .lines import busiestBytes, starvedMinutes
 from .results import Results, Row, grouped
@@ -102,7 +102,7 @@ class Standing:
     @property
     def heldSeconds(self) -> float:
         """
-        For how long clients would have been held back, all together.
+        For how long clients would have been throttled, all together.
         """
         return float(self.total["held_s"])
 
@@ -113,7 +113,7 @@ class Measured:
     What was recorded, for candidates to be measured by.  Each is L{None} if it
     is not known.
 
-    @ivar heldSeconds: for how long clients were held back, all together.
+    @ivar heldSeconds: for how long clients were throttled, all together.
     @ivar longestSeconds: for how long at a time, at most.
     @ivar busiestBytes: what was let through in the busiest minute of a server.
     @ivar starvedMinutes: in how many minutes of clients these got nothing.
@@ -217,7 +217,7 @@ def passGate(results: Results) -> GateOutcome:
         return GateOutcome(
             Trust.REFUTED,
             f"These answers cannot be trusted. {agreement}. For {len(refuted)} of {several} of a server it says so in "
-            f"less than the {share(LEAST_MATCHING)} that are needed.",
+            f"less than the {share(MIN_MATCHING)} that are needed.",
             fidelities,
         )
     if untested:
@@ -228,7 +228,7 @@ def passGate(results: Results) -> GateOutcome:
             fidelities,
         )
     if not throttled:
-        return GateOutcome(Trust.UNTESTED, f"{agreement}. With nobody held back that proves little.", fidelities)
+        return GateOutcome(Trust.UNTESTED, f"{agreement}. With nobody throttled that proves little.", fidelities)
     return GateOutcome(Trust.TRUSTED, f"These answers can be trusted. {agreement}.", fidelities)
 
 
@@ -256,7 +256,7 @@ def _judged(standing: Standing, recorded: Measured) -> Standing:
             standing,
             objections=[
                 f"no point estimate: {share(standing.total['exhausted_share'])} of its connections ran out of recorded "
-                f"requests, and with more than {share(MOST_EXHAUSTED_SHARE)} nobody can say what they would have sent"
+                f"requests, and with more than {share(MAX_EXHAUSTED_SHARE)} nobody can say what they would have sent"
             ],
         )
     objections = []

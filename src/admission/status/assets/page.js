@@ -35,7 +35,7 @@ const plots = {
   ledger: plotted("Where memory is", { format: formatBytes, isBinary: true, isStacked: true }),
   requests: plotted("Requests a second", { format: formatCount }),
   muted: plotted("Connections not read", { format: formatCount }),
-  heldBack: plotted("Clients over a quota", { format: formatCount }),
+  throttled: plotted("Clients over a quota", { format: formatCount }),
   purgatory: plotted("Requests that wait", { format: formatCount }),
   lag: plotted("Lag of groups, in records", { format: formatCount }),
   process: plotted("Process memory", { format: formatBytes, isBinary: true }),
@@ -56,7 +56,7 @@ function plot(now) {
   plots.ledger.add(timeMs, now.ledger);
   plots.requests.add(timeMs, { read: rateOf(now, (each) => each.requests.read) });
   plots.muted.add(timeMs, now.muted);
-  plots.heldBack.add(timeMs, { clients: now.heldBack.count });
+  plots.throttled.add(timeMs, { clients: now.throttled.count });
   plots.purgatory.add(timeMs, { watched: now.purgatory.watched, "with a timeout": now.purgatory.delayed });
   plots.lag.add(timeMs, { lag: now.groups.lagRecords });
   plots.process.add(timeMs, { resident: now.process.residentBytes, "without files": now.process.privateBytes });
@@ -95,7 +95,7 @@ function shareOf(used) {
 }
 
 function list(now) {
-  fill("clients", "No client is over a quota.", now.heldBack.clients.map((each) => [
+  fill("clients", "No client is over a quota.", now.throttled.clients.map((each) => [
     cell(...nameOf(each)),
     cell(...breakable(each.limitName === null ? "none any more" : `${each.limitName}=${formatCount(each.limit)}`)),
     minor(each.used === null ? "" : formatCount(each.used)),
@@ -123,7 +123,7 @@ function summarise(now) {
   const facts = [
     ["up", formatSeconds(now.uptimeSeconds)], ["on", now.listeners.join(", ") || "no port"],
     ["connections", `${connections.open} of ${connections.allowed}`], ["CPU", formatPercent(load)],
-    ["files", process.mostDescriptors < 0 ? `${process.openDescriptors}` : `${process.openDescriptors} of ${process.mostDescriptors}`],
+    ["files", process.maxDescriptors < 0 ? `${process.openDescriptors}` : `${process.openDescriptors} of ${process.maxDescriptors}`],
     ["version", now.version],
   ];
   if (pool.waiting) facts.push(["wait for memory", `${pool.waiting}`]);

@@ -10,7 +10,7 @@ from uuid import uuid4
 from kio.schema.errors import ErrorCode
 
 from admission.interfaces import PARKED
-from admission.kafka.broker.api.fetchapi import _LEAST_READ_BYTES
+from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES
 from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
 
 
@@ -195,7 +195,7 @@ class FetchTests(BrokerTestCase):
         (fetched,) = self.client.fetch(self.events, 0, maxBytes=2**31 - 1, partitionMaxBytes=2**31 - 1)
         hoard.release()
         self.assertEqual(len(fetched.records) // 300_000, 3)
-        self.assertLess(len(fetched.records), _LEAST_READ_BYTES)
+        self.assertLess(len(fetched.records), _MIN_READ_BYTES)
 
     def test_closedLog(self) -> None:
         """

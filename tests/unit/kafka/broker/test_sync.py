@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
 from admission.kafka import produceresponses
-from admission.kafka.produceresponses import MOST_UNANSWERED
+from admission.kafka.produceresponses import MAX_UNANSWERED
 from admission.kafka.wire.produce import encodeProduceResponse
 from admission.request import ServerRequest
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf
@@ -215,16 +215,16 @@ class SyncTests(BrokerTestCase):
         self.assertTrue(self.client.isClosed)
         self.assertEqual(self.purgatory.watched, 0)
 
-    def test_mostUnanswered(self) -> None:
+    def test_maxUnanswered(self) -> None:
         """
         A client that sends on and on while the disk is slow is not read any more, until it is answered.
         """
-        frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MOST_UNANSWERED + 5)]
+        frames = [self.produceBytes(self.client, b"%d" % number, ALL) for number in range(MAX_UNANSWERED + 5)]
         self.send(self.client, *frames)
-        self.assertEqual(self.events.partitions[0].highWatermark, MOST_UNANSWERED)
+        self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED)
         self.assertEqual(self.client.protocol.pauses.reasons.keys() - {Pause.BUSY}, {Pause.UNANSWERED})
         self.finish()
-        self.assertEqual(self.events.partitions[0].highWatermark, MOST_UNANSWERED + 5)
+        self.assertEqual(self.events.partitions[0].highWatermark, MAX_UNANSWERED + 5)
         self.finish()
         offsets = [self.result(self.client)[1] for _ in frames]
         self.assertEqual(offsets, list(range(len(frames))))

@@ -211,7 +211,7 @@ class ThrottleTests(ConnectionTestCase):
     A broker may ask for silence (KIP-219).
     """
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         For as long as the broker says nothing is sent; requests leave afterwards, and their time begins then.
         """
@@ -235,7 +235,7 @@ class ThrottleTests(ConnectionTestCase):
 
     def test_closed(self) -> None:
         """
-        What is held back fails when the connection ends.
+        What is throttled fails when the connection ends.
         """
         self.broker.answers["Heartbeat"] = lambda request: {"throttle_time_ms": 40_000}
         connection = self.connect()

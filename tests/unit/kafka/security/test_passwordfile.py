@@ -27,13 +27,13 @@ from admission.kafka.security.passwordfile import (
     parseUsers,
     readUsers,
 )
-from admission.kafka.security.scram import HASHES, LEAST_ITERATIONS
+from admission.kafka.security.scram import HASHES, MIN_ITERATIONS
 from admission.kafka.security.userscommand import UsersOptions, run
 
 KEY = b"k" * 32
 
 
-def usersOf(*names: str, iterations: int = LEAST_ITERATIONS) -> Users:
+def usersOf(*names: str, iterations: int = MIN_ITERATIONS) -> Users:
     """
     Users whose passwords are their names backwards.
     """
@@ -72,7 +72,7 @@ class UsersTests(SynchronousTestCase):
         """
         users = usersOf("alice")
         before = users.secretsByName["alice"]
-        users.setPassword("alice", "ecila", LEAST_ITERATIONS)
+        users.setPassword("alice", "ecila", MIN_ITERATIONS)
         for mechanism in HASHES:
             self.assertNotEqual(users.secretsByName["alice"][mechanism], before[mechanism])
             self.assertTrue(users.secretsByName["alice"][mechanism].isPassword(b"ecila"))

@@ -45,10 +45,10 @@ from admission.kafka.security.credentials import (
     PrincipalRealm,
     ScramCredentials,
 )
-from admission.kafka.security.login import MOST_REQUESTS_BEFORE_LOGIN, Logins
+from admission.kafka.security.login import MAX_REQUESTS_BEFORE_LOGIN, Logins
 from admission.kafka.security.mutualtls import subjectName
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
-from admission.kafka.security.scram import HASHES, LEAST_ITERATIONS, ScramExchange
+from admission.kafka.security.scram import HASHES, MIN_ITERATIONS, ScramExchange
 from admission.kafka.wire.versions import API_VERSIONS
 from admission.testing.transports import FakeTLSTransport
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, requestOf
@@ -67,7 +67,7 @@ def passwordFile(case: SynchronousTestCase, *names: str) -> str:
     """
     users = Users()
     for name in names:
-        users.setPassword(name, PASSWORD, LEAST_ITERATIONS)
+        users.setPassword(name, PASSWORD, MIN_ITERATIONS)
     path = Path(case.mktemp())
     path.write_text(formatUsers(users), encoding="utf-8")
     return str(path)
@@ -834,10 +834,10 @@ class BeforeLoginTests(LoginTestCase):
         Who only asks what there is, again and again, is sent away.
         """
         client = self.connect()
-        for _ in range(MOST_REQUESTS_BEFORE_LOGIN):
+        for _ in range(MAX_REQUESTS_BEFORE_LOGIN):
             client.ask("ApiVersions", 3)
         client.send("ApiVersions", 3)
-        self.assertRefused(client, f"it has sent {MOST_REQUESTS_BEFORE_LOGIN} requests and not logged in")
+        self.assertRefused(client, f"it has sent {MAX_REQUESTS_BEFORE_LOGIN} requests and not logged in")
 
     def test_afterwards(self) -> None:
         """
@@ -846,7 +846,7 @@ class BeforeLoginTests(LoginTestCase):
         client = self.connect()
         self.logIn(client)
         client.receive()
-        for _ in range(2 * MOST_REQUESTS_BEFORE_LOGIN):
+        for _ in range(2 * MAX_REQUESTS_BEFORE_LOGIN):
             client.ask("ApiVersions", 3)
 
     def test_pieces(self) -> None:
@@ -854,7 +854,7 @@ class BeforeLoginTests(LoginTestCase):
         A frame that comes in pieces counts once.
         """
         client = self.connect()
-        for _ in range(MOST_REQUESTS_BEFORE_LOGIN):
+        for _ in range(MAX_REQUESTS_BEFORE_LOGIN):
             frame = client.frame(requestOf("ApiVersions", 3))
             for byte in frame:
                 client.sendBytes(bytes([byte]))

@@ -33,7 +33,7 @@ FIRST_VERSION_THAT_BACKS_OFF = 8
 
 _FIRST_VERSION_WITH_ERROR = 7
 
-_LEAST_READ_BYTES = 1 << 20
+_MIN_READ_BYTES = 1 << 20
 """What a fetch may read although memory is short, or producers would starve consumers."""
 
 _LATEST = -1
@@ -116,7 +116,7 @@ class PartitionsFetch:
 
         @param budgetBytes: what L{budgetOf} has said just now; not zero.
         """
-        remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _LEAST_READ_BYTES))
+        remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _MIN_READ_BYTES))
         if budgetBytes is not None:
             remainingBytes = min(remainingBytes, budgetBytes)
         isFirst = True
@@ -234,13 +234,13 @@ def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | N
     wanted: dict[Partition, Wanted] = {}
     topics = [_lookUp(broker, topic, wanted) for topic in entity.topics]
     hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
-    mostBytes = broker.largestResponseBytes
+    limitBytes = broker.largestResponseBytes
     if budgetBytes is not None:
-        mostBytes = min(mostBytes, budgetBytes)
+        limitBytes = min(limitBytes, budgetBytes)
     return PartitionsFetch(
         broker,
         request,
-        0 if hasErrors else min(entity.min_bytes, mostBytes),
+        0 if hasErrors else min(entity.min_bytes, limitBytes),
         min(entity.max_bytes, broker.largestResponseBytes),
         wanted,
         topics,

@@ -148,12 +148,12 @@ class Groups:
         """
         return min((each.sessionSeconds for each in self._connections.on(connection)), default=inf)
 
-    def heldBack(self, connection: Any, delaySeconds: float) -> None:
+    def throttled(self, connection: Any, delaySeconds: float) -> None:
         """
         Nothing is read from C{connection} for C{delaySeconds} from now.  The
         members whose last request came by it do not expire because of that.
         """
-        self._connections.heldBack(connection, delaySeconds)
+        self._connections.throttled(connection, delaySeconds)
 
     def disconnected(self, connection: Any) -> None:
         """

@@ -28,7 +28,7 @@ from .store import GroupStore
 NEW_MEMBER_SECONDS = 300.0
 """How long a new member waits for the others before it has to ask again."""
 
-_LEAST_POSTPONED_SECONDS = 1.0
+_MIN_POSTPONED_SECONDS = 1.0
 """Members that are waited for once more may allow no time at all; this keeps their group from spinning."""
 
 
@@ -205,7 +205,7 @@ class Rebalancing:
                     self._drop(group, member)
             if group.members and not group.electJoinedLeader():
                 # Static members keep their place until their sessions expire.
-                self._awaitJoins(group, max(group.rebalanceSeconds, _LEAST_POSTPONED_SECONDS))
+                self._awaitJoins(group, max(group.rebalanceSeconds, _MIN_POSTPONED_SECONDS))
             else:
                 group.beginGeneration()
                 if group.members:

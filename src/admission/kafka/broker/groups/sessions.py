@@ -77,7 +77,7 @@ class Session(DelayedOperation):
     def hold(self, delaySeconds: float) -> None:
         """
         The participant cannot be heard of for C{delaySeconds} from now: add
-        them to its time, once, if it has been held back already.
+        them to its time, once, if it has been throttled already.
         """
         now = self._seconds()
         addedSeconds = now + delaySeconds - max(now, self._heldUntilSeconds)
@@ -157,7 +157,7 @@ class Connections:
         for participant in self._participants.pop(connection, ()):
             participant.connection = None
 
-    def heldBack(self, connection: Any, delaySeconds: float) -> None:
+    def throttled(self, connection: Any, delaySeconds: float) -> None:
         """
         Nothing is read from C{connection} for C{delaySeconds}: nobody who uses
         it may be missed because of that.

@@ -36,10 +36,10 @@ _RECORDS_AT: Final = 61
 _COMPRESSION_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 
-_MOST_RECORDS: Final = 1000
+_MAX_RECORDS: Final = 1000
 """How many records are looked at for an exact answer: about two milliseconds."""
 
-_MOST_BATCHES: Final = 4096
+_MAX_BATCHES: Final = 4096
 """How many batches are looked at where keys are of no help: a few milliseconds."""
 
 
@@ -123,7 +123,7 @@ def findTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timesta
         return None
     # The largest timestamp so far may be that of a batch which has been deleted. Then the batches behind it must
     # be asked themselves, and to stop short of the right one is safe: clients read too much, not too little.
-    for _ in range(_MOST_BATCHES):
+    for _ in range(_MAX_BATCHES):
         if maxTimestampMs(cursor.value()) >= timestampMs:
             return _exactly(cursor.value(), timestampMs)
         if not (cursor.next() and isIn(cursor, partition)):
@@ -141,7 +141,7 @@ def findMaxTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition) -> T
     if maxTimestampMs(best) < partition.committedMaxTimestampMs:
         # Again that of a deleted batch. The newest batches are the likeliest to have the largest that is left.
         seek(cursor, partition, partition.highWatermark - 1)
-        for _ in range(_MOST_BATCHES):
+        for _ in range(_MAX_BATCHES):
             if maxTimestampMs(cursor.value()) >= maxTimestampMs(best):
                 best = cursor.value()
             if not (cursor.prev() and isIn(cursor, partition)):
@@ -175,7 +175,7 @@ def _exactly(value: memoryview, timestampMs: int) -> TimestampedOffset:
     to tell.
     """
     attributes, lastOffsetDelta, baseTimestampMs, largestMs = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)
-    if attributes & (_COMPRESSION_BITS | _LOG_APPEND_TIME_BIT) or lastOffsetDelta >= _MOST_RECORDS:
+    if attributes & (_COMPRESSION_BITS | _LOG_APPEND_TIME_BIT) or lastOffsetDelta >= _MAX_RECORDS:
         return _roughly(value)
     baseOffset = lastOffset(value) - lastOffsetDelta
     at = _RECORDS_AT

@@ -28,7 +28,7 @@ NUMBER: Final = struct.Struct(">I")
 PRODUCER_KEY: Final = struct.Struct(">Iq")
 """The key of a producer's state: a partition's number and the producer's id."""
 
-_MOST_TABLES: Final = 32
+_MAX_TABLES: Final = 32
 """Those of L{Storage}, and those of L{admission.kafka.broker.log.tables}."""
 
 _COUNTER: Final = struct.Struct(">q")
@@ -163,7 +163,7 @@ def openStorage(path: str, mapSizeBytes: int) -> Storage:
         environment = lmdb.open(
             path,
             map_size=mapSizeBytes,
-            max_dbs=_MOST_TABLES,
+            max_dbs=_MAX_TABLES,
             max_spare_txns=4,
             sync=False,
             metasync=False,

@@ -256,7 +256,7 @@ class MemberTests(GroupsApiTestCase):
         self.assertEqual(len(group.members), 0)
         self.assertFalse(client.isClosed)
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         A client that is not read from, being over a quota, does not lose its place because of that.
         """

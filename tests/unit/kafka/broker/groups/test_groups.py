@@ -540,14 +540,14 @@ class SessionTests(GroupsTestCase):
         self.rig.wait(2.1)
         self.assertEqual(again.assignment, again.memberId.encode())
 
-    def test_heldBack(self) -> None:
+    def test_throttled(self) -> None:
         """
         Who is not read from for a while does not expire because of that, and only those do not.
         """
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
-        self.rig.groups.heldBack(first, 15.0)
-        self.rig.groups.heldBack(object(), 1000.0)
+        self.rig.groups.throttled(first, 15.0)
+        self.rig.groups.throttled(object(), 1000.0)
         self.rig.wait(10.1)
         self.assertEqual(list(self.rig.group().members), [first.memberId])
         self.rig.wait(14.8)
@@ -555,13 +555,13 @@ class SessionTests(GroupsTestCase):
         self.rig.wait(0.2)
         self.assertEqual(list(self.rig.group().members), [])
 
-    def test_pendingHeldBack(self) -> None:
+    def test_pendingThrottled(self) -> None:
         """
         Nor does a client that has yet to join with the id that it was told.
         """
         first = self.consumer(mustKnowItsId=True)
         self.assertEqual(first.join(), ErrorCode.member_id_required)
-        self.rig.groups.heldBack(first, 15.0)
+        self.rig.groups.throttled(first, 15.0)
         self.rig.wait(24.9)
         self.assertIsNone(first.join())
 

@@ -183,14 +183,14 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_last(self) -> None:
         """
-        Only those who used the connection last are held back with it.
+        Only those who used the connection last are throttled with it.
         """
         first, second = self.participants
         self.connections.heard(first, "x")
         self.connections.heard(second, "x")
         self.connections.heard(second, "y")
-        self.connections.heldBack("x", 5.0)
-        self.connections.heldBack("z", 100.0)
+        self.connections.throttled("x", 5.0)
+        self.connections.throttled("z", 100.0)
         self.assertEqual(self.deadlines(), [15.0, 10.0])
 
     def test_shared(self) -> None:
@@ -199,7 +199,7 @@ class ConnectionsTests(SynchronousTestCase):
         """
         for participant in self.participants:
             self.connections.heard(participant, "x")
-        self.connections.heldBack("x", 5.0)
+        self.connections.throttled("x", 5.0)
         self.assertEqual(self.deadlines(), [15.0, 15.0])
 
     def test_lost(self) -> None:
@@ -213,7 +213,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual([each.connection for each in self.participants], [None, None])
         self.assertEqual(self.connections._participants, {})
         self.connections.heard(self.participants[0], "y")
-        self.connections.heldBack("y", 5.0)
+        self.connections.throttled("y", 5.0)
         self.assertEqual(self.deadlines(), [15.0, 10.0])
 
     def test_forgotten(self) -> None:
@@ -226,5 +226,5 @@ class ConnectionsTests(SynchronousTestCase):
             self.connections.heard(participant, "x")
             self.connections.forget(participant)
             self.connections.forget(participant)
-        self.connections.heldBack("x", 5.0)
+        self.connections.throttled("x", 5.0)
         self.assertEqual((self.deadlines(), self.connections._participants), ([10.0, 10.0], {}))

@@ -18,7 +18,7 @@ from tests.kit.groupsfixture import Consumer, GroupsRig
 SESSION_SECONDS = (6.0, 10.0, 25.0)
 REBALANCE_SECONDS = (5.0, 20.0, 60.0)
 PARTITIONS = 4
-MOST_CONSUMERS = 6
+MAX_CONSUMERS = 6
 WHICH = st.integers(0, 1000)
 SECONDS = st.sampled_from([0.0, 0.1, 1.0, 3.0, 5.9, 6.1, 11.0, 26.0, 61.0])
 
@@ -115,7 +115,7 @@ class GroupsMachine(RuleBasedStateMachine):
         living = self.living()
         return living[which % len(living)]
 
-    @precondition(lambda self: len(self.living()) < MOST_CONSUMERS)
+    @precondition(lambda self: len(self.living()) < MAX_CONSUMERS)
     @rule(
         session=st.sampled_from(SESSION_SECONDS),
         rebalance=st.sampled_from(REBALANCE_SECONDS),
@@ -234,11 +234,11 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.living())
     @rule(which=WHICH, seconds=SECONDS)
-    def holdBack(self, which: int, seconds: float) -> None:
+    def throttle(self, which: int, seconds: float) -> None:
         """
         Somebody is over its quota.
         """
-        self.rig.groups.heldBack(self.chosen(which), seconds)
+        self.rig.groups.throttled(self.chosen(which), seconds)
 
     @rule(seconds=SECONDS)
     def wait(self, seconds: float) -> None:

@@ -249,7 +249,7 @@ class TimestampTests(LogTestCase):
         Where keys are of no help not all batches are searched; the answer is
         then an older record, never a newer one.
         """
-        self.patch(reading, "_MOST_BATCHES", 3)
+        self.patch(reading, "_MAX_BATCHES", 3)
         events = self.partition()
         self.fill(events, (100,), *[(1,)] * 5, (50,), (2,), (3,))
         self.keep(events, 8)
