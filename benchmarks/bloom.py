@@ -18,8 +18,7 @@ from rbloom import Bloom
 
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission_plugins.bloom import LayeredBloom
-from admission_plugins.pidmeter import PRODUCER_IDS_RATE
-from admission_plugins.pidquota import PRODUCE, ProducerIds
+from admission_plugins.producerids import PRODUCE, PRODUCER_IDS_RATE, ProducerIds
 
 from .measure import Report, cpuSeconds, inTurns, median, noCollections, ratio, run, spreadPercent
 

@@ -6,12 +6,11 @@ How many bytes a second each client may send and receive (KIP-13).
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 from admission.interfaces import DEFAULT, RECEIVED, SENT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
-from admission.metrics.meters import MAX_METERS
 from admission.quotas.limits import LimitTable
-from admission.quotas.metered import MeteredLimit
-from admission.quotas.meters import Algorithm, Buckets, Windows
+from admission.quotas.metering import MAX_METERS, Algorithm, Buckets, Meters, Windows
 from admission.quotas.policy import MeteredPolicy
 from admission.units import parseRate
 
@@ -46,8 +45,9 @@ class ClientBytes(MeteredPolicy):
         @param maxMeters: how many clients are told apart, for each of the two.
         """
         limits = LimitTable((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE))
-        self._produced = MeteredLimit(limits, PRODUCER_BYTE_RATE, algorithm, maxMeters)
-        self._fetched = MeteredLimit(limits, CONSUMER_BYTE_RATE, algorithm, maxMeters)
+        self._algorithm = algorithm
+        self._produced: Meters[Any] = Meters(limits, PRODUCER_BYTE_RATE, algorithm.build, maxMeters)
+        self._fetched: Meters[Any] = Meters(limits, CONSUMER_BYTE_RATE, algorithm.build, maxMeters)
         super().__init__(limits, (self._produced, self._fetched), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
@@ -76,10 +76,11 @@ class ClientBytes(MeteredPolicy):
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
-        Publish C{NAME.Produce.byte-rate} and so on, see L{MeteredLimit.addSensors}.
+        Publish C{NAME.Produce.byte-rate} and so on, see L{Meters.addSensors}.
         """
-        self._produced.addSensors(registry, f"{name}.{PRODUCE}", "byte-rate")
-        self._fetched.addSensors(registry, f"{name}.{FETCH}", "byte-rate")
+        reads = self._algorithm.reads("byte-rate")
+        self._produced.addSensors(registry, f"{name}.{PRODUCE}", reads)
+        self._fetched.addSensors(registry, f"{name}.{FETCH}", reads)
 
 
 def buildClientBytes(

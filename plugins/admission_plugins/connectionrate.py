@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from admission.interfaces import CONNECTION, DEFAULT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
-from admission.metrics.meters import MAX_METERS
 from admission.quotas.limits import ADDRESS_KINDS, LimitTable
-from admission.quotas.metered import MeteredAddressLimit
-from admission.quotas.meters import Buckets
+from admission.quotas.metering import MAX_METERS, Buckets, Meters, byAddress
 from admission.quotas.policy import MeteredPolicy
 from admission.units import parseRate
 
@@ -38,7 +36,8 @@ class ConnectionRate(MeteredPolicy):
         """
         limits = LimitTable((CONNECTION_CREATION_RATE,), ADDRESS_KINDS)
         algorithm = Buckets(burstSeconds)
-        self._opened = MeteredAddressLimit(limits, CONNECTION_CREATION_RATE, algorithm, maxMeters)
+        self._algorithm = algorithm
+        self._opened = Meters(limits, CONNECTION_CREATION_RATE, algorithm.build, maxMeters, byAddress)
         super().__init__(limits, (self._opened,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
@@ -56,9 +55,11 @@ class ConnectionRate(MeteredPolicy):
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.Connection.connection-creation-rate} and so on, see
-        L{MeteredAddressLimit.addSensors}.
+        L{Meters.addSensors}.
         """
-        self._opened.addSensors(registry, f"{name}.Connection", "connection-creation-rate")
+        self._opened.addSensors(
+            registry, f"{name}.Connection", self._algorithm.reads("connection-creation-rate"), ("ip",)
+        )
 
 
 def buildConnectionRate(

@@ -5,7 +5,7 @@ What the descriptions of quota policies have in common.
 
 from __future__ import annotations
 
-from admission.metrics.meters import MAX_METERS
+from admission.quotas.metering import MAX_METERS
 from admission.units import parseSeconds
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from admission.interfaces import CONNECTION, DEFAULT, ISensorRegistry, PolicyContext, QuotaEntity, Request, Usage
-from admission.metrics.meters import MAX_METERS
 from admission.quotas.limits import LimitTable
-from admission.quotas.metered import MeteredLimit
-from admission.quotas.meters import Windows
+from admission.quotas.metering import MAX_METERS, Meters, Windows
 from admission.quotas.policy import MeteredPolicy
 
 from .quotaarguments import parseMeters, parseYes
@@ -40,7 +38,8 @@ class RequestTime(MeteredPolicy):
         """
         limits = LimitTable((REQUEST_PERCENTAGE,))
         algorithm = Windows(samples, windowSeconds, maxDelaySeconds=windowSeconds)
-        self._used = MeteredLimit(limits, REQUEST_PERCENTAGE, algorithm, maxMeters)
+        self._algorithm = algorithm
+        self._used = Meters(limits, REQUEST_PERCENTAGE, algorithm.build, maxMeters)
         super().__init__(limits, (self._used,), algorithm.horizonSeconds, isShadow)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
@@ -66,9 +65,9 @@ class RequestTime(MeteredPolicy):
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish C{NAME.Request.request-time} and so on, see
-        L{MeteredLimit.addSensors}.
+        L{Meters.addSensors}.
         """
-        self._used.addSensors(registry, f"{name}.Request", "request-time")
+        self._used.addSensors(registry, f"{name}.Request", self._algorithm.reads("request-time"))
 
 
 def buildRequestTime(

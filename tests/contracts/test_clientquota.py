@@ -25,7 +25,7 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
-from admission.quotas.meters import Buckets, Windows
+from admission.quotas.metering import Buckets, Windows
 from admission.testing.quotas import QuotaPolicyContract
 from admission_plugins.clientquota import ClientBytes
 

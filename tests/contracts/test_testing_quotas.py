@@ -26,7 +26,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.quotas.meters import Algorithm, Buckets, Windows
+from admission.quotas.metering import Algorithm, Buckets, Windows
 from admission.quotas.policy import QuotaPolicy
 from admission.testing.cuedquota import CuedQuota
 from admission.testing.quotas import RequestLifecycleContract

@@ -29,7 +29,7 @@ from admission.interfaces import (
     Usage,
 )
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Windows
+from admission.quotas.metering import Windows
 from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
 from admission.testing.cuedquota import CuedQuota

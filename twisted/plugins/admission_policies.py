@@ -163,7 +163,7 @@ producerIds = PolicyFactory(
         many users are told apart, besides those with limits of their own; those
         beyond share.
     """,
-    implementation="admission_plugins.pidquota.buildProducerIds",
+    implementation="admission_plugins.producerids.buildProducerIds",
 )
 
 spark = PolicyFactory(

@@ -224,31 +224,3 @@ class TimeShare:
             self._sampled.record(until - since, until)
             since = until
         self._sinceSeconds = now
-
-
-class RecentRate:
-    """
-    The rate of something of which only the total is kept: its growth since a
-    reading C{minSeconds} ago or longer.  So nothing is to be done when the
-    total grows, and somebody who looks now and then sees what was between.
-    """
-
-    __slots__ = ("_before", "_last", "minSeconds")
-
-    def __init__(self, now: float, minSeconds: float = 10.0) -> None:
-        """
-        @param now: when the total was zero.
-        """
-        self.minSeconds = minSeconds
-        self._before = self._last = (now, 0.0)
-
-    def rate(self, total: float, now: float) -> float:
-        """
-        How much the total has grown for each second.
-
-        @param total: what it is now.
-        """
-        if now - self._last[0] >= self.minSeconds:
-            self._before, self._last = self._last, (now, total)
-        sinceSeconds, before = self._before
-        return (total - before) / max(now - sinceSeconds, 0.001)

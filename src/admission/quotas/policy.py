@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_quota_policy -*-
+# -*- test-case-name: tests.unit.test_control -*-
 """
 What quota policies have in common.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from zope.interface import implementer
 
@@ -23,7 +24,7 @@ from ..interfaces import (
     Usage,
 )
 from .limits import LimitTable
-from .metered import MeteredLimit
+from .metering import Meters
 
 
 @implementer(IQuotaPolicy)
@@ -96,7 +97,7 @@ class MeteredPolicy(QuotaPolicy):
     def __init__(
         self,
         limits: LimitTable,
-        metered: Sequence[MeteredLimit],
+        metered: Sequence[Meters[Any]],
         horizonSeconds: float | None,
         isShadow: bool = False,
     ) -> None:
@@ -110,7 +111,7 @@ class MeteredPolicy(QuotaPolicy):
         self.limitNames = limits.limitNames
         self.limits = limits.limits
         self.horizonSeconds = horizonSeconds
-        self.isLimiting = bool(limits.limits)
+        self.isLimiting = limits.isLimiting
         self.isShadow = isShadow
 
     def decide(self, request: Request, now: float) -> Decision:
@@ -127,7 +128,7 @@ class MeteredPolicy(QuotaPolicy):
         @raise ValueError: see L{LimitTable.configure}.
         """
         self._limits.configure(entity, limits)
-        self.isLimiting = bool(self.limits)
+        self.isLimiting = self._limits.isLimiting
         for metered in self._metered:
             metered.refresh(entity, now)
 

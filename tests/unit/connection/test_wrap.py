@@ -36,7 +36,7 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
-from admission.quotas.meters import Buckets
+from admission.quotas.metering import Buckets
 from admission.testing.cuedpool import CuedPool
 from admission.testing.transports import FakeTLSHandle, FakeTLSTransport, FakeTransport
 from admission_plugins.clientquota import ClientBytes

@@ -17,10 +17,10 @@ from admission.metrics.histogram import Histogram
 from admission.metrics.prometheus import LEFT_OUT, MAX_LABEL_CHARACTERS, MAX_ROWS, ROWS_PER_TURN, exposition
 from admission.metrics.prometheusnames import KAFKA_NAMINGS, NAMINGS, Naming, namingOf
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Buckets, Windows
+from admission.quotas.metering import Buckets, Windows
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.connectionrate import ConnectionRate
-from admission_plugins.pidquota import ProducerIds
+from admission_plugins.producerids import ProducerIds
 from tests.kit.checkout import ROOT
 
 MANUAL = ROOT / "docs" / "operate.md"

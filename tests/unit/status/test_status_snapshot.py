@@ -16,7 +16,7 @@ from admission.kafka.broker.groups.limits import Tally
 from admission.kafka.broker.log.interface import Partition
 from admission.metrics.process import ProcessUsage
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Windows
+from admission.quotas.metering import Windows
 from admission.status import groups as groupsModule
 from admission.status.clients import MAX_CLIENTS, MAX_CONNECTIONS, RECENTLY_SECONDS
 from admission.status.groups import MAX_GROUPS, groupsFields, lagOf
