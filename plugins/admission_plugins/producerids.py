@@ -37,8 +37,7 @@ from admission.quotas.metering import MAX_METERS, Meters, byUser, noteDelay
 from admission.quotas.policy import QuotaPolicy
 from admission.units import formatBytes, formatSeconds, parseBytes
 
-from .bloom import KEY_BITS, LayeredBloom
-from .filtermemory import FilterMemory
+from .bloom import KEY_BITS, FilterMemory, LayeredBloom
 from .quotaarguments import parseCount, parseDuration, parseMeters, parseYes
 
 PRODUCE = "Produce"
