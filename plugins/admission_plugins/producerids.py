@@ -38,7 +38,7 @@ from admission.quotas.policy import QuotaPolicy
 from admission.units import formatBytes, formatSeconds, parseBytes
 
 from .bloom import KEY_BITS, FilterMemory, LayeredBloom
-from .quotaarguments import parseCount, parseDuration, parseMeters, parseYes
+from .clientquotas import parseCount, parseDuration, parseMeters, parseYes
 
 PRODUCE = "Produce"
 """The kind of request that is limited."""

@@ -34,9 +34,7 @@ from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
 from admission.testing.cuedquota import CuedQuota
 from admission.testing.quotas import FixedQuotaPolicyContract
-from admission_plugins.clientquota import ClientBytes
-from admission_plugins.connectionrate import ConnectionRate
-from admission_plugins.requesttime import RequestTime
+from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestTime
 
 ALICE = QuotaEntity("alice")
 REQUEST = Request("Produce", "alice", "app", "192.0.2.1", 100)

@@ -100,7 +100,7 @@ clientBytes = PolicyFactory(
         meters is how many clients are told apart, besides those with limits
         of their own; those beyond share.  With shadow=yes it only counts.
     """,
-    implementation="admission_plugins.clientquota.buildClientBytes",
+    implementation="admission_plugins.clientquotas.buildClientBytes",
 )
 
 requestTime = PolicyFactory(
@@ -119,7 +119,7 @@ requestTime = PolicyFactory(
         meters is how many clients are told apart, besides those with limits
         of their own; those beyond share.  With shadow=yes it only counts.
     """,
-    implementation="admission_plugins.requesttime.buildRequestTime",
+    implementation="admission_plugins.clientquotas.buildRequestTime",
 )
 
 connections = PolicyFactory(
@@ -136,7 +136,7 @@ connections = PolicyFactory(
         meters is how many addresses are told apart, besides those with limits
         of their own; those beyond share.  With shadow=yes it only counts.
     """,
-    implementation="admission_plugins.connectionrate.buildConnectionRate",
+    implementation="admission_plugins.clientquotas.buildConnectionRate",
 )
 
 producerIds = PolicyFactory(

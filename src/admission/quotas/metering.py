@@ -169,7 +169,8 @@ class Windows:
     def build(self, limit: Limit, now: float) -> Window:
         return Window(limit, self.samples, self.windowSeconds, self.maxDelaySeconds)
 
-    def reads(self, rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
+    @staticmethod
+    def reads(rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
         """
         What to publish of a meter: by name, what reads it.
 
@@ -240,7 +241,8 @@ class Buckets:
     def build(self, limit: Limit, now: float) -> Bucket:
         return Bucket(limit, self.burstSeconds, now)
 
-    def reads(self, rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
+    @staticmethod
+    def reads(rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
         """
         See L{Windows.reads}.
         """

@@ -39,7 +39,7 @@ from admission.plugins import PolicyError
 from admission.quotas.metering import Buckets
 from admission.testing.cuedpool import CuedPool
 from admission.testing.transports import FakeTLSHandle, FakeTLSTransport, FakeTransport
-from admission_plugins.clientquota import ClientBytes
+from admission_plugins.clientquotas import ClientBytes
 from admission_plugins.rounds import RandomRounds
 from tests.kit.holding import KINDS, HoldingTransport
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, echo, limiting, wrapped

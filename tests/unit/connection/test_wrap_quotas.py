@@ -41,7 +41,7 @@ from admission.interfaces import (
     Usage,
 )
 from admission.testing.cuedquota import CuedQuota
-from admission_plugins.clientquota import buildClientBytes
+from admission_plugins.clientquotas import buildClientBytes
 from tests.kit.certificates import Authority
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
 

@@ -18,8 +18,7 @@ from admission.metrics.prometheus import LEFT_OUT, MAX_LABEL_CHARACTERS, MAX_ROW
 from admission.metrics.prometheusnames import KAFKA_NAMINGS, NAMINGS, Naming, namingOf
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Buckets, Windows
-from admission_plugins.clientquota import ClientBytes
-from admission_plugins.connectionrate import ConnectionRate
+from admission_plugins.clientquotas import ClientBytes, ConnectionRate
 from admission_plugins.producerids import ProducerIds
 from tests.kit.checkout import ROOT
 

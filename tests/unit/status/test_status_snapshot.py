@@ -23,7 +23,7 @@ from admission.status.groups import MAX_GROUPS, groupsFields, lagOf
 from admission.status.health import Health
 from admission.status.numbers import LONGEST_NAME
 from admission.status.snapshot import KEPT_SECONDS, Snapshot
-from admission_plugins.clientquota import ClientBytes
+from admission_plugins.clientquotas import ClientBytes
 from tests.kit.brokerfixture import LARGEST_BYTES, POOL_BYTES, BrokerTestCase, Client, batchOf, fetchFields, requestOf
 
 LIMIT = 1000.0
