@@ -1,11 +1,11 @@
-# -*- test-case-name: tests.contracts.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
 Sealing: segments become Parquet files, and the oldest of those go when there
 are too many.
 
     python -m admission_plugins.sealing DIRECTORY CAP_BYTES
 
-L{admission_plugins.spark} runs that in a process of its own: beside a reactor in
+L{admission_plugins.parquetexporter} runs that in a process of its own: beside a reactor in
 the same process it would hold the interpreter for tens of milliseconds, and
 Arrow's memory would be the server's.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
 What the process that seals and the one that records agree on.
 """

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from admission.testing.mutability import MutableTransport, TransportMutabilityContract
 from admission.testing.transports import FakeTransport
-from admission_plugins.mutability import PlainMutability
+from admission_plugins.transportadapters import PlainMutability
 from tests.kit.holding import HoldingMutability, HoldingTransport
 from tests.kit.seededfaults import SeededFaultsTestCase
 

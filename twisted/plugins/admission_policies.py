@@ -184,7 +184,7 @@ spark = PolicyFactory(
         sealing=inline has the recording process seal by itself, for tools that
         serve nobody.
     """,
-    implementation="admission_plugins.spark.buildSpark",
+    implementation="admission_plugins.parquetexporter.buildParquet",
 )
 
-transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.mutability.register")
+transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.transportadapters.register")

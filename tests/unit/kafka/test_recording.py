@@ -71,8 +71,8 @@ from admission.recording.events import (
 from admission.recording.recorder import EventRecorder
 from admission.recording.tables import TABLES
 from admission.testing.transports import FakeTLSTransport
+from admission_plugins.parquetexporter import ParquetExporter
 from admission_plugins.producerids import ProducerIds
-from admission_plugins.spark import SparkExporter
 from tests.kit.brokerfixture import (
     POOL_BYTES,
     BrokerTestCase,
@@ -1334,7 +1334,7 @@ class OptionsTests(SynchronousTestCase):
         exporters = buildExporters(options["export"], MemoryReactorClock())
         self.assertEqual([name for name, _ in exporters], ["spark", "spark-#2"])
         for _, exporter in exporters:
-            self.assertIsInstance(exporter, SparkExporter)
+            self.assertIsInstance(exporter, ParquetExporter)
 
     def test_mistakes(self) -> None:
         """
