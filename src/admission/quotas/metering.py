@@ -320,8 +320,9 @@ class Meters(Generic[M]):
         self._named: set[EntityKey] = set()
         self._shared: dict[EntityKey, M] = {}
         self._overflowsToSweep = 0
-        # What was found lately, L{None} for no limit; forgotten whole when any of it may be wrong.
-        self._found: dict[str, dict[str | None, M | None]] = {}
+        # What was found lately by principal and client id, L{None} for no limit, unless it goes by address; forgotten
+        # whole when any of it may be wrong.
+        self._found: dict[str, dict[str, M | None]] = {}
         self._foundCount = 0
 
     def __len__(self) -> int:
@@ -341,10 +342,10 @@ class Meters(Generic[M]):
         if amount <= 0:
             return self.delaySeconds(request, now)
         try:
-            # As obtain by client: two calls less, see python -m benchmarks.quotas.  No other key is found like this.
+            # As obtain, without its call: see python -m benchmarks.quotas.
             meter = self._found[request.principal][request.clientId]
         except KeyError:
-            meter = self.obtain(request, now)
+            meter = self._obtain(request, now)
         if meter is None:
             return 0.0
         delaySeconds = meter.spend(amount, now)
@@ -357,7 +358,7 @@ class Meters(Generic[M]):
         For how many seconds the client has to wait as things are.  Changes
         nothing, like L{budget} and L{status}.
         """
-        meter = self._peek(request, now)
+        meter = self.find(request, now)
         return 0.0 if meter is None else meter.delaySeconds(now)
 
     def budget(self, request: Request, now: float) -> int | None:
@@ -365,7 +366,7 @@ class Meters(Generic[M]):
         How much may be taken without going over the limit: zero for a client
         that is over it, at least one for all others, L{None} for no limit.
         """
-        meter = self._peek(request, now)
+        meter = self.find(request, now)
         if meter is None:
             return None
         room = meter.room(now)
@@ -400,11 +401,11 @@ class Meters(Generic[M]):
         What L{obtain} would return.  Changes nothing: a meter that has to be
         made is not kept.
         """
-        first, second = self._by(request)
         try:
-            return self._found[first][second]
+            return self._found[request.principal][request.clientId]
         except KeyError:
-            limit = self._resolve(first, second)
+            first, second = self._by(request)
+        limit = self._resolve(first, second)
         if limit is None:
             return None
         meter = self._meters.get(self._key(first, second, limit))
@@ -416,11 +417,10 @@ class Meters(Generic[M]):
         """
         The meter of the client that sends C{request}; L{None} without a limit.
         """
-        first, second = self._by(request)
         try:
-            return self._found[first][second]
+            return self._found[request.principal][request.clientId]
         except KeyError:
-            return self._obtain(first, second, now)
+            return self._obtain(request, now)
 
     def refresh(self, entity: QuotaEntity, now: float) -> list[M]:
         """
@@ -495,13 +495,6 @@ class Meters(Generic[M]):
         for labels, meter in meters.items():
             yield labels[:labelCount], read(meter, now)
 
-    def _peek(self, request: Request, now: float) -> M | None:
-        try:
-            # As in spend.
-            return self._found[request.principal][request.clientId]
-        except KeyError:
-            return self.find(request, now)
-
     def _resolve(self, first: str, second: str | None) -> Limit | None:
         if second is None:
             return self._limits.resolveAddress(first, self.limitName)
@@ -515,7 +508,8 @@ class Meters(Generic[M]):
         entity = limit.entity
         return (None if entity.user is None else first, None if entity.clientId is None else second)
 
-    def _obtain(self, first: str, second: str | None, now: float) -> M | None:
+    def _obtain(self, request: Request, now: float) -> M | None:
+        first, second = self._by(request)
         limit, meter = self._resolve(first, second), None
         if limit is not None:
             key = self._key(first, second, limit)
@@ -527,10 +521,11 @@ class Meters(Generic[M]):
                 meter = self._meters[key] = self._build(limit, now)
                 if limit.isNamed:
                     self._named.add(key)
-        if self._foundCount >= 2 * self._maxMeters:
-            self._forget()
-        self._found.setdefault(first, {})[second] = meter
-        self._foundCount += 1
+        if second is not None:
+            if self._foundCount >= 2 * self._maxMeters:
+                self._forget()
+            self._found.setdefault(request.principal, {})[request.clientId] = meter
+            self._foundCount += 1
         return meter
 
     def _share(self, limit: Limit, now: float) -> M:
