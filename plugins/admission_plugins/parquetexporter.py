@@ -52,7 +52,7 @@ Seal = Callable[[str, int], SealReport]
 
 class SegmentSupply:
     """
-    Keeps one empty segment ready, so that whoever writes never waits for the
+    Keeps one empty segment ready, so that writing never waits for the
     disk: a thread takes the room for it and finds out if there is none.
 
     @ivar failures: how often that failed.
@@ -73,8 +73,8 @@ class SegmentSupply:
         @param directory: where segments are; it exists.
         @param bootId: what their names begin with.
         @param sizeBytes: the size of each.
-        @param maxBytes: what all segments there may take together, whoever
-            made them.
+        @param maxBytes: how large all segments there may be together, those of
+            other processes included.
         @param clock: for trying again.
         @param deferToThread: runs what waits for the disk.
         """
@@ -106,8 +106,8 @@ class SegmentSupply:
         """
         Take the segment that is ready, and see to the next one.
 
-        @param isBusy: whether so much happens that the next one is better in
-            memory before it is written to.
+        @param isBusy: whether the next one should be in memory before it is
+            written to, as many events come.
         @return: L{None} if none is ready.
         """
         spare, self._spare = self._spare, None
@@ -147,7 +147,7 @@ class SegmentSupply:
         return maybeDeferred(self._deferToThread, spare.close).addErrback(self._cannotClose)
 
     def _makeWithin(self, number: int, isPopulated: bool) -> SegmentWriter:
-        # Somebody may have cleared away the whole recording meanwhile.
+        # The whole recording may have been removed meanwhile.
         os.makedirs(self._directory, exist_ok=True)
         taken = sum(map(_sizeOf, segmentPaths(self._directory)))
         if taken + self._sizeBytes > self._maxBytes:
@@ -260,7 +260,7 @@ class Sealer:
         deferToThread: Callable[..., Deferred[Any]],
     ) -> None:
         """
-        @param sealAtBytes: seal as soon as so much waits for it.
+        @param sealAtBytes: seal as soon as that much waits for it.
         @param deferToThread: runs what waits for the disk or for other processes.
         """
         self.sealedRows = 0

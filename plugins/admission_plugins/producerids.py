@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_producerids -*-
 """
-How many new producer ids each user may bring along: KIP-936.
+Limits how many new producer ids a user may introduce (KIP-936).
 
 A server remembers something for every producer id, so a client that takes a new
 one for each record fills its memory.  Ids that are seen again are free; those
@@ -47,13 +47,13 @@ PRODUCER_IDS_RATE = "producer_ids_rate"
 """New producer ids of one user in each window."""
 
 UNLIMITED = 2147483647.0
-"""What stands for no limit, for a user whom the default is not to hold for."""
+"""Stands for no limit, for a user that is exempt from the default."""
 
 MAX_BYTES = 64 << 20
 """How much memory filters take, all users together, unless told otherwise."""
 
 MIN_MAX_BYTES = 64 << 10
-"""With less, filters could not do what they are for."""
+"""With less, filters would forget ids within the window."""
 
 
 def capacityFor(limit: Limit) -> int:
@@ -83,8 +83,8 @@ class ProducerIdMeter:
 
     def countNew(self, identities: Sequence[int], now: float) -> int:
         """
-        How many of C{identities} are not known, each counted once.  What is
-        negative stands for no producer.
+        How many of C{identities} are not known, each counted once.  Negative
+        ones stand for no producer.
         """
         contains = self.known.contains
         # Most requests have one id, which is known: that needs no set.
@@ -98,8 +98,8 @@ class ProducerIdMeter:
 
     def waitSeconds(self, new: int, now: float) -> float:
         """
-        For how long until there are tokens for so many new ids, or would be if
-        the bucket were larger.
+        For how many seconds until there are tokens for that many new ids, or
+        would be if the bucket were larger.
         """
         if not new:
             return 0.0
@@ -150,11 +150,11 @@ class ProducerIds(QuotaPolicy):
     ids that is not known; then nothing of it is remembered, and it is as new
     when it is sent again.  Known ids pass, whatever the bucket holds.
 
-    If it is not C{isRefusing}, it lets every id in and throttles who brings new ones
-    and owes tokens.  The same becomes of requests whose protocol has no
-    way to say no.
+    If it is not C{isRefusing}, it lets every id in and throttles users that
+    bring new ones and owe tokens.  So it does with requests whose protocol
+    cannot refuse them.
 
-    As a shadow it remembers and counts what it would have let in.
+    As a shadow it remembers and counts the ids it would have let in.
 
     @ivar horizonSeconds: none: an id that keeps coming stays known.
     @ivar isRefusing: whether it refuses, or throttles only.
@@ -186,13 +186,13 @@ class ProducerIds(QuotaPolicy):
         @param maxBytes: how much memory the filters of all users take at most.
         @param cleanupSeconds: how often, at most, L{sweep} does anything.
         @param maxMeters: how many users are told apart, besides those with
-            limits of their own; those beyond share tokens and filter.
+            limits of their own; users beyond share tokens and filter.
         @param key: what filters mix ids with, see L{LayeredBloom}; random unless given.
         @raise ValueError: if an argument is out of range.
         """
         if maxBytes < MIN_MAX_BYTES:
             raise ValueError(f"filters need {formatBytes(MIN_MAX_BYTES)}, so maxBytes={maxBytes} is too little")
-        # One built in vain finds out whether the arguments make sense.
+        # Validates the arguments.
         LayeredBloom(1, windowSeconds, layers, falsePositives)
         self._key = randbits(KEY_BITS) if key is None else key
         self.windowSeconds = windowSeconds
@@ -211,9 +211,6 @@ class ProducerIds(QuotaPolicy):
         self._meters = Meters(self._limits, PRODUCER_IDS_RATE, self._build, maxMeters, byUser)
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Refuse a request with more new ids than there are tokens.
-        """
         identities = request.identities
         if not identities or not self.isRefusing or request.kind != PRODUCE:
             return ADMITTED
@@ -238,8 +235,8 @@ class ProducerIds(QuotaPolicy):
         """
         Know the ids from now on, and take a token for each that is new.
 
-        @return: for how long the user owes tokens; zero if no id is new.  With
-            an empty usage, for how long in any case.
+        @return: for how many seconds the user owes tokens; zero if no id is new,
+            unless the usage is empty.
         """
         identities = request.identities
         if not identities or request.kind != PRODUCE:
@@ -270,7 +267,7 @@ class ProducerIds(QuotaPolicy):
     def restore(self, principal: str, identities: Sequence[int], now: float) -> None:
         """
         C{identities} are known and have cost nothing.  Configure limits first:
-        for who has none nothing is remembered.
+        nothing is remembered of users without one.
         """
         meter = self._meters.obtain(Request(PRODUCE, principal, "", "", 0), now)
         if meter is not None:
@@ -278,11 +275,8 @@ class ProducerIds(QuotaPolicy):
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
-        Set or (with L{None}) remove the limit of a user, or of all who have none
-        of their own.  L{UNLIMITED} or more is none.  What is known and spent
-        stays so, and is forgotten where no limit is left.
-
-        @raise ValueError: see L{LimitTable.configure}.
+        L{UNLIMITED} or more is no limit.  What is known and spent stays so, and
+        is forgotten where no limit is left.
         """
         self._limits.configure(entity, limits)
         for meter in self._meters.refresh(entity, now):
@@ -292,8 +286,8 @@ class ProducerIds(QuotaPolicy):
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """
-        How the user stands: how much of the bucket is used, and for how long
-        another new id would be refused or throttled.
+        How much of the bucket is used, and for how long another new id would
+        be refused or throttled.
         """
         meter = self._meters.find(request, now)
         if meter is None:
@@ -303,17 +297,11 @@ class ProducerIds(QuotaPolicy):
         return [QuotaStatus(PRODUCER_IDS_RATE, limit.value, limit.entity, meter.used(now), delaySeconds)]
 
     def sweep(self, now: float) -> None:
-        """
-        Forget users of whom no id is known any more and whose bucket is full.
-        """
         if now >= self._nextCleanupSeconds:
             self._nextCleanupSeconds = now + self._cleanupSeconds
             self._meters.sweep(now)
 
     def replayKey(self, request: Request) -> Hashable:
-        """
-        The user.
-        """
         return request.principal
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:

@@ -5,7 +5,6 @@ Where requests wait: a purgatory on a timing wheel, and a plain one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from math import isfinite
 from sys import getsizeof
@@ -41,7 +40,7 @@ def shrunk(entries: dict[_Key, _Value]) -> dict[_Key, _Value]:
 class Watchers(Generic[_Watcher]):
     """
     Watchers by key, in the order they came.  A watcher leaves its keys in
-    constant time, and a key that nobody watches is not there.
+    constant time, and keys without watchers are not kept.
     """
 
     __slots__ = ("_byKey",)
@@ -65,7 +64,7 @@ class Watchers(Generic[_Watcher]):
         """
         C{watcher} watches no longer.
 
-        @param keys: those that it was added with.
+        @param keys: the keys it was added with.
         """
         for key in keys:
             try:
@@ -81,19 +80,16 @@ class Watchers(Generic[_Watcher]):
 
     def under(self, key: Hashable) -> Iterable[_Watcher]:
         """
-        Who watches C{key}; a live view.
+        The watchers of C{key}; a live view.
         """
         return self._byKey.get(key, ())
 
     def __contains__(self, key: Hashable) -> bool:
-        """
-        Whether anybody watches C{key}.
-        """
         return key in self._byKey
 
     def __iter__(self) -> Iterator[_Watcher]:
         """
-        Everybody, as often as they watch keys.
+        All watchers, each as often as it watches keys.
         """
         for watchers in self._byKey.values():
             yield from watchers
@@ -150,7 +146,7 @@ class _Purgatory:
 
     @property
     def watched(self) -> int:
-        # Whoever has left has left a waiting time behind, so that counting departures would be counting twice.
+        # Every operation that leaves leaves a waiting time behind, so that counting departures would be counting twice.
         return self._arrivals - self.waits.count
 
     @property
@@ -195,11 +191,7 @@ class _Purgatory:
         if not self._timers.discard(operation) and operation.completed:
             # It completes because its timer has fired.
             self.expirations += 1
-        # As in Histogram.record, for speed.
-        waits = self.waits
-        waitedSeconds = self._seconds() - operation.dueSeconds + operation.delaySeconds
-        waits.counts[bisect_left(waits.bounds, waitedSeconds)] += 1
-        waits.total += waitedSeconds
+        self.waits.record(self._seconds() - operation.dueSeconds + operation.delaySeconds)
 
     def checkAndComplete(self, key: Hashable) -> int:
         if key not in self._operations:

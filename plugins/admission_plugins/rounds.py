@@ -81,7 +81,7 @@ class RandomRounds:
         Any waiter of this round, with equal chances, at each call anew; of the
         next round, which then begins, if this one is over.
 
-        @raise IndexError: if nobody waits.
+        @raise IndexError: if there are no waiters.
         """
         if not self._round.members:
             self._round, self._next = self._next, self._round

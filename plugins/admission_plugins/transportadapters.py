@@ -68,5 +68,5 @@ def register() -> None:
         try:
             registerAdapter(adapter, interface, ITransportMutability)  # type: ignore[no-untyped-call]
         except ValueError:
-            # There is one already: ours, or one that somebody prefers.
+            # There is one already: ours, or one that the application prefers.
             pass

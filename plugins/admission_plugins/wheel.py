@@ -258,7 +258,7 @@ class TimingWheel:
             elif self._slotBegin < self._armedTick and nowTick < self._armedTick:
                 self._arm(self._slotBegin if self._slotBegin > nowTick else nowTick, now)
         entry.dueSeconds = due
-        # As in _Slot.append; this is where the time goes.
+        # As _Slot.append, without its call: python -m benchmarks.timers takes 3 % longer with it.
         last = slot.previousEntry
         entry.previousEntry = last
         entry.nextEntry = slot

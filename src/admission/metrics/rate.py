@@ -22,8 +22,7 @@ class SampledTotal:
     The arithmetic is that of Kafka's C{SampledStat} and C{Rate}: C{samples + 1}
     windows, the one in progress included; a window starts at its first record
     and not on a grid, and counts until C{samples} windows have passed since its
-    last.  Unlike in Kafka, looking leaves no trace, so whoever looks decides
-    nothing.
+    last.  Unlike in Kafka, reading changes nothing.
 
     @ivar samples: how many windows count.
     @ivar windowSeconds: the length of one.
@@ -99,7 +98,7 @@ class SampledTotal:
 
     def _advance(self, now: float) -> None:
         """
-        Begin another window, and forget those that no longer count.
+        Begin another window, and forget windows that no longer count.
         """
         keptSeconds = self.samples * self.windowSeconds
         if now - self._last >= keptSeconds:
@@ -121,7 +120,7 @@ class SampledTotal:
 
     def _span(self, elapsedSeconds: float) -> float:
         if elapsedSeconds < 0.0:
-            # Those who round the time may be a little behind those who do not.
+            # Callers that round the time may be a little behind callers that do not.
             elapsedSeconds = 0.0
         missing = self.samples - 1 - int(elapsedSeconds // self.windowSeconds)
         if missing > 0:

@@ -243,9 +243,6 @@ class Buckets:
 
     @staticmethod
     def reads(rateName: str) -> Mapping[str, Callable[[Any, float], float]]:
-        """
-        See L{Windows.reads}.
-        """
         return {rateName: Bucket.recentRate, "tokens": Bucket.tokens, "utilization": _utilization}
 
 
@@ -370,7 +367,7 @@ class Meters(Generic[M]):
         if meter is None:
             return None
         room = meter.room(now)
-        # Less than nothing may be a rounding error, for which nobody has to wait.
+        # Less than nothing may be a rounding error, for which no client has to wait.
         return 0 if room < 0 and meter.delaySeconds(now) else max(int(room), 1)
 
     def status(self, request: Request, now: float) -> QuotaStatus | None:
