@@ -61,9 +61,7 @@ ARGUED = {
     ("offline", "kafka"): "synthetic servers record what the broker does",
     ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
     ("offline", "status"): "sizes are written as the page does",
-    ("recording", "kafka"): "the tables have the columns of every driver",
     ("status", "kafka"): "the sections of the page are the broker's",
-    ("testing", "kafka"): "exporters are tested with the events of the broker",
     ("drop-ins", "kafka"): "cred and endpoints want providers of their interfaces, which are light classes there",
 }
 """Arrows added since the table was drawn, and why."""

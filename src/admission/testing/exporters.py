@@ -14,9 +14,8 @@ from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
 from ..interfaces import IMetricsExporter
-from ..kafka.recordedcolumns import KafkaRequestEvent
 from ..metrics.registry import SensorRegistry
-from ..recording.events import GAUGE, OPENED, ConnectionEvent, Event, LimitEvent, Origin, SensorSample
+from ..recording.events import GAUGE, OPENED, ConnectionEvent, Event, LimitEvent, Origin, RequestEvent, SensorSample
 from .rules import Contract
 from .threads import CuedThreads
 
@@ -68,7 +67,7 @@ class MetricsExporterContract(Contract):
         Export so many requests, numbered on.
         """
         for _ in range(count):
-            self.exportEvent(KafkaRequestEvent(1, self.clock.seconds(), kind="Produce", principal="alice"))
+            self.exportEvent(RequestEvent(1, self.clock.seconds(), kind="Produce", principal="alice"))
 
     def exportEvent(self, event: Event) -> None:
         """
@@ -112,7 +111,7 @@ class MetricsExporterContract(Contract):
         self.exportEvent(ConnectionEvent(2, seconds, OPENED))
         self.exportEvent(LimitEvent(seconds, "alice", None, None, "producer_byte_rate", 1e6))
         self.exportEvent(LimitEvent(seconds, None, None, "192.0.2.1", "producer_byte_rate", float("nan")))
-        self.exportEvent(KafkaRequestEvent(1, seconds, producerIds=(1, 2, 3, 4, 5), policyDelaysSeconds=(0.5,)))
+        self.exportEvent(RequestEvent(1, seconds, policyDelaysSeconds=(0.5,) * 9))
         samples = [SensorSample(seconds, name, GAUGE, 1.0, seq=self.given + 1 + i) for i, name in enumerate("ab")]
         self.given += len(samples)
         self.exporter.exportSamples(samples)
