@@ -26,7 +26,7 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.quotas.meters import Buckets, Windows
-from admission.testing.quotas import QuotaPolicyContract
+from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.clientquota import ClientBytes
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)

@@ -29,7 +29,7 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.quotas import QuotaPolicyContract
+from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.pidmeter import PRODUCER_IDS_RATE, UNLIMITED
 from admission_plugins.pidquota import MIN_MAX_BYTES, PRODUCE, ProducerIds
 

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
 from admission.plugins import buildPolicy
-from admission.testing.orders import WaitOrderContract
-from admission.testing.waiters import RecordingWaiter
+from admission.testing.ordercontract import WaitOrderContract
+from admission.testing.recordingwaiter import RecordingWaiter
 from admission_plugins.rounds import RandomRounds
 
 

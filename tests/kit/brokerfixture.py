@@ -37,7 +37,7 @@ from admission.kafka.session import KafkaConnection
 from admission.kafka.settings import loadSettings
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
-from admission.testing.transports import FakeTransport
+from admission.testing.faketransport import FakeTransport
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel

@@ -28,7 +28,7 @@ from admission.connection.link import (
 from admission.connection.pauses import Pause
 from admission.connection.responses import ResponseQueue, WrittenQueue
 from admission.interfaces import CONNECTIONS
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.admitted import WHIM, Server, serve
 from tests.kit.holding import PIECE_BYTES, HoldingMutability, HoldingTLSTransport, HoldingTransport
 

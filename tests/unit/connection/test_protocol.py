@@ -19,7 +19,7 @@ from admission.connection.pauses import Pause
 from admission.connection.protocol import AdmittedProtocol
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease
 from admission.request import ServerRequest
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.admitted import WHIM, RecordingProtocol, framed, serve
 from tests.kit.holding import HoldingTLSTransport, HoldingTransport
 

@@ -37,8 +37,8 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
 from admission.quotas.meters import Buckets
-from admission.testing.cuedpool import CuedPool
-from admission.testing.transports import FakeTLSHandle, FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSHandle, FakeTLSTransport, FakeTransport
+from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.rounds import RandomRounds
 from tests.kit.holding import KINDS, HoldingTransport
@@ -721,7 +721,7 @@ class FactoryTests(SynchronousTestCase):
         """
         Those who wait for memory are served in the order that was asked for.
         """
-        order, pool = RandomRounds(Random(1)), CuedPool()
+        order, pool = RandomRounds(Random(1)), ScriptedPool()
         for given in (order, "rounds"):
             server = wrapped(self, pool=pool, order=given)
             protocol, transport = server.connect()

@@ -16,8 +16,8 @@ from admission.interfaces import (
     CONNECTIONS,
     RESPONSES,
 )
-from admission.testing.cuedpool import CuedPool
-from admission.testing.transports import FakeTransport
+from admission.testing.faketransport import FakeTransport
+from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
 from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, echo, wrapped
@@ -261,7 +261,7 @@ class MemoryTests(SynchronousTestCase):
         While there is no memory nothing is handed over: what has come is
         charged, and served in order when there is some.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         for isTLS in (False, True):
             server = wrapped(self, pool=pool)
             protocol, transport = server.connect(isTLS)
@@ -286,7 +286,7 @@ class MemoryTests(SynchronousTestCase):
         """
         Who leaves or is closed while it waits waits no more, and holds nothing.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         server = wrapped(self, pool=pool)
         for leave in (
             lambda protocol, transport: transport.abortConnection(),
@@ -307,7 +307,7 @@ class MemoryTests(SynchronousTestCase):
         The pool is told who asks: the principal if there is one, else the
         address; who that is nobody is asked while there is memory.
         """
-        pool, asked = CuedPool(), []
+        pool, asked = ScriptedPool(), []
         names = {b"one": None, b"two": ("alice", "app"), b"three": ("", "app")}
 
         def nameOf(protocol: Foreign) -> tuple[str, str] | None:
@@ -333,7 +333,7 @@ class MemoryTests(SynchronousTestCase):
         A C{nameOf} that fails when memory is wanted costs the connection,
         which then waits for nothing.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         server = wrapped(self, pool=pool, nameOf=lambda protocol: 1 / 0)
         _, transport = server.connect()
         pool.refuse()
@@ -346,7 +346,7 @@ class MemoryTests(SynchronousTestCase):
         """
         Memory for who cannot use it yet goes to others; who can later asks again.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         server = wrapped(self, pool=pool)
         protocol, transport = server.connect()
         pool.refuse()

@@ -40,7 +40,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.testing.cuedquota import CuedQuota
+from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.clientquota import buildClientBytes
 from tests.kit.certificates import Authority
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
@@ -48,7 +48,7 @@ from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, 
 RATE = 1000.0
 
 
-class SentDelay(CuedQuota):
+class SentDelay(ScriptedQuota):
     """
     Asks for two seconds whenever anything is sent, and for nothing after that.
     """
@@ -328,7 +328,7 @@ class QuotaTests(SynchronousTestCase):
         A producer that is let go on and writes too much at once has its client
         throttled again, and not read.
         """
-        server = wrapped(self, quota=SentDelay(limits={QuotaEntity(clientId=DEFAULT): {"cued_rate": 1.0}}))
+        server = wrapped(self, quota=SentDelay(limits={QuotaEntity(clientId=DEFAULT): {"scripted_rate": 1.0}}))
         protocol, transport = server.connect()
 
         class Eager(RecordingProducer):
@@ -484,7 +484,7 @@ class ConnectionTests(SynchronousTestCase):
             with capturedLogs() as events:
                 protocol, transport = server.connect(isTLS)
             self.assertEqual((transport.isLost, protocol.lost, protocol.transport), (True, [], None))
-            self.assertEqual([event["reason"] for event in events], ["CuedQuota: not today"])
+            self.assertEqual([event["reason"] for event in events], ["ScriptedQuota: not today"])
         self.assertEqual(policy.recorded, [])
 
     def test_connectionIsCounted(self) -> None:

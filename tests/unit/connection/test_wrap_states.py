@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import ConnectionLimits
-from admission.testing.cuedpool import CuedPool
+from admission.testing.scriptedpool import ScriptedPool
 from tests.kit.holding import KINDS
 from tests.kit.wrapped import KIB, Foreign, Wrapped, limiting
 
@@ -157,7 +157,7 @@ class StatesTests(SynchronousTestCase):
         and all of it once nothing keeps it; the peer gets what was written
         likewise; the end is told once; and then nothing is held.
         """
-        pool = CuedPool(1 << 30)
+        pool = ScriptedPool(1 << 30)
         policy = limiting()
         server = Wrapped(pool=pool, quota=policy, limits=ConnectionLimits(sendSeconds=1e6))
         protocol = Erratic(list(actions))

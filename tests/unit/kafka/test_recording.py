@@ -70,7 +70,7 @@ from admission.recording.events import (
 )
 from admission.recording.recorder import EventRecorder
 from admission.recording.tables import TABLES
-from admission.testing.transports import FakeTLSTransport
+from admission.testing.faketransport import FakeTLSTransport
 from admission_plugins.pidquota import ProducerIds
 from admission_plugins.spark import SparkExporter
 from tests.kit.brokerfixture import (

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.log.interface import UnknownTopic
 from admission.kafka.session import describeLength
-from admission.testing.transports import FakeTLSTransport
+from admission.testing.faketransport import FakeTLSTransport
 from tests.kit.brokerfixture import (
     API_KEYS,
     LARGEST_BYTES,

@@ -27,7 +27,7 @@ from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
 from admission.recording.arrow import arrowSchema
 from admission.recording.tables import REQUESTS
-from admission.testing.cuedpool import CuedPool
+from admission.testing.scriptedpool import ScriptedPool
 
 SECOND = 1_000_000
 WALL_US = 1_700_000_040 * SECOND
@@ -307,7 +307,7 @@ class PoolTests(SynchronousTestCase):
             label = "told"
 
             def build(self, clock: Any) -> IMemoryPool:
-                pool = CuedPool()
+                pool = ScriptedPool()
                 tryAllocate = pool.tryAllocate
 
                 def told(sizeBytes: int, holder: str = "") -> Any:

@@ -1,5 +1,5 @@
 """
-L{admission.testing.timers}, with timers of every kind that are wrong.
+L{admission.testing.timerscontract}, with timers of every kind that are wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.testing.timers import TimersContract
+from admission.testing.timerscontract import TimersContract
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 

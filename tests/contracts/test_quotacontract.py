@@ -1,5 +1,5 @@
 """
-L{admission.testing.quotas} and L{admission.testing.cuedquota}, with policies
+L{admission.testing.quotacontract} and L{admission.testing.scriptedquota}, with policies
 that are wrong.
 """
 
@@ -28,17 +28,17 @@ from admission.interfaces import (
 )
 from admission.quotas.meters import Algorithm, Buckets, Windows
 from admission.quotas.policy import QuotaPolicy
-from admission.testing.cuedquota import CuedQuota
-from admission.testing.quotas import RequestLifecycleContract
+from admission.testing.quotacontract import RequestLifecycleContract
+from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.clientquota import ClientBytes
 from tests.contracts import test_clientquota
 from tests.contracts.test_clientquota import produce, produced
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 
-class CuedQuotaTests(SynchronousTestCase):
+class ScriptedQuotaTests(SynchronousTestCase):
     """
-    L{CuedQuota}.
+    L{ScriptedQuota}.
     """
 
     def test_onCue(self) -> None:
@@ -46,10 +46,10 @@ class CuedQuotaTests(SynchronousTestCase):
         It says what it is told to, remembers what it was asked, and fails where
         it is to.
         """
-        policy = CuedQuota(delaySeconds=2.0, budget=7, decision=Decision(False, 1.0, "no"))
+        policy = ScriptedQuota(delaySeconds=2.0, budget=7, decision=Decision(False, 1.0, "no"))
         verifyObject(IQuotaPolicy, policy)
         self.assertFalse(policy.isLimiting)
-        policy.configure(QuotaEntity("alice"), {"cued_rate": 1.0}, 0.0)
+        policy.configure(QuotaEntity("alice"), {"scripted_rate": 1.0}, 0.0)
         self.assertTrue(policy.isLimiting)
         usage = produced(1)
         self.assertEqual(policy.record(produce(), usage, 0.0), 2.0)
@@ -58,8 +58,8 @@ class CuedQuotaTests(SynchronousTestCase):
         policy.failing = frozenset({"record"})
         self.assertRaises(ZeroDivisionError, policy.record, produce(), usage, 0.0)
         self.assertEqual(policy.decide(produce(), 0.0).reason, "no")
-        self.assertRaises(ValueError, policy.configure, QuotaEntity("alice"), {"cued_rate": 0.0}, 0.0)
-        policy.configure(QuotaEntity("alice"), {"cued_rate": None}, 0.0)
+        self.assertRaises(ValueError, policy.configure, QuotaEntity("alice"), {"scripted_rate": 0.0}, 0.0)
+        policy.configure(QuotaEntity("alice"), {"scripted_rate": None}, 0.0)
         self.assertFalse(policy.isLimiting)
 
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_gates -*-
+# -*- test-case-name: tests.contracts.test_recordinggate -*-
 """
 Who waits at a gate, and remembers what came of it.
 """

@@ -1,5 +1,5 @@
 """
-L{admission.testing.purgatories}, with purgatories of every kind that are
+L{admission.testing.purgatorycontract}, with purgatories of every kind that are
 wrong, and on wheels that are.
 """
 
@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IDelayedOperation, IPurgatory
 from admission.metrics.registry import SensorRegistry
-from admission.testing.purgatories import PurgatoryContract
+from admission.testing.purgatorycontract import PurgatoryContract
 from admission_plugins.purgatory import CallLaterPurgatory
-from tests.contracts import test_testing_timers as timers
+from tests.contracts import test_timerscontract as timers
 from tests.kit.listpurgatory import ListPurgatory
 from tests.kit.seededfaults import SeededFaultsTestCase
 

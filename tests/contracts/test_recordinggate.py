@@ -1,5 +1,5 @@
 """
-L{admission.testing.gates} and L{admission.testing.waiters}.
+L{admission.testing.recordinggate} and L{admission.testing.recordingwaiter}.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import AdmittedFactory
 from admission.interfaces import FRAMES
-from admission.testing.cuedpool import CuedPool
-from admission.testing.gates import Asked, RecordingGate
-from admission.testing.transports import FakeTransport
-from admission.testing.waiters import RecordingWaiter
+from admission.testing.faketransport import FakeTransport
+from admission.testing.recordinggate import Asked, RecordingGate
+from admission.testing.recordingwaiter import RecordingWaiter
+from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.rounds import RandomRounds
 from tests.kit.admitted import RecordingProtocol, RecordingWatch, framed
 
@@ -29,7 +29,7 @@ class RecordingGateTests(SynchronousTestCase):
         Put a connection behind a gate.
         """
         self.clock = Clock()
-        self.pool = CuedPool()
+        self.pool = ScriptedPool()
         random = Random(0)
         self.gate = RecordingGate(self.pool, self.clock, RandomRounds(random), RandomRounds(random), maxRequests=1)
         self.protocol = RecordingProtocol()
@@ -104,7 +104,7 @@ class RecordingWaiterTests(SynchronousTestCase):
         """
         told: list[RecordingWaiter] = []
         waiter = RecordingWaiter(5, told.append)
-        lease = CuedPool().charge(5, FRAMES)
+        lease = ScriptedPool().charge(5, FRAMES)
         waiter.leaseGranted(lease)
         waiter.turnGranted()
         self.assertEqual(RecordingWaiter(holder="alice").holder, "alice")

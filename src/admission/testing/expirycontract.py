@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
 When the time of what waits in a purgatory is up.
 """
@@ -8,14 +8,14 @@ When the time of what waits in a purgatory is up.
 
 from __future__ import annotations
 
-from .clock import OrderedClock
-from .operations import CuedOperation, PurgatoryFixture
+from .orderedclock import OrderedClock
+from .scriptedoperation import PurgatoryFixture, ScriptedOperation
 
 
 class ExpiryContract(PurgatoryFixture):
     """
     Operations whose time runs out; a part of
-    L{admission.testing.purgatories.PurgatoryContract}.
+    L{admission.testing.purgatorycontract.PurgatoryContract}.
     """
 
     toleranceSeconds = 0.001
@@ -27,7 +27,7 @@ class ExpiryContract(PurgatoryFixture):
         behind; the operation may be parked with another.
         """
         for delaySeconds in (float("nan"), float("inf"), float("-inf")):
-            operation = CuedOperation(delaySeconds)
+            operation = ScriptedOperation(delaySeconds)
             self.assertRaises(ValueError, self.purgatory.tryCompleteElseWatch, operation, ["a", "b"])
             self.assertWaiting(0)
             self.assertEqual(self.purgatory.cancelForKey("a"), [])
@@ -42,7 +42,7 @@ class ExpiryContract(PurgatoryFixture):
         An operation whose time runs out completes, and hears of the timeout
         after that; not before its time, and hardly later.
         """
-        operation = self.park(CuedOperation(0.25))
+        operation = self.park(ScriptedOperation(0.25))
         self.clock.advance(0.2499)
         self.assertEqual(operation.told, [])
         self.clock.advance(0.0001 + self.toleranceSeconds)
@@ -54,7 +54,7 @@ class ExpiryContract(PurgatoryFixture):
         """
         An operation that completed in time never hears of a timeout.
         """
-        operation = self.park(CuedOperation(0.25))
+        operation = self.park(ScriptedOperation(0.25))
         operation.forceComplete()
         self.clock.advance(60)
         self.assertEqual((operation.told, self.purgatory.expirations), (["complete"], 0))
@@ -66,7 +66,7 @@ class ExpiryContract(PurgatoryFixture):
         """
         purgatory = self.purgatory
 
-        class Renewed(CuedOperation):
+        class Renewed(ScriptedOperation):
             hasTime = True
 
             def expire(self) -> None:
@@ -91,7 +91,7 @@ class ExpiryContract(PurgatoryFixture):
         the call.
         """
         self.clock.advance(0.0005)
-        operations = [self.park(CuedOperation(delaySeconds)) for delaySeconds in (0, 0.0, -0.0, -5.0, -1e9)]
+        operations = [self.park(ScriptedOperation(delaySeconds)) for delaySeconds in (0, 0.0, -0.0, -5.0, -1e9)]
         self.assertEqual([each.told for each in operations], [[]] * 5)
         self.clock.advance(0)
         self.assertEqual([each.told for each in operations], [["complete", "expire"]] * 5)
@@ -103,7 +103,7 @@ class ExpiryContract(PurgatoryFixture):
         """
         expired: list[float] = []
         for delaySeconds in (5.0, 0.01, 700.0, 0.3, 0.02, 86400.0, 31.0, 0.0):
-            self.park(CuedOperation(delaySeconds, expire=lambda each: expired.append(each.delaySeconds)))
+            self.park(ScriptedOperation(delaySeconds, expire=lambda each: expired.append(each.delaySeconds)))
         self.clock.advance(1e6)
         self.assertEqual(expired, [0.0, 0.01, 0.02, 0.3, 5.0, 31.0, 700.0, 86400.0])
 
@@ -116,12 +116,12 @@ class ExpiryContract(PurgatoryFixture):
         purgatory = self.buildPurgatory(clock)
         ended: list[float] = []
 
-        def again(operation: CuedOperation) -> None:
+        def again(operation: ScriptedOperation) -> None:
             ended.append(clock.seconds())
             if len(ended) < 3:
-                purgatory.tryCompleteElseWatch(CuedOperation(1.0, expire=again), ["key"])
+                purgatory.tryCompleteElseWatch(ScriptedOperation(1.0, expire=again), ["key"])
 
-        purgatory.tryCompleteElseWatch(CuedOperation(1.0, expire=again), ["key"])
+        purgatory.tryCompleteElseWatch(ScriptedOperation(1.0, expire=again), ["key"])
         clock.advance(60.0)
         self.assertEqual(len(ended), 3)
         for count, seconds in enumerate(ended, 1):
@@ -132,8 +132,8 @@ class ExpiryContract(PurgatoryFixture):
         The time that an operation has waited is recorded, however it ended; not
         for one that never did.
         """
-        self.purgatory.tryCompleteElseWatch(CuedOperation(isReady=True), ["key"])
-        operations = [self.park(CuedOperation(3.0)) for _ in range(3)]
+        self.purgatory.tryCompleteElseWatch(ScriptedOperation(isReady=True), ["key"])
+        operations = [self.park(ScriptedOperation(3.0)) for _ in range(3)]
         self.clock.advance(1.0)
         operations[0].forceComplete()
         self.clock.advance(1.0)

@@ -1,5 +1,5 @@
 """
-L{admission.testing.transports}: the fakes behave as what they stand in for.
+L{admission.testing.faketransport}: the fakes behave as what they stand in for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.testing.transports import FULL_BYTES, READ_BYTES, RECORD_BYTES, FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FULL_BYTES, READ_BYTES, RECORD_BYTES, FakeTLSTransport, FakeTransport
 from tests.kit.admitted import runNext
 
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
 What every purgatory must do.
 """
@@ -14,9 +14,9 @@ from zope.interface.verify import verifyObject
 
 from ..interfaces import IDelayedOperation, IPurgatory
 from ..metrics.registry import SensorRegistry
-from .expiry import ExpiryContract
-from .operations import CuedOperation, fail
-from .reentrancy import ReentrancyContract
+from .expirycontract import ExpiryContract
+from .reentrancycontract import ReentrancyContract
+from .scriptedoperation import ScriptedOperation, fail
 
 
 class PurgatoryContract(ReentrancyContract, ExpiryContract):
@@ -30,13 +30,13 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         operation those of L{IDelayedOperation}.
         """
         verifyObject(IPurgatory, self.purgatory)
-        verifyObject(IDelayedOperation, CuedOperation())
+        verifyObject(IDelayedOperation, ScriptedOperation())
 
     def test_completedAtFirstCheck(self) -> None:
         """
         What can complete at once is never watched.
         """
-        operation = CuedOperation(isReady=True)
+        operation = ScriptedOperation(isReady=True)
         self.assertIs(self.purgatory.tryCompleteElseWatch(operation, ["key"]), True)
         self.assertEqual((operation.checks, operation.told), (1, ["complete"]))
         self.assertWaiting(0)
@@ -48,10 +48,10 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         behind.
         """
 
-        def check(operation: CuedOperation) -> None:
+        def check(operation: ScriptedOperation) -> None:
             operation.isReady = operation.checks == 2
 
-        operation = CuedOperation(check=check)
+        operation = ScriptedOperation(check=check)
         self.assertIs(self.purgatory.tryCompleteElseWatch(operation, ["key"]), True)
         self.assertEqual((operation.checks, operation.told), (2, ["complete"]))
         self.assertWaiting(0)
@@ -63,8 +63,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         What cannot complete is checked twice and waits, counted once however
         many keys it has.
         """
-        first = self.park(CuedOperation(), ["a", "b", "c"])
-        self.park(CuedOperation(), ["a"])
+        first = self.park(ScriptedOperation(), ["a", "b", "c"])
+        self.park(ScriptedOperation(), ["a"])
         self.assertEqual((first.checks, first.told, first.completed), (2, [], False))
         self.assertWaiting(2)
 
@@ -75,11 +75,13 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         """
         found: list[tuple[str, bool]] = []
 
-        def look(word: str) -> Callable[[CuedOperation], None]:
+        def look(word: str) -> Callable[[ScriptedOperation], None]:
             return lambda each: found.append((word, each.watcher is self.purgatory))
 
         words = ("check", "complete", "expire", "cancel")
-        operations = [self.park(CuedOperation(1.0, False, **{word: look(word) for word in words})) for _ in range(3)]
+        operations = [
+            self.park(ScriptedOperation(1.0, False, **{word: look(word) for word in words})) for _ in range(3)
+        ]
         self.assertEqual(found, [("check", False), ("check", True)] * 3)
         self.assertIs(operations[0].watcher, self.purgatory)
         del found[:]
@@ -101,7 +103,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         for keys in (("a", "b"), changed, {"a", "b"}, {"a": 1, "b": 2}, ["a", "b", "a"]):
             with self.subTest(keys=repr(keys)):
                 for key in ("a", "b"):
-                    operation = self.park(CuedOperation(), keys)
+                    operation = self.park(ScriptedOperation(), keys)
                     operation.isReady = True
                     del changed[:]
                     self.assertEqual(self.purgatory.checkAndComplete("c"), 0)
@@ -115,7 +117,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         Without a key, or with one that cannot be hashed, the operation is
         refused before it is asked anything.
         """
-        operation = CuedOperation(isReady=True)
+        operation = ScriptedOperation(isReady=True)
         self.assertRaises(ValueError, self.purgatory.tryCompleteElseWatch, operation, [])
         self.assertRaises(TypeError, self.purgatory.tryCompleteElseWatch, operation, ["a", ["b"]])
         self.assertEqual(operation.checks, 0)
@@ -125,7 +127,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         """
         An operation that is over already is not watched.
         """
-        operation = CuedOperation()
+        operation = ScriptedOperation()
         operation.forceComplete()
         self.park(operation)
         self.assertWaiting(0)
@@ -135,7 +137,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         An operation that waits cannot be parked again, here or elsewhere, and
         goes on waiting.
         """
-        operation = self.park(CuedOperation())
+        operation = self.park(ScriptedOperation())
         for purgatory in (self.purgatory, self.buildPurgatory(self.clock)):
             self.assertRaises(RuntimeError, purgatory.tryCompleteElseWatch, operation, ["other"])
         self.assertWaiting(1)
@@ -148,7 +150,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         What the first check raises goes to the caller; the operation is not
         watched.
         """
-        operation = CuedOperation(check=fail)
+        operation = ScriptedOperation(check=fail)
         self.assertRaises(ZeroDivisionError, self.purgatory.tryCompleteElseWatch, operation, ["key"])
         self.assertWaiting(0)
 
@@ -158,11 +160,11 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         watched no longer.
         """
 
-        def check(operation: CuedOperation) -> None:
+        def check(operation: ScriptedOperation) -> None:
             if operation.checks == 2:
                 fail(operation)
 
-        operation = CuedOperation(check=check)
+        operation = ScriptedOperation(check=check)
         self.assertRaises(ZeroDivisionError, self.purgatory.tryCompleteElseWatch, operation, ["a", "b"])
         self.assertWaiting(0)
         self.assertEqual(self.purgatory.cancelForKey("a"), [])
@@ -172,10 +174,10 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         So does what an operation raises as it completes in its second check.
         """
 
-        def check(operation: CuedOperation) -> None:
+        def check(operation: ScriptedOperation) -> None:
             operation.isReady = operation.checks == 2
 
-        operation = CuedOperation(check=check, complete=fail)
+        operation = ScriptedOperation(check=check, complete=fail)
         self.assertRaises(ZeroDivisionError, self.purgatory.tryCompleteElseWatch, operation, ["key"])
         self.assertTrue(operation.completed)
         self.assertWaiting(0)
@@ -186,7 +188,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         nothing behind.
         """
 
-        class Equal(CuedOperation):
+        class Equal(ScriptedOperation):
             __hash__ = None  # type: ignore[assignment]
 
         self.assertRaises(TypeError, self.purgatory.tryCompleteElseWatch, Equal(), ["a", "b"])
@@ -198,9 +200,9 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         A check completes what is ready under its key, says how many, and
         leaves the others as they were.
         """
-        ready = [self.park(CuedOperation(), keys) for keys in (["a"], ["a", "b"], ["b", "a"])]
-        other = self.park(CuedOperation(), ["a"])
-        elsewhere = self.park(CuedOperation(), ["b"])
+        ready = [self.park(ScriptedOperation(), keys) for keys in (["a"], ["a", "b"], ["b", "a"])]
+        other = self.park(ScriptedOperation(), ["a"])
+        elsewhere = self.park(ScriptedOperation(), ["b"])
         for each in (*ready, elsewhere):
             each.isReady = True
         self.assertEqual(self.purgatory.checkAndComplete("a"), 3)
@@ -216,7 +218,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         However an operation completes, it is not found under any key
         afterwards, and its timeout is gone.
         """
-        byCheck, byForce, late = (self.park(CuedOperation(1.0), ["a", "b"]) for _ in range(3))
+        byCheck, byForce, late = (self.park(ScriptedOperation(1.0), ["a", "b"]) for _ in range(3))
         byCheck.isReady = True
         self.assertEqual(self.purgatory.checkAndComplete("a"), 1)
         self.assertWaiting(2)
@@ -237,7 +239,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         L{False}; C{onComplete} runs once, after the operation has left.
         """
         watched: list[int] = []
-        operation = self.park(CuedOperation(complete=lambda _: watched.append(self.purgatory.watched)))
+        operation = self.park(ScriptedOperation(complete=lambda _: watched.append(self.purgatory.watched)))
         self.assertEqual([operation.forceComplete() for _ in range(3)], [True, False, False])
         self.assertEqual((operation.told, watched, operation.completed), (["complete"], [0], True))
         self.assertWaiting(0)
@@ -247,8 +249,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         Cancelling a key takes its operations out of all their keys and from
         the timer; they hear of it, do not complete and are returned.
         """
-        cancelled = [self.park(CuedOperation(1.0), keys) for keys in (["a", "b"], ["a"], ["b", "a"])]
-        other = self.park(CuedOperation(1.0), ["b"])
+        cancelled = [self.park(ScriptedOperation(1.0), keys) for keys in (["a", "b"], ["a"], ["b", "a"])]
+        other = self.park(ScriptedOperation(1.0), ["b"])
         self.assertCountEqual(self.purgatory.cancelForKey("a"), cancelled)
         self.assertWaiting(1)
         for each in (*cancelled, other):
@@ -265,7 +267,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         A cancelled operation may be parked again, under other keys and for
         another time.
         """
-        operation = self.park(CuedOperation(1.0), ["a", "b"])
+        operation = self.park(ScriptedOperation(1.0), ["a", "b"])
         self.purgatory.cancelForKey("a")
         operation.delaySeconds = 5.0
         self.park(operation, ["b", "c"])
@@ -280,8 +282,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         An operation that cancels itself leaves and hears of it; one that waits
         nowhere does not.
         """
-        operation, other = self.park(CuedOperation()), self.park(CuedOperation())
-        self.assertEqual([operation.cancel(), operation.cancel(), CuedOperation().cancel()], [True, False, False])
+        operation, other = self.park(ScriptedOperation()), self.park(ScriptedOperation())
+        self.assertEqual([operation.cancel(), operation.cancel(), ScriptedOperation().cancel()], [True, False, False])
         self.assertEqual((operation.told, operation.completed, other.told), (["cancel"], False, []))
         self.assertWaiting(1)
 
@@ -290,7 +292,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         Shutting down cancels everything once, leaves no timer, and may be
         repeated.
         """
-        operations = [self.park(CuedOperation(1.0), keys) for keys in (["a", "b"], ["b"], ["b", "a"])]
+        operations = [self.park(ScriptedOperation(1.0), keys) for keys in (["a", "b"], ["b"], ["b", "a"])]
         for _ in range(2):
             self.purgatory.shutdown()
             self.assertWaiting(0)
@@ -304,8 +306,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         cancelled at once.
         """
         self.purgatory.shutdown()
-        self.assertIs(self.purgatory.tryCompleteElseWatch(CuedOperation(isReady=True), ["key"]), True)
-        operation = self.park(CuedOperation())
+        self.assertIs(self.purgatory.tryCompleteElseWatch(ScriptedOperation(isReady=True), ["key"]), True)
+        operation = self.park(ScriptedOperation())
         self.assertEqual(operation.told, ["cancel"])
         self.assertWaiting(0)
 
@@ -319,8 +321,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
         self.buildPurgatory(self.clock).addSensors(registry, "Produce")
         names = ["FetchPurgatorySize", "FetchNumDelayedOperations", "FetchExpirations"]
         self.assertEqual([registry[name] for name in names], [0, 0, 0])
-        self.park(CuedOperation(1.0))
-        self.park(CuedOperation(9.0))
+        self.park(ScriptedOperation(1.0))
+        self.park(ScriptedOperation(9.0))
         self.assertEqual([registry[name] for name in names], [2, 2, 0])
         self.clock.advance(1.0)
         self.assertEqual([registry[name] for name in names], [1, 1, 1])

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_quotas -*-
+# -*- test-case-name: tests.contracts.test_quotacontract -*-
 """
 A quota policy that does as it is told.
 """
@@ -25,7 +25,7 @@ from ..interfaces import (
 
 @implementer(IQuotaPolicy, IReplayable)
 @define(eq=False)
-class CuedQuota:
+class ScriptedQuota:
     """
     Answers as it is told, and remembers what it was asked.
 
@@ -38,7 +38,7 @@ class CuedQuota:
     @ivar moments: when it was told of requests, swept and configured.
     """
 
-    limitNames: Sequence[str] = ("cued_rate",)
+    limitNames: Sequence[str] = ("scripted_rate",)
     isShadow: bool = False
     decision: Decision = ADMITTED
     budget: int | None = None
@@ -129,4 +129,4 @@ class CuedQuota:
 
     def _fail(self, method: str) -> None:
         if method in self.failing:
-            raise ZeroDivisionError("as cued")
+            raise ZeroDivisionError("as scripted")

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_gates -*-
+# -*- test-case-name: tests.contracts.test_recordinggate -*-
 """
 A gate that remembers what it was asked.
 """
@@ -33,7 +33,7 @@ class Asked:
 class RecordingGate(Gate):
     """
     Does what a L{Gate} does, and keeps what its connections asked of it.  Give
-    it a L{CuedPool <admission.testing.cuedpool.CuedPool>} to have it say no.
+    it a L{ScriptedPool <admission.testing.scriptedpool.ScriptedPool>} to have it say no.
 
     @ivar asked: everything, in the order of the answers; clear it at will.
     """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_rules -*-
+# -*- test-case-name: tests.contracts.test_contract -*-
 """
 What the contracts of policies have in common.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_clock -*-
+# -*- test-case-name: tests.contracts.test_orderedclock -*-
 """
 A clock that goes through time instead of jumping over it.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_pools -*-
+# -*- test-case-name: tests.contracts.test_poolcontract -*-
 """
 What every memory pool must do.
 """
@@ -15,7 +15,7 @@ from zope.interface.verify import verifyObject
 
 from ..interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease, IMemoryPool
 from ..metrics.registry import SensorRegistry
-from .rules import Contract
+from .contract import Contract
 
 
 class UnboundedPoolContract(Contract):

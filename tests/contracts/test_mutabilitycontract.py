@@ -1,5 +1,5 @@
 """
-L{admission.testing.mutability}, with adapters that are wrong.
+L{admission.testing.mutabilitycontract}, with adapters that are wrong.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 from twisted.internet.interfaces import IProtocol
 from twisted.internet.task import Clock
 
-from admission.testing.mutability import MutableTransport, TransportMutabilityContract
-from admission.testing.transports import FakeTransport
+from admission.testing.faketransport import FakeTransport
+from admission.testing.mutabilitycontract import MutableTransport, TransportMutabilityContract
 from admission_plugins.mutability import PlainMutability
 from tests.kit.holding import HoldingMutability, HoldingTransport
 from tests.kit.seededfaults import SeededFaultsTestCase

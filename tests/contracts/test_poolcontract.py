@@ -1,5 +1,5 @@
 """
-L{admission.testing.pools} and L{admission.testing.cuedpool}.
+L{admission.testing.poolcontract} and L{admission.testing.scriptedpool}.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import FRAMES, IMemoryPool, ISensorRegistry
-from admission.testing.cuedpool import CuedPool
-from admission.testing.pools import MemoryPoolContract, UnboundedPoolContract
+from admission.testing.poolcontract import MemoryPoolContract, UnboundedPoolContract
+from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 
-class CuedPoolContractTests(UnboundedPoolContract, SynchronousTestCase):
+class ScriptedPoolContractTests(UnboundedPoolContract, SynchronousTestCase):
     """
-    L{CuedPool} is an L{IMemoryPool} that refuses nobody while it is not told to.
+    L{ScriptedPool} is an L{IMemoryPool} that refuses nobody while it is not told to.
     """
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
         """
         A pool that refuses nothing.
         """
-        return CuedPool(sizeBytes)
+        return ScriptedPool(sizeBytes)
 
 
-class CuedPoolTests(SynchronousTestCase):
+class ScriptedPoolTests(SynchronousTestCase):
     """
-    L{CuedPool}.
+    L{ScriptedPool}.
     """
 
     def test_onCue(self) -> None:
@@ -38,7 +38,7 @@ class CuedPoolTests(SynchronousTestCase):
         It refuses from one cue to the other, tells its listeners of the
         second, and remembers what was asked for.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         told: list[None] = []
         pool.subscribe(lambda: told.append(None))
         pool.refuse()

@@ -1,5 +1,5 @@
 """
-L{admission.testing.orders}.
+L{admission.testing.ordercontract}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.interfaces import IWaiter, IWaitOrder
-from admission.testing.orders import WaitOrderContract
+from admission.testing.ordercontract import WaitOrderContract
 from admission_plugins.rounds import RandomRounds
 from tests.kit.seededfaults import SeededFaultsTestCase
 

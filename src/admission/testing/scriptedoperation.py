@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
 An operation that does as it is told, and what the tests of a purgatory begin
 with.
@@ -15,10 +15,10 @@ from twisted.internet.task import Clock
 
 from ..interfaces import IPurgatory
 from ..operations import DelayedOperation
-from .rules import Contract
+from .contract import Contract
 
 
-class CuedOperation(DelayedOperation):
+class ScriptedOperation(DelayedOperation):
     """
     Completes when it is told, and remembers what became of it.
 
@@ -30,7 +30,7 @@ class CuedOperation(DelayedOperation):
     """
 
     def __init__(
-        self, delaySeconds: float = 30.0, isReady: bool = False, **cues: Callable[[CuedOperation], object]
+        self, delaySeconds: float = 30.0, isReady: bool = False, **cues: Callable[[ScriptedOperation], object]
     ) -> None:
         """
         @param cues: what else to do: C{check} at each check, before looking at
@@ -78,11 +78,11 @@ class CuedOperation(DelayedOperation):
             self.cues[cue](self)
 
 
-def fail(operation: CuedOperation) -> None:
+def fail(operation: ScriptedOperation) -> None:
     """
     A cue to raise.
     """
-    raise ZeroDivisionError("as cued")
+    raise ZeroDivisionError("as scripted")
 
 
 class PurgatoryFixture(Contract):
@@ -106,7 +106,7 @@ class PurgatoryFixture(Contract):
         self.clock = Clock()
         self.purgatory = self.buildPurgatory(self.clock)
 
-    def park(self, operation: CuedOperation, keys: Collection[Hashable] = ("key",)) -> CuedOperation:
+    def park(self, operation: ScriptedOperation, keys: Collection[Hashable] = ("key",)) -> ScriptedOperation:
         """
         Park what does not complete.
         """

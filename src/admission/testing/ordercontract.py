@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_orders -*-
+# -*- test-case-name: tests.contracts.test_ordercontract -*-
 """
 What every order of waiters must do.
 """
@@ -15,8 +15,8 @@ from random import Random
 from zope.interface.verify import verifyObject
 
 from ..interfaces import IWaiter, IWaitOrder
-from .rules import Contract
-from .waiters import RecordingWaiter
+from .contract import Contract
+from .recordingwaiter import RecordingWaiter
 
 _WAITERS = 25
 _TRIALS = 10

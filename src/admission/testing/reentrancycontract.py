@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_purgatories -*-
+# -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
 What the operations of a purgatory may do to it, and to each other, from within.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .operations import CuedOperation, PurgatoryFixture, fail
+from .scriptedoperation import PurgatoryFixture, ScriptedOperation, fail
 
 
 class ReentrancyContract(PurgatoryFixture):
     """
     Operations that raise, or change the purgatory while it is at work; a part
-    of L{admission.testing.purgatories.PurgatoryContract}.
+    of L{admission.testing.purgatorycontract.PurgatoryContract}.
     """
 
     def test_checkRaises(self) -> None:
@@ -24,9 +24,9 @@ class ReentrancyContract(PurgatoryFixture):
         An operation that raises when it is checked is logged and waits on; the
         others under the key are checked all the same.
         """
-        failing = self.park(CuedOperation())
+        failing = self.park(ScriptedOperation())
         failing.cues["check"] = fail
-        ready = self.park(CuedOperation())
+        ready = self.park(ScriptedOperation())
         ready.isReady = True
         self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
         self.assertEqual((ready.told, failing.told), (["complete"], []))
@@ -38,10 +38,10 @@ class ReentrancyContract(PurgatoryFixture):
         What is no ordinary exception ends a check, but not the purgatory.
         """
 
-        def leave(_: CuedOperation) -> None:
+        def leave(_: ScriptedOperation) -> None:
             raise SystemExit
 
-        operation, other = self.park(CuedOperation()), self.park(CuedOperation())
+        operation, other = self.park(ScriptedOperation()), self.park(ScriptedOperation())
         operation.cues["check"] = leave
         operation.isReady = other.isReady = True
         self.assertRaises(SystemExit, self.purgatory.checkAndComplete, "key")
@@ -55,7 +55,7 @@ class ReentrancyContract(PurgatoryFixture):
         An operation that raises while it completes is logged, counts, and is
         over.
         """
-        failing, other = self.park(CuedOperation(complete=fail)), self.park(CuedOperation())
+        failing, other = self.park(ScriptedOperation(complete=fail)), self.park(ScriptedOperation())
         failing.isReady = other.isReady = True
         self.assertEqual(self.purgatory.checkAndComplete("key"), 2)
         self.assertEqual((failing.completed, other.told), (True, ["complete"]))
@@ -68,7 +68,7 @@ class ReentrancyContract(PurgatoryFixture):
         expire on time.
         """
         cues: list[dict[str, Any]] = [{"complete": fail}, {"expire": fail}, {}, {}]
-        operations = [self.park(CuedOperation(1.0 + delay, **each)) for delay in (0.0, 0.5) for each in cues]
+        operations = [self.park(ScriptedOperation(1.0 + delay, **each)) for delay in (0.0, 0.5) for each in cues]
         self.clock.advance(1.0)
         self.assertEqual([each.completed for each in operations], [True] * 4 + [False] * 4)
         self.clock.advance(1.0)
@@ -83,7 +83,7 @@ class ReentrancyContract(PurgatoryFixture):
         An operation that raises when it is cancelled is logged; the others are
         cancelled all the same.
         """
-        operations = [self.park(CuedOperation(cancel=fail)), self.park(CuedOperation())]
+        operations = [self.park(ScriptedOperation(cancel=fail)), self.park(ScriptedOperation())]
         self.assertEqual(self.purgatory.cancelForKey("key"), operations)
         self.assertEqual([each.told for each in operations], [["cancel"]] * 2)
         self.assertWaiting(0)
@@ -93,10 +93,10 @@ class ReentrancyContract(PurgatoryFixture):
         """
         What is parked under a key while it is being checked stays there.
         """
-        added: list[CuedOperation] = []
+        added: list[ScriptedOperation] = []
         for cue in ("check", "complete"):
-            operation = self.park(CuedOperation())
-            operation.cues[cue] = lambda _: added.append(self.park(CuedOperation()))
+            operation = self.park(ScriptedOperation())
+            operation.cues[cue] = lambda _: added.append(self.park(ScriptedOperation()))
             operation.isReady = True
             self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
         self.assertWaiting(2)
@@ -109,8 +109,8 @@ class ReentrancyContract(PurgatoryFixture):
         An operation that completes others takes them along: they are not
         checked any more, and not counted.
         """
-        others = [CuedOperation(), CuedOperation()]
-        operation = self.park(CuedOperation(complete=lambda _: [each.forceComplete() for each in others]))
+        others = [ScriptedOperation(), ScriptedOperation()]
+        operation = self.park(ScriptedOperation(complete=lambda _: [each.forceComplete() for each in others]))
         for each in others:
             self.park(each)
         operation.isReady = True
@@ -122,8 +122,8 @@ class ReentrancyContract(PurgatoryFixture):
         """
         Cancelling a key while it is checked cancels what has not completed.
         """
-        operation = self.park(CuedOperation(complete=lambda _: self.purgatory.cancelForKey("key")))
-        other = self.park(CuedOperation())
+        operation = self.park(ScriptedOperation(complete=lambda _: self.purgatory.cancelForKey("key")))
+        other = self.park(ScriptedOperation())
         operation.isReady = other.isReady = True
         self.assertEqual(self.purgatory.checkAndComplete("key"), 1)
         self.assertEqual((operation.told, other.told), (["complete"], ["cancel"]))
@@ -133,7 +133,7 @@ class ReentrancyContract(PurgatoryFixture):
         """
         An operation that is cancelled within its second check is not watched.
         """
-        operation = self.park(CuedOperation(check=lambda each: each.checks == 2 and each.cancel()))
+        operation = self.park(ScriptedOperation(check=lambda each: each.checks == 2 and each.cancel()))
         self.assertEqual(operation.told, ["cancel"])
         self.assertWaiting(0)
 
@@ -142,13 +142,13 @@ class ReentrancyContract(PurgatoryFixture):
         What one operation parks again as it is cancelled stays parked, and
         is not told that it was cancelled.
         """
-        second = CuedOperation()
+        second = ScriptedOperation()
 
-        def parkBoth(operation: CuedOperation) -> None:
+        def parkBoth(operation: ScriptedOperation) -> None:
             self.park(operation)
             self.park(second)
 
-        first = self.park(CuedOperation(cancel=parkBoth))
+        first = self.park(ScriptedOperation(cancel=parkBoth))
         self.park(second)
         self.assertEqual(self.purgatory.cancelForKey("key"), [first, second])
         self.assertEqual((first.told, second.told), (["cancel"], []))
@@ -161,12 +161,12 @@ class ReentrancyContract(PurgatoryFixture):
         """
         nested: list[int] = []
 
-        def complete(_: CuedOperation) -> None:
+        def complete(_: ScriptedOperation) -> None:
             first.isReady = other.isReady = True
             nested.extend(self.purgatory.checkAndComplete(key) for key in ("key", "other", "unknown"))
 
-        first, other = self.park(CuedOperation()), self.park(CuedOperation(), ["other"])
-        last = self.park(CuedOperation(complete=complete))
+        first, other = self.park(ScriptedOperation()), self.park(ScriptedOperation(), ["other"])
+        last = self.park(ScriptedOperation(complete=complete))
         last.isReady = True
         self.assertEqual(self.purgatory.checkAndComplete("key"), 3)
         self.assertEqual([each.told for each in (first, other, last)], [["complete"]] * 3)
@@ -179,13 +179,13 @@ class ReentrancyContract(PurgatoryFixture):
         room for.
         """
 
-        def complete(operation: CuedOperation) -> None:
+        def complete(operation: ScriptedOperation) -> None:
             following = successors.get(operation)
             if following is not None:
                 following.isReady = True
             self.purgatory.checkAndComplete("key")
 
-        operations = [self.park(CuedOperation(complete=complete)) for _ in range(1200)]
+        operations = [self.park(ScriptedOperation(complete=complete)) for _ in range(1200)]
         # The last one is first, so that each pass completes one.
         successors = dict(zip(operations[1:], operations, strict=False))
         operations[-1].isReady = True
@@ -198,7 +198,7 @@ class ReentrancyContract(PurgatoryFixture):
         Operations that ask for a check of their key whenever they are checked
         do not keep the purgatory busy for ever.
         """
-        operations = [self.park(CuedOperation()) for _ in range(3)]
+        operations = [self.park(ScriptedOperation()) for _ in range(3)]
         for each in operations:
             each.cues["check"] = lambda _: self.purgatory.checkAndComplete("key")
         self.assertEqual(self.purgatory.checkAndComplete("key"), 0)
@@ -211,13 +211,13 @@ class ReentrancyContract(PurgatoryFixture):
         An operation completed or cancelled by another that expires in the same
         turn does not expire.
         """
-        completed, cancelled = CuedOperation(1.0), CuedOperation(1.0)
+        completed, cancelled = ScriptedOperation(1.0), ScriptedOperation(1.0)
 
-        def expire(_: CuedOperation) -> None:
+        def expire(_: ScriptedOperation) -> None:
             completed.forceComplete()
             cancelled.cancel()
 
-        self.park(CuedOperation(1.0, expire=expire))
+        self.park(ScriptedOperation(1.0, expire=expire))
         self.park(completed)
         self.park(cancelled)
         self.clock.advance(1.0)
@@ -229,8 +229,8 @@ class ReentrancyContract(PurgatoryFixture):
         """
         What an expiring operation parks waits for its own time.
         """
-        following = CuedOperation(1.0)
-        self.park(CuedOperation(1.0, complete=lambda _: self.park(following)))
+        following = ScriptedOperation(1.0)
+        self.park(ScriptedOperation(1.0, complete=lambda _: self.park(following)))
         self.clock.advance(1.5)
         self.assertEqual(following.told, [])
         self.clock.advance(1.0)
@@ -245,7 +245,7 @@ class ReentrancyContract(PurgatoryFixture):
         for cue, told in [("check", ["cancel"]), ("complete", ["complete"]), ("expire", ["complete", "expire"])]:
             with self.subTest(cue=cue):
                 purgatory = self.purgatory = self.buildPurgatory(self.clock)
-                operation, other = self.park(CuedOperation(1.0)), self.park(CuedOperation(1.0))
+                operation, other = self.park(ScriptedOperation(1.0)), self.park(ScriptedOperation(1.0))
                 operation.cues[cue] = lambda _: self.purgatory.shutdown()
                 operation.isReady = cue == "complete"
                 if cue == "expire":
@@ -263,10 +263,10 @@ class ReentrancyContract(PurgatoryFixture):
         for number in (1, 2):
             self.purgatory = self.buildPurgatory(self.clock)
 
-            def shutDown(each: CuedOperation, number: int = number) -> None:
+            def shutDown(each: ScriptedOperation, number: int = number) -> None:
                 if each.checks == number:
                     self.purgatory.shutdown()
 
-            operation = self.park(CuedOperation(check=shutDown))
+            operation = self.park(ScriptedOperation(check=shutDown))
             self.assertEqual(operation.told, ["cancel"])
             self.assertWaiting(0)

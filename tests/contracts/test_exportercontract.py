@@ -1,5 +1,5 @@
 """
-L{admission.testing.exporters} and L{admission.testing.threads}, with exporters
+L{admission.testing.exportercontract} and L{admission.testing.scriptedthreads}, with exporters
 that are wrong.
 """
 
@@ -19,8 +19,8 @@ from admission.interfaces import IMetricsExporter
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import SensorSample
-from admission.testing.exporters import MetricsExporterContract
-from admission.testing.threads import CuedThreads
+from admission.testing.exportercontract import MetricsExporterContract
+from admission.testing.scriptedthreads import ScriptedThreads
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 ROOM = 100
@@ -276,16 +276,16 @@ class MetricsExporterContractTests(SeededFaultsTestCase):
             self.assertBroken(MetricsExporterContract, test, exporter.__name__, **self.hooks(exporter))
 
 
-class CuedThreadsTests(SynchronousTestCase):
+class ScriptedThreadsTests(SynchronousTestCase):
     """
-    L{CuedThreads}.
+    L{ScriptedThreads}.
     """
 
     def setUp(self) -> None:
         """
         Make threads, and a list to note what they do.
         """
-        self.threads = CuedThreads()
+        self.threads = ScriptedThreads()
         self.done: list[object] = []
 
     def test_atOnce(self) -> None:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_timers -*-
+# -*- test-case-name: tests.contracts.test_timerscontract -*-
 """
 What must be expected of timers.
 """
@@ -19,8 +19,8 @@ from twisted.internet.testing import StringTransport
 from twisted.protocols.policies import TimeoutMixin
 from zope.interface.verify import verifyObject
 
-from .clock import OrderedClock
-from .rules import Contract
+from .contract import Contract
+from .orderedclock import OrderedClock
 
 
 class TimersContract(Contract):

@@ -1,10 +1,10 @@
 """
-L{admission.testing.rules}.
+L{admission.testing.contract}.
 """
 
 from __future__ import annotations
 
-from admission.testing.rules import Contract
+from admission.testing.contract import Contract
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 

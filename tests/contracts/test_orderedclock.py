@@ -1,5 +1,5 @@
 """
-L{admission.testing.clock}.
+L{admission.testing.orderedclock}.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.testing.clock import OrderedClock
+from admission.testing.orderedclock import OrderedClock
 
 
 def nested(clock: Clock) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_mutability -*-
+# -*- test-case-name: tests.contracts.test_mutabilitycontract -*-
 """
 What must become of a transport that is muted.
 """
@@ -16,7 +16,7 @@ from twisted.internet.protocol import Protocol
 from zope.interface.verify import verifyObject
 
 from ..interfaces import ITransportMutability
-from .rules import Contract
+from .contract import Contract
 
 _MORE_THAN_A_READ = bytes(range(256)) * 1024
 _LESS_THAN_A_READ = bytes(range(256)) * 32

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_pools -*-
+# -*- test-case-name: tests.contracts.test_poolcontract -*-
 """
 A memory pool that does as it is told.
 """
@@ -14,12 +14,12 @@ from ..interfaces import FRAMES, ILease, IMemoryPool, ISensorRegistry
 
 
 @implementer(ILease)
-class CuedLease:
+class ScriptedLease:
     """
-    Bytes from a L{CuedPool}.
+    Bytes from a L{ScriptedPool}.
     """
 
-    def __init__(self, pool: CuedPool, sizeBytes: int, purpose: str, buffer: memoryview | None) -> None:
+    def __init__(self, pool: ScriptedPool, sizeBytes: int, purpose: str, buffer: memoryview | None) -> None:
         self._pool = pool
         self.sizeBytes = sizeBytes
         self.purpose = purpose
@@ -39,7 +39,7 @@ class CuedLease:
 
 
 @implementer(IMemoryPool)
-class CuedPool:
+class ScriptedPool:
     """
     Says yes, and no from L{refuse} to L{relent}, however much is taken.
 
@@ -56,7 +56,7 @@ class CuedPool:
     def __init__(self, sizeBytes: int = 1 << 20, largestBytes: int | None = None) -> None:
         self.sizeBytes = sizeBytes
         self.largestBytes = sizeBytes if largestBytes is None else largestBytes
-        self.leases: list[CuedLease] = []
+        self.leases: list[ScriptedLease] = []
         self.requested: list[int] = []
         self.holders: list[str] = []
         self._isRefusing = False
@@ -98,7 +98,7 @@ class CuedPool:
         """
         return self.availableBytes <= 0
 
-    def tryAllocate(self, sizeBytes: int, holder: str = "") -> CuedLease | None:
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> ScriptedLease | None:
         """
         Take C{sizeBytes}, unless the pool refuses.
 
@@ -110,7 +110,7 @@ class CuedPool:
         self.holders.append(holder)
         return None if self._isRefusing else self._take(sizeBytes, FRAMES, memoryview(bytearray(sizeBytes)))
 
-    def charge(self, sizeBytes: int, purpose: str) -> CuedLease:
+    def charge(self, sizeBytes: int, purpose: str) -> ScriptedLease:
         """
         Count C{sizeBytes}.
 
@@ -141,7 +141,7 @@ class CuedPool:
             except Exception:
                 self._log.failure("a listener of the memory pool failed")
 
-    def _take(self, sizeBytes: int, purpose: str, buffer: memoryview | None) -> CuedLease:
-        lease = CuedLease(self, sizeBytes, purpose, buffer)
+    def _take(self, sizeBytes: int, purpose: str, buffer: memoryview | None) -> ScriptedLease:
+        lease = ScriptedLease(self, sizeBytes, purpose, buffer)
         self.leases.append(lease)
         return lease

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_exporters -*-
+# -*- test-case-name: tests.contracts.test_exportercontract -*-
 """
 Threads that do as they are told.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute, fail
 
 
-class CuedThreads:
+class ScriptedThreads:
     """
     Stands in for a reactor's threads: they do everything at once, nothing
     until L{work} while they are idle, or fail.

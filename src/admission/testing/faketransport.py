@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_transports -*-
+# -*- test-case-name: tests.contracts.test_faketransport -*-
 """
 Transports without sockets, which treat a protocol as Twisted's do, awkward
 habits included.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_testing_exporters -*-
+# -*- test-case-name: tests.contracts.test_exportercontract -*-
 """
 What every exporter of metrics must do.
 """
@@ -16,8 +16,8 @@ from zope.interface.verify import verifyObject
 from ..interfaces import IMetricsExporter
 from ..metrics.registry import SensorRegistry
 from ..recording.events import GAUGE, OPENED, ConnectionEvent, Event, LimitEvent, Origin, RequestEvent, SensorSample
-from .rules import Contract
-from .threads import CuedThreads
+from .contract import Contract
+from .scriptedthreads import ScriptedThreads
 
 
 class MetricsExporterContract(Contract):
@@ -48,7 +48,7 @@ class MetricsExporterContract(Contract):
         Make an exporter and start it, with threads that do as they are told.
         """
         self.clock = Clock()
-        self.threads = CuedThreads()
+        self.threads = ScriptedThreads()
         self.given = 0
         self.exporter = self.build()
 
