@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from attrs import define
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase

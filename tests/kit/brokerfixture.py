@@ -17,8 +17,7 @@ from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import _introspect as introspect
-from kio.serial import entity_reader, entity_writer
+from kio.serial import _introspect as introspect, entity_reader, entity_writer
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock

@@ -9,8 +9,7 @@ from random import Random
 from threading import Thread
 
 from attrs import define, field
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer

@@ -14,12 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.checkout import ROOT
 
-EVERYONE = {"interfaces", "units"}
+EVERYONE = {"interfaces", "units", "_version", "lazynames"}
 FOUNDATION = {"clock", "plugins", "operations", "metrics"}
 
 ALLOWED = {
     "interfaces": set[str](),
     "units": set[str](),
+    "_version": set[str](),
+    "lazynames": set[str](),
     "clock": EVERYONE,
     "memorylimit": EVERYONE,
     "plugins": EVERYONE,

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from struct import pack
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.framing import Framer, FrameRefused

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import (
     IPullProducer,

@@ -14,8 +14,7 @@ from math import isnan
 from typing import Any
 
 from attrs import define, field
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock

@@ -8,8 +8,7 @@ import struct
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from attrs import frozen
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 

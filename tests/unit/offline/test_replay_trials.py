@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEntity, Refusal, Request, Usage
