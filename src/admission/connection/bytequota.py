@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 One direction of a connection, held to the quotas.
 """
@@ -15,7 +15,7 @@ from ..interfaces import NOTHING, Request, Usage
 from .deadline import Deadline
 
 
-class Throttle:
+class ByteQuota:
     """
     Throttles who is over a quota for as long as the policies say, and asks
     them again before it lets go: what is owed may be more than the longest
@@ -62,7 +62,7 @@ class Throttle:
 
     def close(self) -> None:
         """
-        Throttle nobody any more.
+        ByteQuota nobody any more.
         """
         self._isClosed = True
         self._deadline.close()

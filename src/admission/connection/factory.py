@@ -20,11 +20,35 @@ from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from ..request import ServerRequest
 from .hangup import HangUpWatch
-from .link import TLS_CONNECTION_BYTES, hostOf, peerName
-from .protocol import AdmittedProtocol
+
+TLS_CONNECTION_BYTES = 48 << 10
+"""What an open connection with TLS is charged for: objects, and TLS state with an incomplete record."""
 
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
+
+_MAPPED = "::ffff:"
+"""How IPv6 writes addresses of IPv4."""
+
+
+def peerName(address: IAddress) -> str:
+    """
+    C{address} in words.
+    """
+    host, port = getattr(address, "host", None), getattr(address, "port", None)
+    if host is None:
+        return str(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def hostOf(address: IAddress | None) -> str:
+    """
+    C{address} without its port: what limits by address go by.  One of IPv4 is
+    the same at a port that listens on IPv6.
+    """
+    host = str(getattr(address, "host", ""))
+    mapped = host.removeprefix(_MAPPED)
+    return host if ":" in mapped else mapped
 
 
 @frozen
@@ -57,13 +81,49 @@ class ConnectionLimits:
                 raise ValueError(f"{name}={value!r}: write a number, {'more than 0' if isPositive else '0 or more'}")
 
 
+class Connection(Protocol):
+    """
+    What a factory asks of the connections that it makes; each of them has a
+    L{Link <admission.connection.link.Link>}.
+    """
+
+    factory: Any
+
+    @property
+    def peer(self) -> str:
+        """
+        Its address, for messages.
+        """
+
+    @property
+    def link(self) -> Any:
+        """
+        Its link, there once it is connected.
+        """
+
+    def drain(self) -> None:
+        """
+        Answer the request that has been read, and close.
+        """
+
+    def closeGracefully(self) -> None:
+        """
+        Send what is unsent, and close.
+        """
+
+    def abortConnection(self) -> None:
+        """
+        Close at once.
+        """
+
+
 class Observer(Protocol):
     """
     Who wants to know what became of connections and requests.  Nobody asks it
     anything, what it is told is over, and it does not raise.
     """
 
-    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+    def connectionOpened(self, connection: Any) -> None:
         """
         C{connection} is open; nothing has come on it yet.
         """
@@ -73,7 +133,7 @@ class Observer(Protocol):
         A request is over, however that came about.
         """
 
-    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+    def connectionClosed(self, connection: Any, reason: Failure) -> None:
         """
         C{connection} is gone.  Of its requests only one that was being worked on
         at that moment may still come to its end.
@@ -100,7 +160,9 @@ class RefusedProtocol(protocol.Protocol):
 
 class AdmittedFactory(protocol.ServerFactory):
     """
-    Makes L{AdmittedProtocol}s, and keeps their number and idleness in bounds.
+    Makes connections, as a rule of the kind L{AdmittedProtocol
+    <admission.connection.protocol.AdmittedProtocol>}, and bounds how many there
+    are and how long they may be idle.
 
     One factory may serve several ports.
 
@@ -119,7 +181,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def __init__(
         self,
-        makeConnection: Callable[[], AdmittedProtocol],
+        makeConnection: Callable[[], Connection],
         gate: Gate,
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
@@ -135,7 +197,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.hangUpWatch = hangUpWatch
         self.limits = ConnectionLimits() if limits is None else limits
         self.control = AdmissionControl() if control is None else control
-        self.connections: dict[AdmittedProtocol, None] = {}
+        self.connections: dict[Any, None] = {}
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
         self.requestCount = 0
@@ -217,11 +279,12 @@ class AdmittedFactory(protocol.ServerFactory):
             self.refusedConnections += 1
             self._logRefusal(peerName(addr) if addr is not None else "an unknown peer", reason)
             return RefusedProtocol()
-        connection = self._makeProtocol()
+        connection: Any = self._makeProtocol()
         connection.factory = self
-        return connection
+        built: protocol.Protocol = connection
+        return built
 
-    def connected(self, connection: AdmittedProtocol) -> None:
+    def connected(self, connection: Any) -> None:
         """
         For the protocol: it is connected.
         """
@@ -233,7 +296,7 @@ class AdmittedFactory(protocol.ServerFactory):
             if self.gate.pool.availableBytes < TLS_CONNECTION_BYTES:
                 self.gate.press()
 
-    def disconnected(self, connection: AdmittedProtocol) -> None:
+    def disconnected(self, connection: Any) -> None:
         """
         For the protocol: it is gone.
         """

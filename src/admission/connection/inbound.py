@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 What a peer sends, on its way to a protocol that knows nothing of us.
 """
@@ -18,7 +18,7 @@ from .pauses import UNSENT, Pause
 
 
 @implementer(IWaiter)
-class Incoming:
+class InboundBuffer:
     """
     Hands over what comes, unless there is a reason not to read.  Then the
     transport is paused, and what comes all the same is held, and charged: TLS

@@ -6,50 +6,22 @@ What lies between a connection and its transport, whatever protocol is spoken.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from twisted.internet.interfaces import IAddress, IHalfCloseableDescriptor, ISSLTransport
+from twisted.internet.interfaces import IHalfCloseableDescriptor, ISSLTransport
 
 from ..interfaces import CONNECTIONS, ILease
 from .deadline import Deadline
+from .factory import TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
 from .hangup import filenoOf, unreadBytes
 from .pauses import Pause, Pauses
 from .responses import ResponseQueue
 
-if TYPE_CHECKING:
-    from .factory import AdmittedFactory
-
 PLAIN_CONNECTION_BYTES = 8 << 10
-"""What an open connection is charged for: objects and kernel-side leftovers."""
-
-TLS_CONNECTION_BYTES = 48 << 10
-"""The same with TLS state, an incomplete record included."""
+"""What an open connection is charged for: objects and kernel-side leftovers; L{TLS_CONNECTION_BYTES} with TLS."""
 
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
-
-_MAPPED = "::ffff:"
-"""How IPv6 writes addresses of IPv4."""
-
-
-def peerName(address: IAddress) -> str:
-    """
-    C{address} in words.
-    """
-    host, port = getattr(address, "host", None), getattr(address, "port", None)
-    if host is None:
-        return str(address)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def hostOf(address: IAddress | None) -> str:
-    """
-    C{address} without its port: what limits by address go by.  One of IPv4 is
-    the same at a port that listens on IPv6.
-    """
-    host = str(getattr(address, "host", ""))
-    mapped = host.removeprefix(_MAPPED)
-    return host if ":" in mapped else mapped
 
 
 class LinkState(IntEnum):

@@ -7,7 +7,7 @@ request at a time; responses out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
@@ -17,12 +17,10 @@ from zope.interface import implementer
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
+from .factory import AdmittedFactory
 from .framing import Framer, FrameRefused
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
-
-if TYPE_CHECKING:
-    from .factory import AdmittedFactory
 
 _BODY_SHARE = 16
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 Admission for any server that Twisted can run: what goes between a factory and
 its port.
@@ -74,8 +74,7 @@ class WrappedFactory(AdmittedFactory):
         nameOf: NameOf | None = None,
         maxUnsentBytes: int | None = None,
     ) -> None:
-        make: Any = lambda: WrappedConnection(self)  # noqa: E731
-        super().__init__(make, gate, clock, hangUpWatch, limits, control)
+        super().__init__(lambda: WrappedConnection(self), gate, clock, hangUpWatch, limits, control)
         self.wrappedFactory = wrappedFactory
         self.nameOf = nameOf
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes

@@ -9,8 +9,8 @@ from twisted.logger import capturedLogs
 from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import ConnectionLimits
-from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
 from admission.interfaces import (
     CONNECTIONS,
