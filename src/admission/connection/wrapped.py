@@ -390,11 +390,11 @@ class WrappedConnection(Linked, ProtocolWrapper):
     # Closing
 
     def _closeWhenSent(self) -> None:
-        link, supply = self.link, self._producer
+        link, producer = self.link, self._producer
         isClosing = link.state is CLOSING
         if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
             return
-        isSupplied = supply.producer is not None and (link.isTLS or not supply.isStreaming)
+        isSupplied = producer.producer is not None and (link.isTLS or not producer.isStreaming)
         if isSupplied or not link.responses.isTaken:
             return
         if isClosing:

@@ -152,8 +152,8 @@ class SendingTests(SynchronousTestCase):
             self.assertEqual(producer.told, ["resume"])
             if held:
                 transport.isTaking = False
-                protocol.transport._supply.hold(Pause.PROTOCOL)
-                protocol.transport._supply.release(Pause.PROTOCOL)
+                protocol.transport._producer.hold(Pause.PROTOCOL)
+                protocol.transport._producer.release(Pause.PROTOCOL)
             self.server.settle()
             self.assertEqual(producer.told, ["resume"])
             protocol.transport.write(b"late")
