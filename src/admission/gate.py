@@ -30,7 +30,7 @@ class StalledReader(Protocol):
 
     def unsentBytes(self) -> int:
         """
-        How much.
+        How many bytes it holds that its peer has not taken.
         """
 
     def stalledSeconds(self) -> float:

@@ -62,7 +62,7 @@ class ByteQuota:
 
     def close(self) -> None:
         """
-        ByteQuota nobody any more.
+        Throttle nobody any more.
         """
         self._isClosed = True
         self._deadline.close()

@@ -152,9 +152,6 @@ class RefusedProtocol(protocol.Protocol):
     transport: Any
 
     def connectionMade(self) -> None:
-        """
-        Close at once.
-        """
         self.transport.abortConnection()
 
 
@@ -226,9 +223,6 @@ class AdmittedFactory(protocol.ServerFactory):
         self._forgetting.start(SWEEP_SECONDS, now=False)
 
     def stop(self) -> None:
-        """
-        Stop looking.
-        """
         for looping in (self._sweeping, self._forgetting):
             if looping.running:
                 looping.stop()

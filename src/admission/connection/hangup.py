@@ -90,9 +90,6 @@ class HangUpWatch:
                 pass
 
     def close(self) -> None:
-        """
-        Stop watching anything.
-        """
         self._callbacks.clear()
         if self._epoll is not None:
             self._reactor.removeReader(self)
@@ -100,9 +97,6 @@ class HangUpWatch:
             self._epoll = None
 
     def fileno(self) -> int:
-        """
-        For the reactor.
-        """
         return int(self._epoll.fileno()) if self._epoll is not None else -1
 
     def doRead(self) -> None:
@@ -124,13 +118,7 @@ class HangUpWatch:
                 return
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        For the reactor, when it stops.
-        """
         self.close()
 
     def logPrefix(self) -> str:
-        """
-        For the reactor's log.
-        """
         return "hang-up watch"

@@ -119,9 +119,6 @@ class InboundBuffer:
         return max(1, min(len(self._held[0]), self._gate.pool.largestBytes)) if self._held else 1
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        The memory is there.
-        """
         self._link.pauses.discard(Pause.MEMORY)
         if self._reasons:
             # It cannot be used yet, and others may need it.
@@ -131,9 +128,7 @@ class InboundBuffer:
             self._serve()
 
     def turnGranted(self) -> None:
-        """
-        Never asked for.
-        """
+        pass
 
     # Serving
 

@@ -438,9 +438,6 @@ class Linked:
 
     @property
     def isTLS(self) -> bool:
-        """
-        Whether it is encrypted.
-        """
         return self.link.isTLS
 
     @property
@@ -452,7 +449,4 @@ class Linked:
 
     @property
     def isLost(self) -> bool:
-        """
-        Whether the transport is gone.
-        """
         return self.link.state is LOST

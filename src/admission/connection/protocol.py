@@ -290,9 +290,6 @@ class AdmittedProtocol(Linked, Protocol):
             self.closeGracefully()
 
     def cutOff(self, reason: str) -> None:
-        """
-        Close at once.
-        """
         self.link.cutOff(reason)
 
     def drain(self) -> None:
@@ -319,9 +316,6 @@ class AdmittedProtocol(Linked, Protocol):
             link.closeWhenSent()
 
     def abortConnection(self) -> None:
-        """
-        Close at once, whatever is unsent.
-        """
         self.link.abort()
 
     def startGrace(self) -> None:
@@ -402,15 +396,9 @@ class AdmittedProtocol(Linked, Protocol):
 
     @property
     def wantedBytes(self) -> int:
-        """
-        The memory it waits for.
-        """
         return self.framer.wantedBytes or 0
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        The memory is there.
-        """
         if self.request is not None:
             self.request.granted = self.factory.clock.seconds()
         self.framer.grant(lease)

@@ -134,9 +134,6 @@ class ResponseQueue:
             self._blocked(False)
 
     def stopProducing(self) -> None:
-        """
-        For the transport: it is closing.
-        """
         self.discard()
 
     def isEmpty(self) -> bool:

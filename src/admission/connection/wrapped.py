@@ -143,9 +143,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
     # What the protocol calls
 
     def write(self, data: bytes) -> None:
-        """
-        Send C{data}.
-        """
         self.writeSequence((data,))
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
@@ -171,15 +168,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
 
     def getHost(self) -> IAddress:
-        """
-        Our address, also when the connection is gone.
-        """
         return self._hostAddress
 
     def getPeer(self) -> IAddress:
-        """
-        The peer's, likewise.
-        """
         return self._peerAddress
 
     def pauseProducing(self) -> None:
@@ -215,9 +206,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._producer.register(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """
-        The producer is done.
-        """
         self._producer.unregister()
         self._closeWhenSent()
 
@@ -248,9 +236,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._closeWhenSent()
 
     def abortConnection(self) -> None:
-        """
-        Close at once.
-        """
         self.link.abort()
 
     def startTLS(self, *args: Any, **kwargs: Any) -> None:

@@ -91,16 +91,10 @@ class WrappedFactory(AdmittedFactory):
         return protocols
 
     def doStart(self) -> None:
-        """
-        A port begins to listen.
-        """
         self.wrappedFactory.doStart()
         super().doStart()  # type: ignore[no-untyped-call]
 
     def doStop(self) -> None:
-        """
-        A port listens no more.
-        """
         self.wrappedFactory.doStop()
         super().doStop()  # type: ignore[no-untyped-call]
 
@@ -118,9 +112,6 @@ class WrappedFactory(AdmittedFactory):
         self._restIfOver()
 
     def logPrefix(self) -> str:
-        """
-        The wrapped factory's, and ours.
-        """
         wrapped = getattr(self.wrappedFactory, "logPrefix", lambda: type(self.wrappedFactory).__name__)
         return f"{wrapped()} (admitted)"
 
@@ -138,16 +129,10 @@ class WrappedFactory(AdmittedFactory):
         return protocol
 
     def disconnected(self, connection: Any) -> None:
-        """
-        See L{AdmittedFactory.disconnected}.
-        """
         super().disconnected(connection)
         self._restIfOver()
 
     def refused(self, connection: Any, reason: str) -> None:
-        """
-        See L{AdmittedFactory.refused}.
-        """
         self.cutOffs += 1
         super().refused(connection, reason)
 
