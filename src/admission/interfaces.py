@@ -676,7 +676,7 @@ class IQuotaPolicy(Interface):
         "change it."
     )
     isShadow: bool = Attribute(
-        "Whether it is a shadow policy: it decides and counts, and no client is delayed or refused."
+        "Whether it is a shadow policy, which decides and counts, and delays or refuses no client."
     )
 
     def decide(request: Request, now: float) -> Decision:
