@@ -54,9 +54,8 @@ def hostOf(address: IAddress | None) -> str:
 @frozen
 class ConnectionLimits:
     """
-    What connections may cost.  Durations are in seconds; C{math.inf} is for
-    ever.  What makes no sense is refused with L{ValueError}, since nobody else
-    would notice before the first connection.
+    Limits of connections.  Durations are in seconds; C{math.inf} is for ever.
+    Values that make no sense are refused with L{ValueError}.
 
     @ivar maxConnections: how many may be open.
     @ivar maxConnectionsPerAddress: how many of them from one address.
@@ -119,24 +118,24 @@ class Connection(Protocol):
 
 class Observer(Protocol):
     """
-    Who wants to know what became of connections and requests.  Nobody asks it
-    anything, what it is told is over, and it does not raise.
+    Told of connections and of requests that are over.  It is never asked
+    anything, and must not raise.
     """
 
     def connectionOpened(self, connection: Any) -> None:
         """
-        C{connection} is open; nothing has come on it yet.
+        C{connection} is open; nothing was received on it yet.
         """
 
     def requestOver(self, request: ServerRequest) -> None:
         """
-        A request is over, however that came about.
+        C{request} is over, answered or not.
         """
 
     def connectionClosed(self, connection: Any, reason: Failure) -> None:
         """
-        C{connection} is gone.  Of its requests only one that was being worked on
-        at that moment may still come to its end.
+        C{connection} is gone.  Only a request that was being worked on at that
+        moment may end later.
 
         @param reason: as Twisted gives it; why we closed it, if we did, is the
             connection's C{whyClosed}.
@@ -145,8 +144,8 @@ class Observer(Protocol):
 
 class RefusedProtocol(protocol.Protocol):
     """
-    A connection too many.  A protocol of its own because a TLS factory cannot
-    be told L{None}.
+    Closes a connection that is one too many.  A protocol, because a TLS factory
+    does not take L{None} for one.
     """
 
     transport: Any
@@ -167,10 +166,11 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
     @ivar connections: the open connections, oldest first.
-    @ivar observers: who is told of connections and of requests that are over.
-    @ivar refusedConnections: how many were too many, and closed at once.
+    @ivar observers: what is told of connections and of requests that are over.
+    @ivar refusedConnections: how many connections were refused because there were
+        too many.
     @ivar requestCount: how many requests have been read so far.
-    @ivar requestBytes: how many bytes these had, their length prefixes left out.
+    @ivar requestBytes: how many bytes these had, without length prefixes.
     """
 
     log = Logger()
@@ -215,8 +215,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def start(self) -> None:
         """
-        Begin to look for idle connections, and to have policies forget who has
-        been idle.
+        Start closing idle connections, and having policies forget idle clients.
         """
         interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
         self._sweeping.start(min(interval, 10.0), now=False)
@@ -237,8 +236,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def closeAll(self) -> Deferred[None]:
         """
-        Have every connection answer the request that it has read to its end,
-        and close.
+        Have every connection answer the request that it has read, and close.
 
         @return: fires when the last one is gone.
         """
@@ -280,7 +278,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def connected(self, connection: Any) -> None:
         """
-        For the protocol: it is connected.
+        Called by a connection when it is connected.
         """
         self.connections[connection] = None
         self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
@@ -292,7 +290,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def disconnected(self, connection: Any) -> None:
         """
-        For the protocol: it is gone.
+        Called by a connection when it is gone.
         """
         if connection not in self.connections:
             return
@@ -309,7 +307,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def refused(self, connection: Any, reason: str) -> None:
         """
-        For the protocol: it closes because of what its peer did.
+        Called by a connection that closes because of what its peer did.
         """
         connection.link.explain(reason)
         self._logRefusal(connection.peer, reason)
