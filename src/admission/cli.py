@@ -14,7 +14,7 @@ from attrs import frozen
 from twisted.python.reflect import namedAny
 from twisted.python.usage import Options, UsageError
 
-from . import __version__
+from ._version import __version__
 from .commands.talk import CommandFailed, CommandGroup
 
 FAILED = 1

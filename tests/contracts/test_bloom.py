@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from rbloom import Bloom
 from twisted.trial.unittest import SynchronousTestCase
 

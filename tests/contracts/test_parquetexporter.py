@@ -30,8 +30,8 @@ from admission.recording.schema import SENSORS
 from admission.recording.segmentheader import Header
 from admission.recording.segments import Segment, SegmentWriter, segmentPaths
 from admission.recording.tables import REQUESTS, TABLES
-from admission.testing.exporters import MetricsExporterContract
-from admission.testing.threads import CuedThreads
+from admission.testing.exportercontract import MetricsExporterContract
+from admission.testing.scriptedthreads import ScriptedThreads
 from admission_plugins import parquetexporter
 from admission_plugins.parquetexporter import SMALLEST_CAP_BYTES, ParquetExporter, SealingFailed, sealInProcess
 from admission_plugins.sealing import sealAll
@@ -59,7 +59,7 @@ class ExporterTestCase(SynchronousTestCase):
         """
         self.directory = self.mktemp()
         self.clock = Clock()
-        self.threads = CuedThreads()
+        self.threads = ScriptedThreads()
         self.passes = 0
         self.sealFailure: Exception | None = None
         self.evictAtBytes = 0

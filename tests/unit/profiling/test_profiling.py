@@ -26,7 +26,7 @@ from admission.profiling.referents import LARGE, flatBytes, referentsOf
 from admission.profiling.reports import MemoryReports
 from admission.profiling.sizing import Sizing
 from admission.profiling.text import amount, signed, textOf
-from admission.testing.clock import OrderedClock
+from admission.testing.orderedclock import OrderedClock
 
 MIB = 1 << 20
 
