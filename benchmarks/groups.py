@@ -14,7 +14,7 @@ from typing import Any
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from admission.kafka.broker.groups.coordinator import Groups
+from admission.kafka.broker.groups.groupcoordinator import Groups
 from admission.kafka.broker.groups.limits import GroupLimits
 from admission.kafka.broker.groups.member import Joined, Joining, Speaker
 from admission.kafka.broker.log.lmdb_log import LmdbLog

@@ -16,8 +16,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.coordinator import Groups
-from admission.kafka.broker.groups.group import Group, Offset, State
+from admission.kafka.broker.groups.groupcoordinator import Groups
+from admission.kafka.broker.groups.groupstate import Group, Offset, State
 from admission.kafka.broker.groups.limits import GroupLimits
 from admission.kafka.broker.groups.member import GroupRefusal, Joined, Joining, Protocols, Speaker, Synced
 from admission.kafka.broker.log.interface import CommitCallback, LogFailed, Partition, Topic

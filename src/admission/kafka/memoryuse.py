@@ -41,7 +41,7 @@ from ..profiling.profiler import Profiler
 from ..recording.recorder import EventRecorder
 from ..units import formatSeconds, parseSeconds
 from .broker.broker import Broker
-from .broker.groups.coordinator import Groups
+from .broker.groups.groupcoordinator import Groups
 from .broker.log.lmdb_log import LmdbLog
 from .settings import Settings
 

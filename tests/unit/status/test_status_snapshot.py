@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.kafka.broker.groups.group import Group, Offset, State
+from admission.kafka.broker.groups.groupstate import Group, Offset, State
 from admission.kafka.broker.groups.limits import Tally
 from admission.kafka.broker.log.interface import Partition
 from admission.metrics.process import ProcessUsage

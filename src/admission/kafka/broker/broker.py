@@ -22,7 +22,7 @@ from ..kafkarequest import KafkaRequest
 from ..quotalimits import QuotaLimits
 from ..security.login import Logins
 from ..settings import Settings
-from .groups.coordinator import Groups
+from .groups.groupcoordinator import Groups
 from .groups.limits import GroupLimits
 from .log.interface import ILog, Partition
 

@@ -77,7 +77,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 """A request that succeeds, by API; fields of all versions together."""
 
 OF_MEMBERS = {"Heartbeat", "JoinGroup", "LeaveGroup", "SyncGroup"}
-"""What takes a group to succeed; see L{tests.unit.kafka.broker.groups.test_api}."""
+"""What takes a group to succeed; see L{tests.unit.kafka.broker.groups.test_groupapi}."""
 
 OF_LOGINS = {"SaslAuthenticate", "SaslHandshake"}
 """What takes users to succeed; see L{tests.unit.kafka.security.test_security}."""

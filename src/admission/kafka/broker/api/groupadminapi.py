@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupapi -*-
 """
 What administrators ask for about groups: DescribeGroups, ListGroups,
 DeleteGroups.
@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Answer, Broker, Work
-from ..groups.group import Group, State
+from ..groups.groupstate import Group, State
 from ..groups.member import GroupRefusal
 
 _FIRST_DESCRIPTION_WITH_ERROR = 6

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupapi -*-
 """
 What members of groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 """

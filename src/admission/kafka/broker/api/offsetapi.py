@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
 """
 How far groups have read: OffsetCommit, OffsetFetch, OffsetDelete.
 """
@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Answer, Broker, Work
-from ..groups.group import Group, Offset
+from ..groups.groupstate import Group, Offset
 from ..groups.subscription import CONSUMERS, subscribedTopics
 from ..log.interface import LogRefusal, Partition
 from .fetchapi import partitionIn

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_joining -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupcoordinator -*-
 """
 Who may join a group, and what joining does to it.
 """
@@ -13,12 +13,12 @@ from attrs import evolve
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 
-from .group import Group, State
+from .groupstate import Group, State
+from .groupstore import GroupStore
 from .limits import GroupLimits, Tally
 from .member import GroupRefusal, Joined, Joining, Member, Participant, sizeOfProtocols
-from .rebalancing import NEW_MEMBER_SECONDS, Answers, Rebalancing
+from .rebalancer import NEW_MEMBER_SECONDS, Answers, Rebalancing
 from .sessions import Connections
-from .store import GroupStore
 
 
 def memberOf(group: Group, memberId: str, instanceId: str | None) -> Member:

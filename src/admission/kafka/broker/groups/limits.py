@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_group -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstate -*-
 """
 What groups may take.
 """

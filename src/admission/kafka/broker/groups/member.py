@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_group -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstate -*-
 """
 Who takes part in a group, what they ask and what they are told.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
 """
 The offsets that groups commit.
 """
@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
 from ..log.interface import Partition
-from .group import Group, Offset, State
+from .groupstate import Group, Offset, State
+from .groupstore import GroupStore
 from .joining import memberOf
 from .member import GroupRefusal, Speaker
 from .sessions import Connections
-from .store import GroupStore
 
 
 class Offsets:

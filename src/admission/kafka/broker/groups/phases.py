@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_groups -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_rebalancer -*-
 """
 What a group waits for in a purgatory: that its members join, that they ask
 for their assignments.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from admission.operations import DelayedOperation
 
-from .group import Group
+from .groupstate import Group
 
 
 class JoinPhase(DelayedOperation):

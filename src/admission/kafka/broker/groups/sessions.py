@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_sessions -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_member -*-
 """
 Who has to be heard of by when.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
 """
 Which topics the members of a group read, as far as they say so in the way of
 Kafka's consumers.
@@ -15,7 +15,7 @@ from kio.serial import entity_reader
 from admission.kafka.wire.guard import countElementsOf
 from admission.kafka.wire.primitives import MalformedRequest
 
-from .group import Group
+from .groupstate import Group
 
 CONSUMERS: Final = "consumer"
 """The type of the protocols that consumers speak."""

@@ -19,7 +19,8 @@ from zope.interface import implementer
 
 from admission.kafka.wire.batches import RecordBatch, assignOffset
 
-from .commits import MAX_PENDING_BYTES, GroupCommit
+from .batchlookup import BATCH_KEY, copyBatches, findMaxTimestamp, findTimestamp, positionOf
+from .groupcommit import MAX_PENDING_BYTES, GroupCommit
 from .interface import (
     LEADER_EPOCH,
     AppendResult,
@@ -33,12 +34,11 @@ from .interface import (
     Topic,
     UnknownTopic,
 )
+from .logtables import Table, Tables
 from .producers import ProducerKey, ProducerStates, lastSequenceOf
-from .reading import BATCH_KEY, copyBatches, findMaxTimestamp, findTimestamp, positionOf
 from .retention import Limits, Sweep
 from .storage import PRODUCER_KEY, DirectoryLock, openStorage
 from .syncing import BackgroundSync, DeferToThread
-from .tables import Table, Tables
 from .topics import Topics
 
 _PRODUCER_IDS: Final = 1000

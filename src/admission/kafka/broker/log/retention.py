@@ -11,10 +11,10 @@ from attrs import frozen
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from .commits import GroupCommit
+from .batchlookup import BATCH_KEY, SEEK_KEY, lastOffset, maxTimestampMs
+from .groupcommit import GroupCommit
 from .interface import InvalidTopicConfig, LogFailed, Partition
 from .producers import ProducerStates
-from .reading import BATCH_KEY, SEEK_KEY, lastOffset, maxTimestampMs
 from .storage import NUMBER, PRODUCER_KEY, Storage
 from .topics import Topics, encodeExtent
 

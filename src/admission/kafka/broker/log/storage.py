@@ -29,7 +29,7 @@ PRODUCER_KEY: Final = struct.Struct(">Iq")
 """The key of a producer's state: a partition's number and the producer's id."""
 
 _MAX_TABLES: Final = 32
-"""Those of L{Storage}, and those of L{admission.kafka.broker.log.tables}."""
+"""Those of L{Storage}, and those of L{admission.kafka.broker.log.logtables}."""
 
 _COUNTER: Final = struct.Struct(">q")
 _LOCK_FILE: Final = "broker.lock"
@@ -86,7 +86,7 @@ class Storage:
     An open environment and its tables.
 
     @ivar environment: the environment.
-    @ivar batches: key: see L{admission.kafka.broker.log.reading.BATCH_KEY}; value:
+    @ivar batches: key: see L{admission.kafka.broker.log.batchlookup.BATCH_KEY}; value:
         a record batch as clients sent it.
     @ivar topics: name to description, as JSON.
     @ivar partitions: number to where the partition starts and would go on.

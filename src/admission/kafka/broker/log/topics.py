@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import lmdb
 from attrs import evolve
 
-from .commits import GroupCommit
+from .batchlookup import BATCH_KEY, SEEK_KEY, lastOffset
+from .groupcommit import GroupCommit
 from .interface import InvalidPartitionCount, InvalidTopicName, Partition, Topic, TopicExists, UnknownTopic
-from .reading import BATCH_KEY, SEEK_KEY, lastOffset
 from .storage import NUMBER, Storage
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")

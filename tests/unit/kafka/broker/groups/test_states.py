@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.group import State
+from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.groups.member import Joined, Synced
 from admission.kafka.broker.log.interface import LogFailed
 from tests.kit.groupsfixture import Consumer, GroupsRig

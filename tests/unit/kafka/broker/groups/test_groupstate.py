@@ -1,12 +1,12 @@
 """
-Tests for L{admission.kafka.broker.groups.group} and L{admission.kafka.broker.groups.member}.
+Tests for L{admission.kafka.broker.groups.groupstate} and L{admission.kafka.broker.groups.member}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.group import Group, Offset, State
+from admission.kafka.broker.groups.groupstate import Group, Offset, State
 from admission.kafka.broker.groups.limits import GroupLimits, Tally
 from admission.kafka.broker.groups.member import Member, Participant, Protocols
 from admission.kafka.broker.log.interface import Partition

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_groups -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_rebalancer -*-
 """
 How a group gets from one generation to the next: all members join, one of them
 assigns, all get their assignments.
@@ -19,11 +19,11 @@ from twisted.logger import Logger
 from admission.interfaces import IPurgatory
 from admission.operations import DelayedOperation
 
-from .group import Group, State
+from .groupstate import Group, State
+from .groupstore import GroupStore
 from .member import GroupRefusal, Joined, Member, Participant, Synced
 from .phases import InitialDelay, JoinPhase, SyncPhase
 from .sessions import Connections, Session
-from .store import GroupStore
 
 NEW_MEMBER_SECONDS = 300.0
 """How long a new member waits for the others before it has to ask again."""

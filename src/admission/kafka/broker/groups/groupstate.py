@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_group -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstate -*-
 """
 One group: who is in it, in which state, and what they have agreed on.  Nothing
 here waits, writes or sends.

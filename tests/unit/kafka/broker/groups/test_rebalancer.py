@@ -1,6 +1,6 @@
 """
-Tests for L{admission.kafka.broker.groups.coordinator} and
-L{admission.kafka.broker.groups.rebalancing}.
+Tests for L{admission.kafka.broker.groups.groupcoordinator} and
+L{admission.kafka.broker.groups.rebalancer}.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
-from admission.kafka.broker.groups.group import State
+from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.groups.member import Joined, Synced
-from admission.kafka.broker.groups.rebalancing import Answers
+from admission.kafka.broker.groups.rebalancer import Answers
 from admission.kafka.broker.log.interface import LogFailed
 from tests.kit.groupsfixture import Consumer, GroupsTestCase
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.log.test_commits -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_groupcommit -*-
 """
 Group commit: one transaction for everything that a turn of the reactor appends.
 """

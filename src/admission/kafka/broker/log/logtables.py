@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.log.test_tables -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_logtables -*-
 """
 Small facts beside the records, in tables of the same storage.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import lmdb
 from zope.interface import implementer
 
-from .commits import GroupCommit
+from .groupcommit import GroupCommit
 from .interface import LONGEST_KEY_BYTES, ITable, LogClosed, LogFailed
 from .storage import Storage, explain
 

@@ -12,7 +12,7 @@ import lmdb
 from kio.schema.errors import ErrorCode
 from twisted.internet.task import Clock
 
-from admission.kafka.broker.groups.coordinator import Groups
+from admission.kafka.broker.groups.groupcoordinator import Groups
 from admission.kafka.broker.groups.limits import GroupLimits
 from admission.kafka.wire.versions import BY_KEY
 from admission_plugins.purgatory import WheelPurgatory

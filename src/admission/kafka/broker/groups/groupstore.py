@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
 """
 What survives of groups: their members and assignments, and the offsets that
 they have committed, in two tables of the log.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
-from .group import Group, Offset
+from .groupstate import Group, Offset
 from .limits import Tally
 from .member import Member
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.broker.groups.offsets} and L{admission.kafka.broker.groups.store}.
+Tests for L{admission.kafka.broker.groups.offsets} and L{admission.kafka.broker.groups.groupstore}.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import maybeDeferred
 
-from admission.kafka.broker.groups.group import Offset, State
+from admission.kafka.broker.groups.groupstate import Offset, State
+from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.groups.limits import Tally
 from admission.kafka.broker.groups.member import GroupRefusal, Speaker
-from admission.kafka.broker.groups.store import GroupStore
 from admission.kafka.broker.log.interface import LogFailed, Partition
 from tests.kit.groupsfixture import GroupsTestCase
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_groups -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_rebalancer -*-
 """
 The group coordinator: consumers that share topics among them, as Kafka's
 classic group protocol has it, and the offsets that they commit.
@@ -22,14 +22,14 @@ from twisted.logger import Logger
 from admission.interfaces import IPurgatory
 
 from ..log.interface import CommitCallback, ILog, Partition
-from .group import Group, Offset, State
+from .groupstate import Group, Offset, State
+from .groupstore import GroupStore, Stored
 from .joining import Admittance, memberOf
 from .limits import GroupLimits, Tally
 from .member import GroupRefusal, Joined, Joining, Member, Speaker, Synced
 from .offsets import Offsets, tell
-from .rebalancing import Answers, Rebalancing
+from .rebalancer import Answers, Rebalancing
 from .sessions import Connections
-from .store import GroupStore, Stored
 
 
 class Groups:

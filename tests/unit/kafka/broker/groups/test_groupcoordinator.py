@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from admission.kafka.broker.groups.group import State
+from admission.kafka.broker.groups.groupstate import State
 from admission.kafka.broker.log.interface import LogFailed
 from tests.kit.groupsfixture import Consumer, GroupsTestCase
 
