@@ -22,8 +22,8 @@ from ..kafkarequest import KafkaRequest
 from ..quotalimits import QuotaLimits
 from ..security.login import Logins
 from ..settings import Settings
-from .groups.groupcoordinator import Groups
-from .groups.limits import GroupLimits
+from .groups.groupcoordinator import GroupCoordinator
+from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
 
 ANONYMOUS = "ANONYMOUS"
@@ -95,7 +95,7 @@ class Broker:
     largestResponseBytes: int = field(init=False)
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
-    groups: Groups = field(init=False)
+    groups: GroupCoordinator = field(init=False)
     isDraining: bool = field(init=False, default=False)
     _throttled: set[Any] = field(init=False, factory=set)
 
@@ -112,7 +112,9 @@ class Broker:
         )
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
-        self.groups = Groups(self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings))
+        self.groups = GroupCoordinator(
+            self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings)
+        )
         self.log.subscribe(self._recordsChanged)
         self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
 

@@ -14,11 +14,10 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Answer, Broker, Work
-from ..groups.groupstate import Group, Offset
-from ..groups.subscription import CONSUMERS, subscribedTopics
+from ..groups.groupstate import CONSUMER_PROTOCOL_TYPE, Group, Offset
 from ..log.interface import LogRefusal, Partition
 from .fetchapi import partitionIn
-from .groupapi import refusalOf, speakerOf
+from .groupapi import memberRequest, refusalOf
 
 _FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 
@@ -62,8 +61,8 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Wor
         ]
         return {"topics": topics}
 
-    speaker = speakerOf(request, entity.generation_id_or_member_epoch)
-    committing = maybeDeferred(broker.groups.commit, speaker, offsets)
+    committer = memberRequest(request, entity.generation_id_or_member_epoch)
+    committing = maybeDeferred(broker.groups.commit, committer, offsets)
     return committing.addCallbacks(
         lambda _: answered(ErrorCode.none), lambda failure: answered(refusalOf(failure).errorCode)
     )
@@ -94,9 +93,9 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Ans
     group = broker.groups.get(entity.group_id)
     if group is None:
         return {"error_code": ErrorCode.group_id_not_found}
-    if group.members and group.protocolType != CONSUMERS:
+    if group.members and group.protocolType != CONSUMER_PROTOCOL_TYPE:
         return {"error_code": ErrorCode.non_empty_group}
-    subscribed = subscribedTopics(group)
+    subscribed = group.subscribedTopics()
     topics = []
     partitions = []
     for topic in entity.topics:

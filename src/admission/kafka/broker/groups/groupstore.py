@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
-from .groupstate import Group, Offset
-from .limits import Tally
+from .groupstate import Group, GroupTotals, Offset
 from .member import Member
 
 _VERSION: Final = 1
@@ -23,7 +22,7 @@ _OFFSET_KEY: Final = struct.Struct(">QQ")
 _OFFSET: Final = struct.Struct(">Bqid")
 
 
-class Stored(NamedTuple):
+class StoredGroup(NamedTuple):
     """
     A group as it was found.
 
@@ -53,16 +52,16 @@ class GroupStore:
         self._offsets = log.table("offsets")
         self._lastNumber = 0
 
-    def load(self, tally: Tally) -> list[Stored]:
+    def load(self, totals: GroupTotals) -> list[StoredGroup]:
         """
         Read what there is, and remove what belongs to nobody.
 
         @raise LogFailed: if it cannot be read.
         """
-        loaded: dict[int, Stored] = {}
+        loaded: dict[int, StoredGroup] = {}
         for key, value in self._groups.items():
             (number,) = _NUMBER.unpack(key)
-            loaded[number] = _decodeGroup(number, value, tally)
+            loaded[number] = _decodeGroup(number, value, totals)
         self._lastNumber = max(loaded, default=0)
         partitions = {
             partition.number: partition for topic in self._records.topics.values() for partition in topic.partitions
@@ -72,7 +71,7 @@ class GroupStore:
             if groupNumber in loaded and partitionNumber in partitions:
                 group = loaded[groupNumber].group
                 offset = _decodeOffset(value)
-                group.commit(partitions[partitionNumber], offset)
+                group.setOffset(partitions[partitionNumber], offset)
                 group.wallSeconds = max(group.wallSeconds, offset.wallSeconds)
             else:
                 self._offsets.delete(key)
@@ -190,13 +189,13 @@ def _encodeGroup(group: Group, assignments: Mapping[str, bytes] | None, isAssign
     return bytes((_VERSION,)) + json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def _decodeGroup(number: int, value: bytes, tally: Tally) -> Stored:
+def _decodeGroup(number: int, value: bytes, totals: GroupTotals) -> StoredGroup:
     _checkVersion(value)
     fields = json.loads(value[1:])
     group = Group(
         fields["id"],
         number,
-        tally,
+        totals,
         fields["wallSeconds"],
         generation=fields["generation"],
         protocolType=fields["protocolType"],
@@ -204,7 +203,7 @@ def _decodeGroup(number: int, value: bytes, tally: Tally) -> Stored:
         leaderId=fields["leader"],
         isStored=True,
     )
-    return Stored(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
+    return StoredGroup(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
 
 
 def _decodeMember(fields: Mapping[str, Any]) -> Member:

@@ -12,8 +12,8 @@ import lmdb
 from kio.schema.errors import ErrorCode
 from twisted.internet.task import Clock
 
-from admission.kafka.broker.groups.groupcoordinator import Groups
-from admission.kafka.broker.groups.limits import GroupLimits
+from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
+from admission.kafka.broker.groups.groupstate import GroupLimits
 from admission.kafka.wire.versions import BY_KEY
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
@@ -276,7 +276,9 @@ class MemberTests(GroupsApiTestCase):
         topics = [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
         client.ask("OffsetCommit", 8, topics=topics, **self.member(joined))
         clock = Clock()
-        again = Groups(self.log, WheelPurgatory(TimingWheel(clock)), clock, lambda: self.wallSeconds, GroupLimits())
+        again = GroupCoordinator(
+            self.log, WheelPurgatory(TimingWheel(clock)), clock, lambda: self.wallSeconds, GroupLimits()
+        )
         again.start()
         (group,) = again.all
         self.assertEqual((group.groupId, group.generation, list(group.members)), ("readers", 1, [joined.member_id]))
@@ -541,7 +543,7 @@ class AdminTests(GroupsApiTestCase):
 
     def test_delete(self) -> None:
         """
-        Groups without members are deleted, each for itself.
+        GroupCoordinator without members are deleted, each for itself.
         """
         client, joined = self.stable()
         for apiVersion in range(3):

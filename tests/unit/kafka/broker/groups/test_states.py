@@ -1,5 +1,5 @@
 """
-Groups under members that come and go as they like.
+GroupCoordinator under members that come and go as they like.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.groups.groupstate import State
-from admission.kafka.broker.groups.member import Joined, Synced
+from admission.kafka.broker.groups.member import JoinResult, SyncResult
 from admission.kafka.broker.log.interface import LogFailed
 from tests.kit.groupsfixture import Consumer, GroupsRig
 
@@ -41,7 +41,7 @@ class Owner(Consumer):
     isAlive = True
     syncsLate = False
 
-    def _joined(self, joined: Joined) -> None:
+    def _joined(self, joined: JoinResult) -> None:
         super()._joined(joined)
         if not self.syncsLate:
             self.ask()
@@ -59,7 +59,7 @@ class Owner(Consumer):
             hands[list(hands)[partition % len(hands)]].append(partition)
         self.sync({memberId: bytes(hand) for memberId, hand in hands.items()})
 
-    def _synced(self, synced: Synced) -> None:
+    def _synced(self, synced: SyncResult) -> None:
         super()._synced(synced)
         self.case.owned(self)
 
@@ -301,7 +301,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @invariant()
     def phasesEnd(self) -> None:
         """
-        Joining and syncing end within their bounds.
+        JoinRequest and syncing end within their bounds.
         """
         group = self.rig.groups.get("readers")
         now = self.rig.clock.seconds()
@@ -332,7 +332,7 @@ class GroupsMachine(RuleBasedStateMachine):
 
 class GroupStatesTests(SynchronousTestCase):
     """
-    Groups keep their promises whatever their members do.
+    GroupCoordinator keep their promises whatever their members do.
     """
 
     def test_states(self) -> None:
