@@ -46,7 +46,7 @@ class LogInUse(LogRefusal):
 
 class LogFailed(LogRefusal):
     """
-    The storage under the log failed; the message says in words what to do.
+    The storage under the log failed; the message says what to do.
     """
 
     errorCode = 56
@@ -282,6 +282,11 @@ class ILog(Interface):
     syncedCount: int = Attribute("How many of them would survive the loss of power.")
     producerStateBytes: int = Attribute(
         "How much memory it takes to remember the producers, about, in bytes.  Asking costs nothing."
+    )
+
+    problems: Sequence[str] = Attribute(
+        "What is wrong with the log now, for people to read: that it cannot be written to, or not be synchronised with "
+        "the disk.  Empty if nothing is."
     )
 
     def topic(name: str) -> Topic:

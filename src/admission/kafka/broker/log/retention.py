@@ -70,7 +70,7 @@ def _limit(configs: Mapping[str, str], key: str, default: int | None) -> int | N
 
 
 @frozen
-class _Doomed:
+class DeletableBatches:
     """
     Batches to remove from the start of a partition.
 
@@ -229,31 +229,31 @@ class Sweep:
             return False
         nowMs = int(self._wallSeconds() * 1000)
 
-        def isDoomed(timestampMs: int, position: int) -> bool:
+        def isDeletable(timestampMs: int, position: int) -> bool:
             if maxBytes is not None and partition.committedPosition - position >= maxBytes:
                 return True
             return maxAgeMs is not None and 0 <= timestampMs < nowMs - maxAgeMs
 
-        doomed = self._oldest(partition.number, isDoomed)
-        if not doomed.keys:
+        deletable = self._oldest(partition.number, isDeletable)
+        if not deletable.keys:
             return False
         with self._commits.exclusive() as transaction:
-            for key in doomed.keys:
+            for key in deletable.keys:
                 transaction.delete(key, db=self._storage.batches)
-            extent = encodeExtent(partition, doomed.offset, doomed.position)
+            extent = encodeExtent(partition, deletable.offset, deletable.position)
             transaction.put(NUMBER.pack(partition.number), extent, db=self._storage.partitions)
-        partition.logStartOffset = doomed.offset
-        partition.startPosition = doomed.position
-        if doomed.offset == partition.nextOffset:
+        partition.logStartOffset = deletable.offset
+        partition.startPosition = deletable.position
+        if deletable.offset == partition.nextOffset:
             partition.maxTimestampMs = partition.committedMaxTimestampMs = -1
         return True
 
-    def _oldest(self, number: int, isDoomed: Callable[[int, int], bool]) -> _Doomed:
+    def _oldest(self, number: int, isDeletable: Callable[[int, int], bool]) -> DeletableBatches:
         """
         The oldest batches of a partition that are to go, as many as one turn
         may take.
 
-        @param isDoomed: called with a batch's largest timestamp and the
+        @param isDeletable: called with a batch's largest timestamp and the
             position of its end.
         """
         keys: list[bytes] = []
@@ -263,13 +263,13 @@ class Sweep:
             while found and len(keys) < _SLICE_BATCHES and sizeBytes < _SLICE_BYTES:
                 key, value = cursor.item()
                 owner, _, _, endPosition = BATCH_KEY.unpack(key)
-                if owner != number or not isDoomed(maxTimestampMs(value), endPosition):
+                if owner != number or not isDeletable(maxTimestampMs(value), endPosition):
                     break
                 keys.append(bytes(key))
                 offset, position = lastOffset(value) + 1, endPosition
                 sizeBytes += len(value)
                 found = cursor.next()
-        return _Doomed(keys, offset, position)
+        return DeletableBatches(keys, offset, position)
 
     def _expireProducers(self) -> bool:
         """

@@ -60,7 +60,7 @@ class BackgroundSync:
         self._closed: Deferred[None] | None = None
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """
         Why the last attempt failed, in words, if it has.
         """
