@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_broker -*-
 """
 What the APIs of the broker have in common.
 """

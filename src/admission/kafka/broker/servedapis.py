@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_session -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_servedapis -*-
 """
 What serves each API, and how each says no.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_configs -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_configapi -*-
 """
 DescribeConfigs and IncrementalAlterConfigs.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_fetch -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_fetchapi -*-
 """
 Fetch and ListOffsets: reading records and finding where to begin.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupapi -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
 What administrators ask for about groups: DescribeGroups, ListGroups,
 DeleteGroups.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupapi -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
 What members of groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_metadataapi -*-
 """
 What the broker is, what it speaks and which topics it has: ApiVersions,
 Metadata, DescribeCluster, FindCoordinator.

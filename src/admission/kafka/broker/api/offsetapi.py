@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
 How far groups have read: OffsetCommit, OffsetFetch, OffsetDelete.
 """

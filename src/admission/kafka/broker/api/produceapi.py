@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_produce -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_produceapi -*-
 """
 Produce and InitProducerId.
 """

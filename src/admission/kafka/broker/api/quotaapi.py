@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_quotas -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_quotaapi -*-
 """
 DescribeClientQuotas and AlterClientQuotas.
 """

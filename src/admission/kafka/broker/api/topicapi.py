@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_topics -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_topicapi -*-
 """
 CreateTopics, DeleteTopics, CreatePartitions.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_configs -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_configapi -*-
 """
 The settings that a topic may have of its own.
 """
