@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
-What members of groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+The requests of members of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _FIRST_LEAVE_OF_SEVERAL = 3
 
 def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Become a member of a group, or one of its next generation.  Answered when
-    all members have result.
+    JoinGroup: answered when all members have joined.
     """
     entity = request.entity
     sessionSeconds = entity.session_timeout.total_seconds()
@@ -50,8 +49,7 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
 
 def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Say, as the leader, who gets what, and get one's own.  Answered when the
-    leader has said it.
+    SyncGroup: answered when the leader has assigned.
     """
     entity = request.entity
     syncing = maybeDeferred(
@@ -66,7 +64,7 @@ def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
 
 def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Be heard of, and hear whether to join again.
+    Heartbeat: tells the member whether to join again.
     """
     try:
         broker.groups.heartbeat(memberRequest(request, request.entity.generation_id))
@@ -77,7 +75,7 @@ def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Be a member no longer; or have others be none.
+    LeaveGroup: of one member, or of several.
     """
     entity = request.entity
     isOfSeveral = request.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
@@ -101,7 +99,7 @@ def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
     """
-    Who sends a request, as one who may be a member.
+    Which member sends a request.
     """
     entity = request.entity
     return MemberRequest(
@@ -115,9 +113,9 @@ def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
 
 def refusalOf(failure: Failure) -> GroupRefusal:
     """
-    How a request was refused.
+    The refusal that a request failed with.
 
-    @raise Exception: what failed, if it was no refusal.
+    @raise Exception: the failure, if it is no refusal.
     """
     if not isinstance(failure.value, GroupRefusal):
         failure.raiseException()

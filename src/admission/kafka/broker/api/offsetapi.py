@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
-How far groups have read: OffsetCommit, OffsetFetch, OffsetDelete.
+The offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from admission.kafka.kafkarequest import KafkaRequest
 from ..broker import Answer, Broker, Work
 from ..groups.groupstate import CONSUMER_PROTOCOL_TYPE, Group, Offset
 from ..log.interface import LogRefusal, Partition
-from .fetchapi import partitionIn
 from .groupapi import memberRequest, refusalOf
+from .topicapi import partitionIn
 
 _FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 
@@ -26,7 +26,7 @@ _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": 
 
 def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Remember how far a group has read.  Answered when it would survive.
+    OffsetCommit: answered when the offsets are committed to the log.
     """
     entity = request.entity
     offsets: dict[Partition, Offset] = {}
@@ -70,8 +70,8 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Wor
 
 def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    How far groups have read.  There are no transactions, so every offset is
-    stable.
+    OffsetFetch: the committed offsets.  There are no transactions, so every
+    offset is stable.
     """
     entity = request.entity
     if request.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
@@ -87,7 +87,7 @@ def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
-    Forget how far a group has read, as far as it does not read any more.
+    OffsetDelete: remove offsets of topics that no member of the group reads.
     """
     entity = request.entity
     group = broker.groups.get(entity.group_id)
