@@ -144,7 +144,7 @@ class GroupCommit:
     def flush(self) -> None:
         """
         Commit what is pending, if anything is.  Does not raise: a failure is
-        told to those who wait, in the next turn.
+        told to the callbacks that wait, in the next turn.
         """
         transaction = self.transaction
         if transaction is None:
@@ -206,7 +206,7 @@ class GroupCommit:
 
     def close(self) -> None:
         """
-        Commit what is pending, tell everybody who waits, and take nothing
+        Commit what is pending, call all callbacks, and take nothing
         more.  If called by a callback, the others are told after it returns.
         """
         self.flush()

@@ -36,7 +36,7 @@ from .interface import (
 )
 from .logtables import Table, Tables
 from .producers import ProducerKey, ProducerStates, lastSequenceOf
-from .retention import Limits, Sweep
+from .retention import RetentionLimits, Sweep
 from .storage import PRODUCER_KEY, DirectoryLock, openStorage
 from .syncing import BackgroundSync, DeferToThread
 from .topics import Topics
@@ -109,7 +109,7 @@ class LmdbLog:
         self._released = False
         self._closers: list[Deferred[None]] = []
 
-        limits = Limits(retentionBytes, None if retentionSeconds is None else int(retentionSeconds * 1000))
+        limits = RetentionLimits(retentionBytes, None if retentionSeconds is None else int(retentionSeconds * 1000))
         os.makedirs(path, exist_ok=True)
         self._lock = DirectoryLock(path)
         try:

@@ -31,7 +31,7 @@ _SPARE_BYTES: Final = 1 << 20
 
 
 @frozen
-class Limits:
+class RetentionLimits:
     """
     How much of a partition is kept.
 
@@ -44,13 +44,13 @@ class Limits:
     maxBytes: int | None
     maxAgeMs: int | None
 
-    def overriddenBy(self, configs: Mapping[str, str]) -> "Limits":
+    def overriddenBy(self, configs: Mapping[str, str]) -> "RetentionLimits":
         """
         The limits of a topic with settings of its own; -1 there means no limit.
 
         @raise InvalidTopicConfig: if a setting is no such number.
         """
-        return Limits(
+        return RetentionLimits(
             _limit(configs, RETENTION_BYTES, self.maxBytes),
             _limit(configs, RETENTION_MS, self.maxAgeMs),
         )
@@ -100,7 +100,7 @@ class Sweep:
         producers: ProducerStates,
         clock: IReactorTime,
         wallSeconds: Callable[[], float],
-        limits: Limits,
+        limits: RetentionLimits,
         producerExpirySeconds: float,
         checkIntervalSeconds: float,
     ) -> None:
@@ -191,7 +191,7 @@ class Sweep:
             yield
         if removed:
             # What a transaction frees is used again by the next one but one. In a full map the next one is an append
-            # that fails, which counts for nothing, so somebody else has to be it.
+            # that fails, which counts for nothing, so this has to be it.
             with self._commits.exclusive() as transaction:
                 self._storage.advance(transaction, b"sweeps", 1)
 
@@ -218,7 +218,7 @@ class Sweep:
                 transaction.delete(NUMBER.pack(number), db=self._storage.tombstones)
         return bool(batches or producers)
 
-    def _trim(self, partition: Partition, limits: Limits) -> bool:
+    def _trim(self, partition: Partition, limits: RetentionLimits) -> bool:
         """
         Remove some of what a partition need not keep.
 

@@ -158,7 +158,7 @@ class Topics:
     def delete(self, name: str) -> Topic:
         """
         See L{admission.kafka.broker.log.interface.ILog.deleteTopic}.  The data of
-        its partitions is left to whoever reads the tombstones.
+        its partitions is left to the sweep, which reads the tombstones.
 
         @return: what the topic was.
         """
