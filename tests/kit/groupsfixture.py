@@ -134,7 +134,7 @@ class MemoryLog:
 
     def crash(self) -> None:
         """
-        Lose what is not committed, and those who wait for it.
+        Lose what is not committed, and the callbacks that wait for it.
         """
         self._waiting = []
         for table in self.tables.values():
@@ -173,7 +173,7 @@ class MemoryLog:
 
 class Consumer:
     """
-    A member of a group, or somebody who wants to be one.
+    A member of a group, or a client that wants to be one.
 
     @ivar answers: everything that it was answered, refusals as their error
         codes.
@@ -248,8 +248,8 @@ class Consumer:
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **others: Any) -> ErrorCode | None:
         """
-        Ask for the assignment; by default the leader gives everybody their
-        own id.
+        Ask for the assignment; by default the leader gives each member
+        its own id.
         """
         if assignments is None:
             members = self.joined.members if self.leads and self.joined is not None else ()
@@ -420,7 +420,7 @@ class GroupsTestCase(SynchronousTestCase):
 
     def consumer(self, **joining: Any) -> Consumer:
         """
-        Somebody who wants to join.
+        A client that wants to join.
         """
         return Consumer(self.rig, **joining)
 
@@ -462,7 +462,7 @@ class OffsetsTestCase(GroupsTestCase):
 
     def simple(self, partition: Partition, offset: int, groupId: str = "readers", metadata: str = "") -> ErrorCode:
         """
-        Commit as somebody who is no member.
+        Commit as a client that is no member.
         """
         return self.consumer(groupId=groupId).commit(partition, offset, metadata)
 

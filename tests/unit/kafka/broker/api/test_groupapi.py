@@ -228,7 +228,7 @@ class MemberTests(GroupsApiTestCase):
 
     def test_connectionsNotKept(self) -> None:
         """
-        Whoever was told its id and hung up is waited for, and its connection is gone all the same.
+        A client that was told its id and hung up is waited for, but its connection is not kept.
         """
         client = self.connect()
         self.join(client, 4, session_timeout=1_800_000)
@@ -543,7 +543,7 @@ class AdminTests(GroupsApiTestCase):
 
     def test_delete(self) -> None:
         """
-        GroupCoordinator without members are deleted, each for itself.
+        Groups without members are deleted, each for itself.
         """
         client, joined = self.stable()
         for apiVersion in range(3):

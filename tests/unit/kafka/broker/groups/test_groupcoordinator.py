@@ -75,7 +75,7 @@ class PendingTests(GroupsTestCase):
 
     def newcomer(self) -> Consumer:
         """
-        Somebody who has been told its id.
+        A client that was told its id.
         """
         consumer = self.consumer(mustKnowItsId=True, clientId="reader")
         self.assertEqual(consumer.join(), ErrorCode.member_id_required)
@@ -102,7 +102,7 @@ class PendingTests(GroupsTestCase):
 
     def test_expires(self) -> None:
         """
-        An id that is not used within the session timeout is forgotten, and so is a group that nobody else is in.
+        An id that is not used within the session timeout is forgotten, and so is a group that has no other members.
         """
         consumer = self.newcomer()
         self.rig.wait(9.9)
@@ -114,7 +114,7 @@ class PendingTests(GroupsTestCase):
 
     def test_expiresInUsedGroup(self) -> None:
         """
-        A group that was in use stays, or its generations would begin anew under those who were in it.
+        A group that was in use stays, or its generations would begin anew under its former members.
         """
         first = self.consumer()
         self.stable(first)
@@ -125,7 +125,7 @@ class PendingTests(GroupsTestCase):
 
     def test_blocksRebalance(self) -> None:
         """
-        A rebalance waits for somebody who was told its id, but that does not start one.
+        A rebalance waits for a client that was told its id, but that does not start one.
         """
         first = self.consumer()
         self.stable(first)
@@ -198,7 +198,7 @@ class SizeTests(GroupsTestCase):
 
     def test_stable(self) -> None:
         """
-        A third member is turned away, and those who are in it may join again.
+        A third member is refused, and the two members may join again.
         """
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
@@ -211,7 +211,7 @@ class SizeTests(GroupsTestCase):
 
     def test_preparing(self) -> None:
         """
-        While members join, those who do so first find room.
+        While members join, the first ones find room.
         """
         first, second = self.consumer(), self.consumer()
         self.stable(first, second)
@@ -235,7 +235,7 @@ class SizeTests(GroupsTestCase):
 
     def test_pending(self) -> None:
         """
-        Those who were told their id have a place (KAFKA-9885).
+        Clients that were told their id have a place (KAFKA-9885).
         """
         first, second, third = (self.consumer(mustKnowItsId=True) for _ in range(3))
         self.assertEqual(first.join(), ErrorCode.member_id_required)
@@ -260,7 +260,7 @@ class StaticTests(GroupsTestCase):
 
     def test_stable(self) -> None:
         """
-        One that comes back to a stable group gets another id and its assignment, and nobody else notices.
+        One that comes back to a stable group gets another id and its assignment, and no other member notices.
         """
         first, second = self.consumer(), self.consumer(instanceId="a")
         self.stable(first, second)
@@ -277,7 +277,7 @@ class StaticTests(GroupsTestCase):
 
     def test_fenced(self) -> None:
         """
-        Whoever uses the former id is told that it is fenced off, whatever it asks for.
+        A process that uses the former id is fenced, whatever it asks for.
         """
         first = self.consumer(instanceId="a")
         self.stable(first)
@@ -412,7 +412,7 @@ class StaticTests(GroupsTestCase):
 
     def test_removedByName(self) -> None:
         """
-        An administrator removes one by its name; names that nobody has are not known.
+        An administrator removes one by its name; unknown names are refused.
         """
         first = self.consumer(instanceId="a")
         self.stable(first)
@@ -422,7 +422,7 @@ class StaticTests(GroupsTestCase):
 
     def test_unknown(self) -> None:
         """
-        A name that nobody has is no member's.
+        An unknown name is no member's.
         """
         first = self.consumer()
         self.stable(first)
@@ -453,7 +453,7 @@ class RefusalTests(GroupsTestCase):
 
     def test_unknownGroup(self) -> None:
         """
-        Nobody is a member of a group that is not there.
+        A group that does not exist has no members.
         """
         stranger = self.consumer(memberId="stranger")
         self.assertEqual(stranger.heartbeat(), ErrorCode.unknown_member_id)
@@ -547,7 +547,7 @@ class RefusalTests(GroupsTestCase):
 
 class LimitsTests(GroupsTestCase):
     """
-    GroupCoordinator do not take more than they may.
+    Groups do not take more than they may.
     """
 
     def buildRig(self, **limits: Any) -> Any:
@@ -572,7 +572,7 @@ class LimitsTests(GroupsTestCase):
 
     def test_bytesOfOne(self) -> None:
         """
-        A group's members may only take so much memory, and whoever is turned away leaves nothing behind.
+        A group's members may only take so much memory, and a refused client leaves nothing behind.
         """
         first = self.consumer(protocols=(("range", bytes(5000)),))
         self.assertIsNone(first.join())
@@ -628,12 +628,12 @@ class LimitsTests(GroupsTestCase):
 
 class RestartTests(GroupsTestCase):
     """
-    GroupCoordinator survive C{kill -9}.
+    Groups survive C{kill -9}.
     """
 
     def test_stable(self) -> None:
         """
-        Members, generation, protocol, leader and assignments are as they were; nobody has to rebalance.
+        Members, generation, protocol, leader and assignments are as they were, without a rebalance.
         """
         first, second = self.consumer(), self.consumer(instanceId="static", clientId="reader", host="192.0.2.9")
         self.stable(first, second)
@@ -677,7 +677,7 @@ class RestartTests(GroupsTestCase):
 
     def test_uncommittedAssignment(self) -> None:
         """
-        So is one whose assignments were lost; nobody was told of them.
+        So is one whose assignments were lost; no member was told of them.
         """
         first = self.consumer()
         self.joined(first)
@@ -709,7 +709,7 @@ class CommitTests(OffsetsTestCase):
 
     def test_simple(self) -> None:
         """
-        Somebody who is no member may commit to a group that is not there, or empty, but to no other.
+        A client that is no member may commit to a group that is new or empty, but to no other.
         """
         self.assertEqual(self.simple(self.first, 5), ErrorCode.none)
         self.assertEqual(self.simple(self.first, 6), ErrorCode.none)
@@ -898,7 +898,7 @@ class RetentionTests(OffsetsTestCase):
 
     def test_simple(self) -> None:
         """
-        A group without members is in use as long as somebody commits.
+        A group without members is in use as long as a client commits.
         """
         self.simple(self.first, 5)
         for offset in range(3):
@@ -918,7 +918,7 @@ class RetentionTests(OffsetsTestCase):
 
     def test_pending(self) -> None:
         """
-        A group that somebody is about to join is in use.
+        A group that a client is about to join is in use.
         """
         self.simple(self.first, 5)
         self.rig.clock.advance(WEEK_SECONDS - 1000.0)

@@ -150,7 +150,7 @@ class StoreTests(OffsetsTestCase):
 
     def test_writingFails(self) -> None:
         """
-        Whoever waits is told if nothing can be written at all.
+        A client that waits is answered if nothing can be written at all.
         """
         self.simple(self.first, 1)
 

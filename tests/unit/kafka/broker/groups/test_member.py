@@ -180,7 +180,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_last(self) -> None:
         """
-        Only those who used the connection last are throttled with it.
+        Only participants that used the connection last are throttled with it.
         """
         first, second = self.participants
         self.connections.heard(first, "x")

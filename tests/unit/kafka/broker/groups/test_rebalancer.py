@@ -105,7 +105,7 @@ class GenerationTests(GroupsTestCase):
     def test_completing(self) -> None:
         """
         While assignments are awaited, who joins again as it was is told the same generation, and who has changed makes
-        the group rebalance, for which those who wait are sent away.
+        the group rebalance, for which the requests that wait are refused.
         """
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
@@ -213,14 +213,14 @@ class InitialDelayTests(GroupsTestCase):
 
     def test_again(self) -> None:
         """
-        If somebody comes meanwhile, three more seconds are waited, and so on.
+        If a member joins meanwhile, the group waits three more seconds, and so on.
         """
         self.assertEqual(self.joinedAfter(0.0, 1.0, 2.0), 6.0)
         self.rig.groups.leave("readers", [(each, None) for each in list(self.rig.group().members)])
 
     def test_threeTimes(self) -> None:
         """
-        Each wait in which somebody comes is followed by another.
+        Each wait in which a member joins is followed by another.
         """
         self.assertEqual(self.joinedAfter(0.0, 1.0, 4.0), 9.0)
 
@@ -238,7 +238,7 @@ class InitialDelayTests(GroupsTestCase):
 
     def test_usedBefore(self) -> None:
         """
-        A group that was in use before waits exactly once, whoever comes.
+        A group that was in use before waits exactly once, however many members join.
         """
         first = self.consumer()
         self.stable(first)
@@ -325,7 +325,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_leaderGone(self) -> None:
         """
-        When the leader is gone, the first of those who joined leads.
+        When the leader is gone, the first member that has joined leads.
         """
         first, second, third = (self.consumer() for _ in range(3))
         self.stable(first, second, third)
@@ -337,7 +337,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_slowLeader(self) -> None:
         """
-        A leader that does not join in time loses the lead to somebody who did.
+        A leader that does not join in time loses the lead to a member that did.
         """
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.stable(first, second)
@@ -383,7 +383,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_lateSync(self) -> None:
         """
-        A member that asks when the group is stable gets its assignment at once, and nobody is removed afterwards.
+        A member that asks when the group is stable gets its assignment at once, and no member is removed afterwards.
         """
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.joined(first, second)
@@ -587,7 +587,7 @@ class FailingLogTests(GroupsTestCase):
 
     def test_assignment(self) -> None:
         """
-        So are those who wait for assignments that could not be stored.
+        So are the members that wait for assignments that could not be stored.
         """
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
@@ -624,7 +624,7 @@ class AnswersTests(GroupsTestCase):
 
     def test_order(self) -> None:
         """
-        Nobody is answered within a block, and what answers bring about is answered after them.
+        No answer is sent within a block, and what answers bring about is answered after them.
         """
         answers = Answers()
         told: list[str] = []
