@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.threads import deferToThread
 
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.options import Listener
 from admission.kafka.service import BrokerService
-from admission.kafka.settings import loadSettings
 from admission.status.health import SHORTAGE_SECONDS, Health
 from tests.kit.brokerfixture import LARGEST_BYTES, BrokerTestCase, batchOf, produceFields
 from tests.kit.brokerprocess import PATIENCE_SECONDS

@@ -43,7 +43,7 @@ from ..units import formatSeconds, parseSeconds
 from .broker.broker import Broker
 from .broker.groups.coordinator import Groups
 from .broker.log.lmdb_log import LmdbLog
-from .settings import Settings
+from .brokersettings import Settings
 
 IDLE = "buffers kept for reuse"
 """Where the ledger of the pool ends: memory that it holds and has given to nobody."""

@@ -36,10 +36,10 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
+from .brokersettings import Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
-from .settings import Settings, loadSettings
 
 _QUEUED = "queued.max.request.bytes"
 _LARGEST = "socket.request.max.bytes"

@@ -43,6 +43,7 @@ from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
 from .broker.log.lmdb_log import LmdbLog
+from .brokersettings import RESERVED_DESCRIPTORS, Settings
 from .kafkarequest import Address
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
@@ -57,10 +58,9 @@ from .options import (
     quotaDescriptions,
 )
 from .requestrecording import BrokerRecording
-from .secondsignal import Impatience
+from .secondsignal import SecondSignal
 from .security.checkers import makePortal
 from .session import KafkaConnection
-from .settings import RESERVED_DESCRIPTORS, Settings
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
@@ -304,7 +304,7 @@ class BrokerService(Service):
         @return: a L{Deferred} that fires when the data directory is free.
         """
         yield maybeDeferred(super().stopService)
-        with Impatience(self._reactor, self._hurry):
+        with SecondSignal(self._reactor, self._hurry):
             yield self._drain()
 
     @inlineCallbacks

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.connection.pauses import Pause
-from admission.kafka.secondsignal import Impatience
+from admission.kafka.secondsignal import SecondSignal
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, fetchFields, framed, produceFields, requestOf
 from tests.unit.kafka.broker.groups.test_api import GroupsApiTestCase
@@ -474,9 +474,9 @@ class StandInReactor:
         self.calls.append(function)
 
 
-class ImpatienceTests(SynchronousTestCase):
+class SecondSignalTests(SynchronousTestCase):
     """
-    L{Impatience} takes signals from a reactor that stops.
+    L{SecondSignal} takes signals from a reactor that stops.
     """
 
     def setUp(self) -> None:
@@ -494,7 +494,7 @@ class ImpatienceTests(SynchronousTestCase):
         Each further signal hurries, in a turn of the reactor, and does not reach the reactor itself.
         """
         hurried: list[str] = []
-        with Impatience(self.reactor, lambda: hurried.append("now")):
+        with SecondSignal(self.reactor, lambda: hurried.append("now")):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.raise_signal(number)
             self.assertEqual(hurried, [])
@@ -506,8 +506,8 @@ class ImpatienceTests(SynchronousTestCase):
         """
         Afterwards the reactor has its signals again, even if stopping has failed.
         """
-        impatience = Impatience(self.reactor, lambda: None)
-        with self.assertRaises(ZeroDivisionError), impatience:
+        secondSignal = SecondSignal(self.reactor, lambda: None)
+        with self.assertRaises(ZeroDivisionError), secondSignal:
             raise ZeroDivisionError
         signal.raise_signal(signal.SIGTERM)
         self.assertEqual((self.reactor.stops, self.reactor.calls), (1, []))
@@ -518,6 +518,6 @@ class ImpatienceTests(SynchronousTestCase):
         """
         received: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-        with Impatience(self.reactor, lambda: None):
+        with SecondSignal(self.reactor, lambda: None):
             signal.raise_signal(signal.SIGTERM)
         self.assertEqual((received, self.reactor.calls), ([signal.SIGTERM], []))

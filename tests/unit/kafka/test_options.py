@@ -11,9 +11,9 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Options, buildPool, parseAddress
-from admission.kafka.settings import loadSettings
 from admission_plugins.bounded import BoundedPool, UnboundedPool
 
 QUEUED = "queued.max.request.bytes"

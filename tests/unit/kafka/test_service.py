@@ -25,10 +25,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from admission.kafka import service as serviceModule
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Listener, Options, buildOrder
 from admission.kafka.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
-from admission.kafka.settings import loadSettings
 from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"

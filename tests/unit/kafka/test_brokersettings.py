@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.settings}.
+Tests for L{admission.kafka.brokersettings}.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka import settings as module
+from admission.kafka import brokersettings as module
+from admission.kafka.brokersettings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
 from admission.kafka.property import parseOverrides
-from admission.kafka.settings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
 from tests.kit.checkout import ROOT
 
 

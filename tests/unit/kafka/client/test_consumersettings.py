@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.settings}.
+Tests for L{admission.kafka.client.consumersettings}.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.client.settings import ConsumerSettings, consumerSettings, propertyTable
+from admission.kafka.client.consumersettings import ConsumerSettings, consumerSettings, propertyTable
 from tests.kit.checkout import ROOT
 
 BROKER = {"bootstrap.servers": "127.0.0.1:9092"}

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_settings -*-
+# -*- test-case-name: tests.unit.kafka.test_brokersettings -*-
 """
 The broker's settings, by the names that Kafka gives them.
 

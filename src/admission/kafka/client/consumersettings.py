@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_settings -*-
+# -*- test-case-name: tests.unit.kafka.client.test_consumersettings -*-
 """
 A consumer's settings, by the names that Kafka gives them.
 
