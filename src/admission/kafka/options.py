@@ -36,13 +36,10 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
-from .brokersettings import Settings, loadSettings
+from .brokersettings import LARGEST_REQUEST, POOL, Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
-
-_QUEUED = "queued.max.request.bytes"
-_LARGEST = "socket.request.max.bytes"
 
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
@@ -181,20 +178,20 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     pool = _build(poolDescription(settings, description), PolicyContext(clock, wallSeconds, largestBytes))
     if description is None:
         return pool
-    place = settings.places.get(_QUEUED)
+    place = settings.places.get(POOL)
     if place is not None:
         isBounded = pool.sizeBytes < 2**63 - 1
         if isBounded != (queuedBytes > 0) or (isBounded and pool.sizeBytes != queuedBytes):
             size = formatBytes(pool.sizeBytes) if isBounded else "no bound"
             configured = formatBytes(queuedBytes) if queuedBytes > 0 else "no bound"
             raise UsageError(
-                f"--pool {description} means {size} and {_QUEUED} means {configured} ({place}); keep one of them"
+                f"--pool {description} means {size} and {POOL} means {configured} ({place}); keep one of them"
             )
-    place = settings.places.get(_LARGEST)
+    place = settings.places.get(LARGEST_REQUEST)
     if place is not None and pool.largestBytes < largestBytes:
         raise UsageError(
-            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {_LARGEST} "
-            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {_LARGEST} smaller"
+            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {LARGEST_REQUEST} "
+            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {LARGEST_REQUEST} smaller"
         )
     return pool
 
