@@ -25,6 +25,7 @@ from ..interfaces import (
     IMemoryPoolFactory,
     IMetricsExporter,
     IMetricsExporterFactory,
+    IPolicyFactory,
     IPurgatory,
     IPurgatoryFactory,
     IQuotaPolicy,
@@ -175,7 +176,8 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     @raise UsageError: if the description and the properties contradict each other.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
-    pool = _build(poolDescription(settings, description), PolicyContext(clock, wallSeconds, largestBytes))
+    context = PolicyContext(clock, wallSeconds, largestBytes)
+    pool: IMemoryPool = _build("pool", IMemoryPoolFactory, poolDescription(settings, description), context)
     if description is None:
         return pool
     place = settings.places.get(POOL)
@@ -215,10 +217,7 @@ def buildOrder(description: str | None, clock: Any, random: Random | None = None
     @raise UsageError: if it cannot be built.
     """
     context = PolicyContext(clock, wallSeconds, random=random)
-    try:
-        order: IWaitOrder = buildPolicy(IWaitOrderFactory, description or DEFAULT_ORDER, context)
-    except PolicyError as error:
-        raise UsageError(f"--order: {error}") from error
+    order: IWaitOrder = _build("order", IWaitOrderFactory, description or DEFAULT_ORDER, context)
     return order
 
 
@@ -229,12 +228,8 @@ def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
     @param description: what C{--purgatory} says, or L{None} for the default.
     @raise UsageError: if it cannot be built.
     """
-    try:
-        purgatory: IPurgatory = buildPolicy(
-            IPurgatoryFactory, description or "wheel", PolicyContext(clock, wallSeconds)
-        )
-    except PolicyError as error:
-        raise UsageError(f"--purgatory: {error}") from error
+    context = PolicyContext(clock, wallSeconds)
+    purgatory: IPurgatory = _build("purgatory", IPurgatoryFactory, description or "wheel", context)
     return purgatory
 
 
@@ -254,10 +249,7 @@ def buildControl(
     context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
     policies: list[tuple[str, IQuotaPolicy]] = []
     for description in quotaDescriptions(settings, descriptions):
-        try:
-            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, context)
-        except PolicyError as error:
-            raise UsageError(f"--quota: {error}") from error
+        policy: IQuotaPolicy = _build("quota", IQuotaPolicyFactory, description, context)
         policies.append((_nameFor(description, policies), policy))
     control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved)
     for name, entity, limitName, value in _propertyLimits(settings):
@@ -296,12 +288,8 @@ def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, I
     """
     exporters: list[tuple[str, IMetricsExporter]] = []
     for description in descriptions:
-        try:
-            exporter: IMetricsExporter = buildPolicy(
-                IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds)
-            )
-        except PolicyError as error:
-            raise UsageError(f"--export: {error}") from error
+        context = PolicyContext(clock, wallSeconds)
+        exporter: IMetricsExporter = _build("export", IMetricsExporterFactory, description, context)
         exporters.append((_nameFor(description, exporters), exporter))
     return exporters
 
@@ -344,12 +332,11 @@ def _propertyLimits(settings: Settings) -> Iterator[tuple[str, QuotaEntity, str,
             yield f"quota.{kind}.override", QuotaEntity(clientId=clientId), limitName, value
 
 
-def _build(description: str, context: PolicyContext) -> IMemoryPool:
+def _build(option: str, interface: type[IPolicyFactory], description: str, context: PolicyContext) -> Any:
     try:
-        pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, description, context)
+        return buildPolicy(interface, description, context)
     except PolicyError as error:
-        raise UsageError(f"--pool: {error}") from error
-    return pool
+        raise UsageError(f"--{option}: {error}") from error
 
 
 def _endpoint(option: str, description: str) -> IStreamServerEndpoint:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_drain -*-
 """
-What a second SIGTERM means.
+A second SIGTERM while the broker stops.
 """
 
 from __future__ import annotations

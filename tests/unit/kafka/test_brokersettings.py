@@ -90,28 +90,6 @@ class LoadSettingsTests(SynchronousTestCase):
         self.assertEqual(loadSettings(None, [hours, minutes]).logRetentionSeconds, 120.0)
         self.assertEqual(loadSettings(None, [hours, minutes, milliseconds]).logRetentionSeconds, 0.003)
 
-    def test_differentValues(self) -> None:
-        """
-        Two values that differ are refused, naming both places: file and
-        assignment, or two lines of a file.
-        """
-        path = self.file("num.partitions=2\nmax.topics=1\nmax.topics=2\n")
-        message = self.refusal(path, [])
-        self.assertIn(f"max.topics is '1' at {path}:2 but '2' at {path}:3", message)
-        path = self.file("num.partitions=2")
-        message = self.refusal(path, ["num.partitions=3"])
-        self.assertIn(f"'2' at {path}:1 but '3' at --set num.partitions=3", message)
-
-    def test_unknownName(self) -> None:
-        """
-        An unknown name is refused with its place and the nearest known one.
-        """
-        path = self.file("\nnum.partition=2")
-        self.assertEqual(
-            self.refusal(path), f"{path}:2: unknown property 'num.partition'; the nearest is num.partitions"
-        )
-        self.assertIn("the nearest is log.retention.minutes", self.refusal(None, ["log.retention.minute=1"]))
-
     def test_notUsed(self) -> None:
         """
         A property of Kafka's that means nothing here is refused with the
@@ -119,16 +97,6 @@ class LoadSettingsTests(SynchronousTestCase):
         """
         self.assertIn("there is no ZooKeeper", self.refusal(None, ["zookeeper.connect=localhost:2181"]))
         self.assertIn("use --data", self.refusal(None, ["log.dirs=/tmp"]))
-
-    def test_badValue(self) -> None:
-        """
-        A value that cannot be read is refused with its place, its name and
-        the right form.
-        """
-        self.assertIn("num.partitions: 'two' is not a whole number", self.refusal(None, ["num.partitions=two"]))
-        self.assertIn("num.partitions: '0' is too small: at least 1", self.refusal(None, ["num.partitions=0"]))
-        path = self.file("message.max.bytes=1 megabyte")
-        self.assertTrue(self.refusal(path).startswith(f"{path}:1: message.max.bytes: '1 megabyte' is not a size"))
 
     def test_sessionTimeouts(self) -> None:
         """

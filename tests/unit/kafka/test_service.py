@@ -24,11 +24,21 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from admission.connection.factory import AdmittedFactory
 from admission.kafka import service as serviceModule
+from admission.kafka.broker.log.lmdb_log import LmdbLog
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Listener, Options, buildOrder
-from admission.kafka.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
+from admission.kafka.service import (
+    RESERVED_DESCRIPTORS,
+    BrokerConfig,
+    BrokerService,
+    ListenerFactory,
+    clusterId,
+    makeService,
+)
+from admission.recording.recorder import EventRecorder
 from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -137,7 +147,7 @@ class ServiceTestCase(TestCase):
             for each in endpoints
         ]
         settings = loadSettings(None, ["queued.max.request.bytes=128MiB", *assignments])
-        return BrokerService(reactor, settings, listeners, self.path if path is None else path)
+        return BrokerService(reactor, BrokerConfig(settings, listeners, self.path if path is None else path))
 
     def start(self, service: BrokerService) -> BrokerService:
         """
@@ -395,31 +405,42 @@ class StoppingTests(ServiceTestCase):
         """
         Ports close first, then whoever waits is answered and let go, then the log is closed; exporters end last.
         """
-        service = self.start(self.service())
+        service = self.service()
+        happened: list[Any] = []
+
+        def watch(owner: type, name: str) -> None:
+            called = getattr(owner, name)
+
+            def note(instance: Any) -> Any:
+                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
+                return called(instance)
+
+            self.patch(owner, name, note)
+
+        watch(AdmittedFactory, "closeAll")
+        watch(LmdbLog, "close")
+        watch(EventRecorder, "stop")
+        self.start(service)
         client = yield self.connect(service)
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
         topic = service.broker.log.topic("events")
         answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6))
         while not service.broker.purgatory.watched:
             yield deferLater(reactor, 0.01)
-        happened: list[Any] = []
-
-        def watch(owner: Any, name: str) -> None:
-            called = getattr(owner, name)
-
-            def note() -> Any:
-                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
-                return called()
-
-            self.patch(owner, name, note)
-
-        watch(service.factory, "closeAll")
-        watch(service.broker.log, "close")
-        watch(service._recorder, "stop")
         yield service.stopService()
         self.assertEqual(happened, [("closeAll", 0, False, 1), ("close", 0, True, 0), ("stop", 0, True, 0)])
         fetched = yield answer
         self.assertEqual(fetched.responses[0].partitions[0].error_code, ErrorCode.none)
+
+    @inlineCallbacks
+    def test_failingPart(self) -> Any:
+        """
+        A part that cannot be closed keeps nothing else open.
+        """
+        service = self.start(self.service())
+        self.patch(service.broker, "drain", lambda: 1 / 0)
+        yield self.assertFailure(service.stopService(), ZeroDivisionError)
+        self.start(self.service())
 
     @inlineCallbacks
     def test_refusesMeanwhile(self) -> Any:
