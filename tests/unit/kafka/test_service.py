@@ -26,6 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from admission.connection.factory import AdmittedFactory
 from admission.kafka import service as serviceModule
+from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.lmdb_log import LmdbLog
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
@@ -438,8 +439,9 @@ class StoppingTests(ServiceTestCase):
         A part that cannot be closed keeps nothing else open.
         """
         service = self.start(self.service())
-        self.patch(service.broker, "drain", lambda: 1 / 0)
+        patch = self.patch(Broker, "drain", lambda broker: 1 / 0)
         yield self.assertFailure(service.stopService(), ZeroDivisionError)
+        patch.restore()
         self.start(self.service())
 
     @inlineCallbacks
