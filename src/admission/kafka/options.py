@@ -73,8 +73,6 @@ class Listener:
 
 class Options(AuthOptions, PolicyOptionsMixin):
     """
-    What the broker is told when it is started.
-
     After parsing, C{settings}, C{listeners}, C{statusListener} and
     C{memoryProfile} are keys as well.
     """
@@ -121,16 +119,12 @@ class Options(AuthOptions, PolicyOptionsMixin):
         self["set"].append(assignment)
 
     def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
+        # Appended here, so that examples keep their lines.
         usage: str = super().getUsage(width)
         return usage + _EXAMPLES
 
     def postOptions(self) -> None:
-        """
-        Find what is wrong while it can still be said in a sentence.
-        """
+        # Everything is checked here, where a mistake is still a usage error.
         self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
         descriptions: Sequence[str] = self["listen"] or ["tcp:9092:interface=127.0.0.1"]
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
@@ -240,8 +234,8 @@ def buildControl(
     The control with the quota policies that the options ask for, with the limits
     that the properties set.
 
-    @param descriptions: what C{--quota} says; if that is nothing, the policies
-        that come with us are there and limit nobody, until they are told to.
+    @param descriptions: what C{--quota} says; without any, the default
+        policies are there and limit nobody until they get limits.
     @param isObserved: see L{AdmissionControl}.
     @raise UsageError: if one cannot be built, or it and the properties
         contradict each other.

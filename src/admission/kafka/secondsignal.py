@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_drain -*-
+# -*- test-case-name: tests.unit.kafka.test_secondsignal -*-
 """
 A second SIGTERM while the broker stops.
 """

@@ -59,15 +59,9 @@ class Conversation(Int32StringReceiver):
         self.lost: Deferred[None] = Deferred()
 
     def stringReceived(self, string: bytes) -> None:
-        """
-        An answer has come.
-        """
         self._answers.put(string)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        The broker has closed the connection, or we have.
-        """
         self.lost.callback(None)
 
     def ask(self, name: str, apiVersion: int, /, **values: Any) -> Deferred[Any]:
@@ -92,9 +86,6 @@ class StandInEndpoint:
         self.listening: Deferred[Any] = Deferred()
 
     def listen(self, factory: ListenerFactory) -> Deferred[Any]:
-        """
-        Later.
-        """
         return self.listening
 
 
@@ -106,17 +97,11 @@ class StandInPort:
     isClosed = False
 
     def stopListening(self) -> Deferred[None]:
-        """
-        Close at once.
-        """
         self.isClosed = True
         return succeed(None)
 
 
 def portOf(service: BrokerService, index: int = 0) -> int:
-    """
-    Where a service listens.
-    """
     return int(service._ports[index].getHost().port)  # type: ignore[attr-defined]
 
 
@@ -126,9 +111,6 @@ class ServiceTestCase(TestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Choose a directory.
-        """
         self.path = self.mktemp()
 
     def service(
@@ -151,32 +133,20 @@ class ServiceTestCase(TestCase):
         return BrokerService(reactor, BrokerConfig(settings, listeners, self.path if path is None else path))
 
     def start(self, service: BrokerService) -> BrokerService:
-        """
-        Start a service as C{twistd} does.
-        """
         service.privilegedStartService()
         service.startService()
         self.addCleanup(self.stop, service)
         return service
 
     def stop(self, service: BrokerService) -> Any:
-        """
-        Stop it, if that has not been done.
-        """
         return service.stopService() if service.running else None
 
     def connect(self, service: BrokerService, port: int = 0) -> Deferred[Conversation]:
-        """
-        Connect to one of a service's ports, by number.
-        """
         number = portOf(service, port)
         return connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", number), Conversation())  # type: ignore[no-any-return]
 
     @inlineCallbacks
     def disconnect(self, client: Conversation) -> Any:
-        """
-        Hang up, and wait until that is done.
-        """
         assert client.transport is not None
         client.transport.loseConnection()
         yield client.lost
@@ -404,7 +374,7 @@ class StoppingTests(ServiceTestCase):
     @inlineCallbacks
     def test_order(self) -> Any:
         """
-        Ports close first, then whoever waits is answered and let go, then the log is closed; exporters end last.
+        Ports close first, then waiting clients are answered and closed, then the log is closed; exporters end last.
         """
         service = self.service()
         happened: list[Any] = []
@@ -447,7 +417,7 @@ class StoppingTests(ServiceTestCase):
     @inlineCallbacks
     def test_refusesMeanwhile(self) -> Any:
         """
-        Who connects while the service stops finds nobody.
+        Connections are refused once the service has stopped.
         """
         service = self.start(self.service())
         port = portOf(service)
@@ -501,7 +471,7 @@ class MistakeTests(ServiceTestCase):
 
     def test_portInUse(self) -> None:
         """
-        A port that is taken is named, and those that were not are given back.
+        A port that is taken is named, and the other ports are closed.
         """
         port = portOf(self.start(self.service()))
         taken = f"tcp:{port}:interface=127.0.0.1"
@@ -510,7 +480,7 @@ class MistakeTests(ServiceTestCase):
 
     def test_impossiblePort(self) -> None:
         """
-        So is a port that there is not.
+        An impossible port is named, too.
         """
         self.assertCannotStart(self.service(endpoints=["tcp:70000"]), "cannot listen on tcp:70000")
 
