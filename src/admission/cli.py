@@ -15,7 +15,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options, UsageError
 
 from . import __version__
-from .commands.talk import CommandFailed, CommandGroup
+from .commands.console import CommandFailed, CommandGroup
 
 FAILED = 1
 MISUSED = 2
@@ -72,74 +72,74 @@ COMMANDS = (
     Command(
         "quotas",
         "See and change the limits of clients while a broker runs.",
-        "admission.commands.quotas.QuotasOptions",
-        "admission.commands.quotas.run",
+        "admission.commands.quotascommand.QuotasOptions",
+        "admission.commands.quotascommand.run",
     ),
     Command(
         "explain",
         "Tell why a client is throttled, or how far it is from that.",
-        "admission.commands.explain.ExplainOptions",
-        "admission.commands.explain.run",
+        "admission.commands.explaincommand.ExplainOptions",
+        "admission.commands.explaincommand.run",
     ),
     Command(
         "top",
         "Watch a broker in the terminal.",
-        "admission.commands.top.TopOptions",
-        "admission.commands.top.run",
+        "admission.commands.topcommand.TopOptions",
+        "admission.commands.topcommand.run",
     ),
     Command(
         "memory",
         "Tell where the memory of a broker is.",
-        "admission.commands.memory.MemoryOptions",
-        "admission.commands.memory.run",
+        "admission.commands.memorycommand.MemoryOptions",
+        "admission.commands.memorycommand.run",
     ),
     Command(
         "doctor",
         "Tell whether a broker can run here, and what would help it.",
-        "admission.commands.doctor.DoctorOptions",
-        "admission.commands.doctor.run",
+        "admission.commands.doctorcommand.DoctorOptions",
+        "admission.commands.doctorcommand.run",
     ),
     Command(
         "synth",
         "Make a recording of clients that do not exist.",
-        "admission.commands.synth.SynthOptions",
-        "admission.commands.synth.run",
+        "admission.commands.synthcommand.SynthOptions",
+        "admission.commands.synthcommand.run",
     ),
     Command(
         "evaluate",
         "Tell what other policies would have done with a recording.",
-        "admission.commands.offline.EvaluateOptions",
-        "admission.commands.evaluate.runEvaluate",
+        "admission.commands.offlineoptions.EvaluateOptions",
+        "admission.commands.offlinecommands.runEvaluate",
     ),
     Command(
         "aggregate",
         "Sum up a recording.",
-        "admission.commands.offline.AggregateOptions",
-        "admission.commands.evaluate.runAggregate",
+        "admission.commands.offlineoptions.AggregateOptions",
+        "admission.commands.offlinecommands.runAggregate",
     ),
     Command(
         "audit",
         "Hold a recording against what should have been.",
-        "admission.commands.offline.AuditOptions",
-        "admission.commands.evaluate.runAudit",
+        "admission.commands.offlineoptions.AuditOptions",
+        "admission.commands.offlinecommands.runAudit",
     ),
     Command(
         "replay",
         "Put a recording before other policies.",
-        "admission.commands.offline.ReplayOptions",
-        "admission.commands.evaluate.runReplay",
+        "admission.commands.offlineoptions.ReplayOptions",
+        "admission.commands.offlinecommands.runReplay",
     ),
     Command(
         "report",
         "Write a page about results.",
-        "admission.commands.offline.ReportOptions",
-        "admission.commands.evaluate.runReport",
+        "admission.commands.offlineoptions.ReportOptions",
+        "admission.commands.offlinecommands.runReport",
     ),
     Command(
         "users",
         "Keep the password file of a broker.",
-        "admission.kafka.security.userscommand.UsersOptions",
-        "admission.kafka.security.userscommand.run",
+        "admission.commands.userscommand.UsersOptions",
+        "admission.commands.userscommand.run",
     ),
 )
 

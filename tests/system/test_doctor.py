@@ -29,7 +29,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from admission.commands.doctor import DoctorOptions, checksFor, examine, report, whyNotListening
+from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, report, whyNotListening
 from admission.commands.doctorchecks import (
     BESIDES_POOL_BYTES,
     checkAddressSpace,
@@ -59,7 +59,7 @@ from admission.commands.doctorplugins import (
     installedDropins,
 )
 from admission.commands.findings import Finding, Level
-from admission.commands.talk import CommandFailed
+from admission.commands.console import CommandFailed
 from admission.interfaces import IMemoryPoolFactory
 from admission.kafka.broker.log.storage import DirectoryLock
 from admission.kafka.settings import RESERVED_DESCRIPTORS, loadSettings

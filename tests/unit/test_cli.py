@@ -22,10 +22,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission import __version__, cli
 from admission.cli import COMMANDS, FAILED, INTERRUPTED, MISUSED, AdmissionOptions, Command, main
-from admission.commands import explain, quotas
-from admission.commands.connecting import ConnectionOptions, connectionSettings, converse, inWords
-from admission.commands.limits import asArguments, formatAmount, parseAmount
-from admission.commands.talk import CommandFailed, printable, table
+from admission.commands import explaincommand, quotascommand
+from admission.commands.brokerconnection import ConnectionOptions, connectionSettings, converse, inWords
+from admission.commands.console import CommandFailed, printable, table
+from admission.commands.limitsyntax import asArguments, formatAmount, parseAmount
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.client.errors import (
     AuthenticationFailed,
@@ -134,7 +134,7 @@ class CommandTestCase(SynchronousTestCase):
             connecting: Deferred[Any] = succeed(connection)
             return self.successResultOf(converse(connecting, question))
 
-        quotas.run(self.parse("quotas", *shlex.split(line)), StringIO(), stdout, ask)
+        quotascommand.run(self.parse("quotas", *shlex.split(line)), StringIO(), stdout, ask)
         return stdout.getvalue()
 
     def file(self, content: bytes) -> str:
@@ -614,7 +614,9 @@ class DescribeTests(CommandTestCase):
         """
         self.connection.refusal = ErrorCode.cluster_authorization_failed, "not you"
         connecting: Deferred[Any] = succeed(self.connection)
-        asked = converse(connecting, lambda connection: quotas.describe(connection, QuotaEntity(), isExact=False))
+        asked = converse(
+            connecting, lambda connection: quotascommand.describe(connection, QuotaEntity(), isExact=False)
+        )
         self.assertEqual(self.failureResultOf(asked, BrokerRefused).value.message, "not you")
 
     def test_unknownEntity(self) -> None:
@@ -623,7 +625,9 @@ class DescribeTests(CommandTestCase):
         """
         self.connection.unknownKind = "planet"
         connecting: Deferred[Any] = succeed(self.connection)
-        asked = converse(connecting, lambda connection: quotas.describe(connection, QuotaEntity(), isExact=False))
+        asked = converse(
+            connecting, lambda connection: quotascommand.describe(connection, QuotaEntity(), isExact=False)
+        )
         self.assertIn("'planet'", str(self.failureResultOf(asked, CommandFailed).value))
 
 
@@ -714,7 +718,9 @@ class AlterTests(CommandTestCase):
         """
         connection: Any = StandInConnection()
         connection.refusal = ErrorCode.invalid_request, "no limit is called 'x'"
-        altered = converse(succeed(connection), lambda each: quotas.alter(each, DEFAULT_CLIENT, {"x": 1.0}, False))
+        altered = converse(
+            succeed(connection), lambda each: quotascommand.alter(each, DEFAULT_CLIENT, {"x": 1.0}, False)
+        )
         self.assertEqual(self.failureResultOf(altered, BrokerRefused).value.message, "no limit is called 'x'")
 
 
@@ -754,7 +760,7 @@ class ExplainTests(CommandTestCase):
             self.url, self.timeoutSeconds = url, timeoutSeconds
             return json.dumps(told).encode()
 
-        explain.run(self.parse("explain", *shlex.split(line)), StringIO(), stdout, fetch)
+        explaincommand.run(self.parse("explain", *shlex.split(line)), StringIO(), stdout, fetch)
         return stdout.getvalue()
 
     def test_question(self) -> None:
@@ -855,7 +861,7 @@ class ExplainTests(CommandTestCase):
                 return answer
 
             error = self.assertRaises(
-                CommandFailed, explain.run, self.parse("explain", "-c", "a"), StringIO(), StringIO(), fetch
+                CommandFailed, explaincommand.run, self.parse("explain", "-c", "a"), StringIO(), StringIO(), fetch
             )
             self.assertIn("does not answer as the status port of a broker does", str(error))
 

@@ -17,8 +17,8 @@ from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
 from ..offline.java import JavaMissing, javaEnvironment
 from ..plugins import PolicyError, parseDescription
 from ..units import formatBytes
+from .console import CommandFailed
 from .findings import Finding, Level
-from .talk import CommandFailed
 
 OLDEST_PYTHON = (3, 11)
 
@@ -160,7 +160,7 @@ def checkStatus(url: str, fetch: Callable[[str, float], bytes], timeoutSeconds: 
     Whether the broker that runs is well.
 
     @param url: of its status port.
-    @param fetch: see L{admission.commands.explain.fetch}.
+    @param fetch: see L{admission.commands.explaincommand.fetch}.
     """
     try:
         snapshot = json.loads(fetch(f"{url}/status.json", timeoutSeconds))

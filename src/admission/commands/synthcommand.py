@@ -17,8 +17,8 @@ from ..offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
 from ..offline.synthpopulation import Population
 from ..plugins import PolicyKind, PolicyOptionsMixin
 from ..units import parseBytes, parseSeconds
+from .console import CommandFailed
 from .directory import DirectoryOptions
-from .talk import CommandFailed
 
 _EXAMPLES = """
 Examples:

@@ -18,8 +18,8 @@ from urllib.request import ProxyHandler, build_opener
 from twisted.python.usage import Options, UsageError
 
 from ..interfaces import QuotaEntity
-from .limits import asArguments, formatAmount
-from .talk import CommandFailed, parseTimeout, printable, table
+from .console import CommandFailed, parseTimeout, printable, table
+from .limitsyntax import asArguments, formatAmount
 
 MAX_BYTES = 1 << 20
 """The longest answer that is read."""

@@ -17,9 +17,9 @@ from twisted.python.usage import UsageError
 from ..interfaces import DEFAULT, QuotaEntity
 from ..kafka.client.connection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
-from .connecting import ConnectionOptions, Question, ask
-from .limits import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
-from .talk import CommandFailed, CommandGroup, table
+from .brokerconnection import ConnectionOptions, Question, ask
+from .console import CommandFailed, CommandGroup, table
+from .limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 
 Limits = Mapping[str, float]
 
@@ -194,7 +194,7 @@ def run(
     """
     Do what C{options} say.
 
-    @param ask: see L{admission.commands.connecting.ask}.
+    @param ask: see L{admission.commands.brokerconnection.ask}.
     @raise CommandFailed: if that cannot be done, in a sentence.
     """
     given: Any = options.subOptions

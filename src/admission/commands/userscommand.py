@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.security.test_passwordfile -*-
+# -*- test-case-name: tests.unit.commands.test_userscommand -*-
 """
 The command C{admission users}: who is in a password file.
 """
@@ -11,7 +11,7 @@ from typing import TextIO
 
 from twisted.python.usage import Options, UsageError
 
-from .passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
+from ..kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
 
 
 class ListOptions(Options):

@@ -25,6 +25,7 @@ from twisted.python.usage import Options
 from ..kafka.settings import Settings, loadSettings
 from ..memorylimit import memoryLimitBytes
 from ..plugins import ENTRY_POINT_GROUP, listFactories
+from .console import CommandFailed, parseTimeout, printable
 from .doctorchecks import (
     checkAddressSpace,
     checkJava,
@@ -46,9 +47,8 @@ from .doctorplugins import (
     installedDropins,
     mayWrite,
 )
-from .explain import fetch, parseStatus
+from .explaincommand import fetch, parseStatus
 from .findings import Finding, Level
-from .talk import CommandFailed, parseTimeout, printable
 
 DEFAULT_ENDPOINT = "tcp:9092:interface=127.0.0.1"
 

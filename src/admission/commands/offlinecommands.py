@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ..offline.report.writing import ReportError, writeReport
 from ..offline.running import JobFailed, Progress, Selection, runJob, runStream
-from .offline import AggregateOptions, AuditOptions, EvaluateOptions, RecordingOptions, ReplayOptions, ReportOptions
-from .talk import CommandFailed, table
+from .console import CommandFailed, table
+from .offlineoptions import (
+    AggregateOptions,
+    AuditOptions,
+    EvaluateOptions,
+    RecordingOptions,
+    ReplayOptions,
+    ReportOptions,
+)
 
 if TYPE_CHECKING:
     from ..offline.jobs import Answer, Work

@@ -14,8 +14,8 @@ from twisted.python.usage import Options
 
 from ..profiling.html import htmlOf
 from ..profiling.text import textOf
-from .explain import Fetch, fetch, parseStatus
-from .talk import CommandFailed, parseTimeout, printable
+from .console import CommandFailed, parseTimeout, printable
+from .explaincommand import Fetch, fetch, parseStatus
 
 _EXAMPLES = """
 Examples:

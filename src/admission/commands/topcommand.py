@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_top -*-
+# -*- test-case-name: tests.unit.commands.test_topcommand -*-
 """
 The command C{admission top}: how a broker is, in the terminal, as its status
 port tells it.
@@ -15,8 +15,8 @@ from typing import Any, TextIO
 from twisted.python.usage import Options, UsageError
 
 from ..units import formatSeconds, parseSeconds
-from .explain import Fetch, fetch, parseStatus
-from .talk import CommandFailed, parseTimeout, printable, table
+from .console import CommandFailed, parseTimeout, printable, table
+from .explaincommand import Fetch, fetch, parseStatus
 
 SHORTEST_SECONDS = 0.1
 

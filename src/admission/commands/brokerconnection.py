@@ -22,7 +22,7 @@ from ..kafka.client.connecting import ConnectionSettings, connect
 from ..kafka.client.connection import ClientConnection
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from .talk import CommandFailed, parseTimeout
+from .console import CommandFailed, parseTimeout
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.commands.top}.
+Tests for L{admission.commands.topcommand}.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands import top
-from admission.commands.talk import CommandFailed
-from admission.commands.top import TopOptions, run
+from admission.commands import topcommand
+from admission.commands.console import CommandFailed
+from admission.commands.topcommand import TopOptions, run
 
 SEEN: dict[str, Any] = {
     "version": "1.2.3",
@@ -303,7 +303,7 @@ class WatchTests(TopTestCase):
         """
         Lines are as long as the terminal is wide, and no more than fit.
         """
-        self.patch(top.shutil, "get_terminal_size", lambda: top.shutil.os.terminal_size((20, 5)))
+        self.patch(topcommand.shutil, "get_terminal_size", lambda: topcommand.shutil.os.terminal_size((20, 5)))
         (screen,) = self.screens(SEEN)
         lines = screen.removesuffix("\x1b[J\n").split("\x1b[K\n")
         self.assertEqual(lines[0], "admission 1.2.3 on 1")
