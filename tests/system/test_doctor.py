@@ -29,7 +29,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, report, whyNotListening
+from admission.commands.console import CommandFailed
 from admission.commands.doctorchecks import (
     BESIDES_POOL_BYTES,
     checkAddressSpace,
@@ -41,6 +41,7 @@ from admission.commands.doctorchecks import (
     checkReactor,
     checkStatus,
 )
+from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, report, whyNotListening
 from admission.commands.doctordisk import (
     LITTLE_BYTES,
     TOO_LITTLE_BYTES,
@@ -59,7 +60,6 @@ from admission.commands.doctorplugins import (
     installedDropins,
 )
 from admission.commands.findings import Finding, Level
-from admission.commands.console import CommandFailed
 from admission.interfaces import IMemoryPoolFactory
 from admission.kafka.broker.log.storage import DirectoryLock
 from admission.kafka.settings import RESERVED_DESCRIPTORS, loadSettings
@@ -125,9 +125,9 @@ class ProcessTests(FindingTestCase):
         def check(limitBytes: int, pool: str) -> Finding:
             return checkMemory(limitBytes, loadSettings(None, [f"queued.max.request.bytes={pool}"]))
 
-        self.assertFinds(check(4 * GIB, "1GiB"), Level.OK, "4096MiB", "1024MiB of it for the pool")
+        self.assertFinds(check(4 * GIB, "1GiB"), Level.OK, "4 GiB", "1 GiB of it for the pool")
         self.assertFinds(check(GIB + BESIDES_POOL_BYTES, "1GiB"), Level.OK)
-        self.assertFinds(check(GIB + BESIDES_POOL_BYTES - 1, "1GiB"), Level.WARN, "127MiB for everything else")
+        self.assertFinds(check(GIB + BESIDES_POOL_BYTES - 1, "1GiB"), Level.WARN, "128 MiB for everything else")
         self.assertFinds(check(GIB, "1GiB"), Level.FAIL, "MemoryMax=")
         self.assertFinds(check(GIB, "-1"), Level.WARN, "no bound")
 
@@ -258,10 +258,10 @@ class StatusTests(FindingTestCase):
         It says so itself, and if it is not, why.
         """
         for health, level, words in (
-            ({"status": "ok", "reasons": []}, Level.OK, "2 minutes"),
+            ({"status": "ok", "reasons": []}, Level.OK, "2 min 5 s"),
             ({"status": "unavailable", "reasons": ["the disk is full"]}, Level.FAIL, "the disk is full"),
         ):
-            self.assertFinds(self.check(json.dumps({"health": health, "uptimeSeconds": 120.0}).encode()), level, words)
+            self.assertFinds(self.check(json.dumps({"health": health, "uptimeSeconds": 125.0}).encode()), level, words)
 
     def test_nobody(self) -> None:
         """
@@ -330,7 +330,7 @@ class DiskTests(FindingTestCase):
         A local disk is good; the memory of the machine and the layer of a container pass, and a network does not do.
         """
         for kind in ("ext4", "xfs", "btrfs", "zfs"):
-            self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10GiB free")
+            self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10 GiB free")
         self.assertFinds(self.check("tmpfs"), Level.WARN, "memory")
         self.assertFinds(self.check("overlay"), Level.WARN, "container", "volume")
         for kind in ("nfs4", "cifs", "9p", "fuse.sshfs"):
@@ -341,7 +341,7 @@ class DiskTests(FindingTestCase):
         Some space must be free.
         """
         self.assertFinds(self.check("ext4", LITTLE_BYTES), Level.OK)
-        self.assertFinds(self.check("ext4", LITTLE_BYTES - 1), Level.WARN, "1023MiB free", "log.retention.bytes")
+        self.assertFinds(self.check("ext4", LITTLE_BYTES - 1), Level.WARN, "1 GiB free", "log.retention.bytes")
         self.assertFinds(self.check("ext4", TOO_LITTLE_BYTES - 1), Level.FAIL)
 
     def test_mapping(self) -> None:

@@ -24,7 +24,7 @@ from admission import __version__, cli
 from admission.cli import COMMANDS, FAILED, INTERRUPTED, MISUSED, AdmissionOptions, Command, main
 from admission.commands import explaincommand, quotascommand
 from admission.commands.brokerconnection import ConnectionOptions, connectionSettings, converse, inWords
-from admission.commands.console import CommandFailed, printable, table
+from admission.commands.console import CommandFailed
 from admission.commands.limitsyntax import asArguments, formatAmount, parseAmount
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.client.errors import (
@@ -864,22 +864,3 @@ class ExplainTests(CommandTestCase):
                 CommandFailed, explaincommand.run, self.parse("explain", "-c", "a"), StringIO(), StringIO(), fetch
             )
             self.assertIn("does not answer as the status port of a broker does", str(error))
-
-
-class TalkTests(SynchronousTestCase):
-    """
-    What is written is fit for a terminal.
-    """
-
-    def test_printable(self) -> None:
-        """
-        Letters of all kinds pass; what a terminal would obey does not.
-        """
-        self.assertEqual(printable("na\u00efve \u65e5\u672c"), "na\u00efve \u65e5\u672c")
-        self.assertEqual(printable("a\x1b[0m\n\u202eb"), r"a\x1b[0m\n\u202eb")
-
-    def test_table(self) -> None:
-        """
-        Columns are as wide as their widest cell, and nothing hangs over at the end.
-        """
-        self.assertEqual(table([("A", "B"), ("long", "x"), ("", "y")]), "A     B\nlong  x\n      y\n")

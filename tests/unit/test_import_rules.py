@@ -14,11 +14,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.checkout import ROOT
 
-EVERYONE = {"interfaces", "units"}
+EVERYONE = {"interfaces", "plaintext", "units"}
 FOUNDATION = {"clock", "plugins", "operations", "metrics"}
 
 ALLOWED = {
     "interfaces": set[str](),
+    "plaintext": set[str](),
     "units": set[str](),
     "clock": EVERYONE,
     "memorylimit": EVERYONE,

@@ -57,24 +57,3 @@ def parseTimeout(text: str) -> float:
     if not seconds:
         raise UsageError(f"--timeout {text}: nothing answers in no time; write 10s or the like")
     return seconds
-
-
-def printable(text: str) -> str:
-    """
-    C{text} without anything that a terminal would obey: names of clients are
-    whatever their programmers chose.
-    """
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """
-    Rows in columns, as wide as they need to be.
-
-    @param rows: the first one has the titles.
-    """
-    safe = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in safe
-    )

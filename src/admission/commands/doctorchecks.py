@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
 from ..offline.java import JavaMissing, javaEnvironment
 from ..plugins import PolicyError, parseDescription
-from ..units import formatBytes
+from ..units import formatBytes, roundedBytes, roundedSeconds
 from .console import CommandFailed
 from .findings import Finding, Level
 
@@ -84,20 +84,20 @@ def checkMemory(limitBytes: int, settings: Settings) -> Finding:
     @param limitBytes: see L{admission.memorylimit.memoryLimitBytes}.
     """
     poolBytes = settings.queuedMaxRequestBytes
-    allowed = f"the process may use {_about(limitBytes)}"
+    allowed = f"the process may use {roundedBytes(limitBytes)}"
     less = "choose queued.max.request.bytes by the memory there is, or leave it out to get a quarter of that"
     if poolBytes <= 0:
         return Finding("memory", Level.WARN, f"{allowed}, and the pool has no bound", less)
-    what = f"{allowed}, {_about(poolBytes)} of it for the pool"
+    what = f"{allowed}, {roundedBytes(poolBytes)} of it for the pool"
     if poolBytes >= limitBytes:
-        what = f"{allowed}, and the pool {_about(poolBytes)}: the kernel would end it before the pool is empty"
+        what = f"{allowed}, and the pool {roundedBytes(poolBytes)}: the kernel would end it before the pool is empty"
         return Finding("memory", Level.FAIL, what, f"{less}; or allow more: MemoryMax=, docker run --memory")
     if limitBytes - poolBytes < BESIDES_POOL_BYTES:
         return Finding(
             "memory",
             Level.WARN,
-            f"{what}, which leaves {_about(limitBytes - poolBytes)} for everything else",
-            f"leave {formatBytes(BESIDES_POOL_BYTES)} or more: a smaller queued.max.request.bytes, or more memory "
+            f"{what}, which leaves {roundedBytes(limitBytes - poolBytes)} for everything else",
+            f"leave {roundedBytes(BESIDES_POOL_BYTES)} or more: a smaller queued.max.request.bytes, or more memory "
             "(MemoryMax=, docker run --memory)",
         )
     return Finding("memory", Level.OK, what)
@@ -114,8 +114,8 @@ def checkAddressSpace(mapBytes: int, limitBytes: int) -> Finding:
     return Finding(
         "address space",
         Level.FAIL,
-        f"limited to {_about(limitBytes)}, and the log wants {formatBytes(mapBytes)} (log.map.bytes); it costs none of "
-        "the memory",
+        f"limited to {roundedBytes(limitBytes)}, and the log wants {formatBytes(mapBytes)} (log.map.bytes); it costs "
+        "none of the memory",
         "ulimit -v unlimited, or a smaller log.map.bytes",
     )
 
@@ -171,7 +171,7 @@ def checkStatus(url: str, fetch: Callable[[str, float], bytes], timeoutSeconds: 
     except (ValueError, LookupError, TypeError):
         return Finding("broker", Level.FAIL, f"{url} does not answer as a status port does", "name the right URL")
     if isWell:
-        return Finding("broker", Level.OK, f"is well, and has been up for {upSeconds / 60:.0f} minutes")
+        return Finding("broker", Level.OK, f"is well, and has been up for {roundedSeconds(upSeconds)}")
     return Finding("broker", Level.FAIL, reasons, "docs/operate.md says what each of these means; so does the log")
 
 
@@ -197,13 +197,3 @@ def _isBelow(description: str, firstFreePort: int) -> bool:
         return False
     port = keywords.get("port", positional[0] if positional and name in _WITH_PORTS else "")
     return port.isdigit() and 0 < int(port) < firstFreePort
-
-
-def _about(sizeBytes: int) -> str:
-    """
-    C{sizeBytes} in the largest unit of which there are ten or more.
-    """
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if sizeBytes >= 10 << shift:
-            return f"{sizeBytes >> shift}{unit}"
-    return f"{sizeBytes} bytes"

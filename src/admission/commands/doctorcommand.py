@@ -24,8 +24,9 @@ from twisted.python.usage import Options
 
 from ..kafka.settings import Settings, loadSettings
 from ..memorylimit import memoryLimitBytes
+from ..plaintext import printable, table
 from ..plugins import ENTRY_POINT_GROUP, listFactories
-from .console import CommandFailed, parseTimeout, printable
+from .console import CommandFailed, parseTimeout
 from .doctorchecks import (
     checkAddressSpace,
     checkJava,
@@ -235,12 +236,10 @@ def _reactorName() -> str:
 
 
 def _described(findings: Sequence[Finding]) -> str:
-    width = max(len(printable(each.name)) for each in findings)
-    lines = []
+    rows: list[tuple[str, str, str]] = []
     for each in findings:
-        lines.append(f"{each.level.value:<6}  {printable(each.name):<{width}}  {printable(each.what)}")
+        rows.append((each.level.value, each.name, each.what))
         if each.remedy:
-            lines.append(f"{'':<6}  {'':<{width}}  -> {printable(each.remedy)}")
+            rows.append(("", "", f"-> {each.remedy}"))
     counts = Counter(each.level for each in findings)
-    lines.append(", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]))
-    return "\n".join(lines) + "\n"
+    return table(rows) + ", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]) + "\n"

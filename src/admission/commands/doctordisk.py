@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from ..units import formatBytes
+from ..units import roundedBytes
 from .findings import Finding, Level
 
 LITTLE_BYTES = 1 << 30
@@ -69,7 +69,7 @@ def checkFileSystem(
     except OSError as error:
         return Finding(name, Level.FAIL, f"{kind}, on which files cannot be mapped: {error.strerror}", elsewhere)
     available = freeBytes(place)
-    what = f"{kind or 'of an unknown kind'}, {formatBytes(available >> 20 << 20)} free"
+    what = f"{kind or 'of an unknown kind'}, {roundedBytes(available)} free"
     if available < LITTLE_BYTES:
         level = Level.FAIL if available < TOO_LITTLE_BYTES else Level.WARN
         return Finding(name, level, what, "make room; log.retention.bytes and log.retention.ms bound what is kept")

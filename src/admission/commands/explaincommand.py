@@ -18,7 +18,9 @@ from urllib.request import ProxyHandler, build_opener
 from twisted.python.usage import Options, UsageError
 
 from ..interfaces import QuotaEntity
-from .console import CommandFailed, parseTimeout, printable, table
+from ..plaintext import printable, table
+from ..units import roundedAmount, roundedSeconds
+from .console import CommandFailed, parseTimeout
 from .limitsyntax import asArguments, formatAmount
 
 MAX_BYTES = 1 << 20
@@ -144,7 +146,7 @@ def _described(explained: Mapping[str, Any]) -> str:
             f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
             f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
             asArguments(QuotaEntity(**each["entity"])),
-            _approximately(each["used"]),
+            "?" if each["used"] is None else roundedAmount(each["used"]),
             "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
             _delay(each),
         )
@@ -159,21 +161,12 @@ def _described(explained: Mapping[str, Any]) -> str:
     return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
 
 
-def _approximately(amount: float | None) -> str:
-    if amount is None:
-        return "?"
-    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(amount) >= factor:
-            return f"{amount / factor:.4g}{unit}"
-    return f"{amount:.4g}"
-
-
 def _delay(limit: Mapping[str, Any]) -> str:
     endsAtSeconds = limit["delayEndsAtSeconds"]
     if endsAtSeconds is None:
         return "no"
     ends = datetime.fromtimestamp(endsAtSeconds).astimezone()
-    return f"{limit['delaySeconds']:.3g} s, until {ends:%Y-%m-%d %H:%M:%S}"
+    return f"{roundedSeconds(limit['delaySeconds'])}, until {ends:%Y-%m-%d %H:%M:%S}"
 
 
 def _reason(body: bytes) -> str:

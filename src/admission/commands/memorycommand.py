@@ -12,9 +12,10 @@ from typing import TextIO
 
 from twisted.python.usage import Options
 
+from ..plaintext import printable
 from ..profiling.html import htmlOf
 from ..profiling.text import textOf
-from .console import CommandFailed, parseTimeout, printable
+from .console import CommandFailed, parseTimeout
 from .explaincommand import Fetch, fetch, parseStatus
 
 _EXAMPLES = """

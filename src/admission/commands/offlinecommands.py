@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ..offline.report.writing import ReportError, writeReport
 from ..offline.running import JobFailed, Progress, Selection, runJob, runStream
-from .console import CommandFailed, table
+from ..plaintext import table
+from .console import CommandFailed
 from .offlineoptions import (
     AggregateOptions,
     AuditOptions,

@@ -17,8 +17,9 @@ from twisted.python.usage import UsageError
 from ..interfaces import DEFAULT, QuotaEntity
 from ..kafka.client.connection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
+from ..plaintext import table
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import CommandFailed, CommandGroup, table
+from .console import CommandFailed, CommandGroup
 from .limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 
 Limits = Mapping[str, float]

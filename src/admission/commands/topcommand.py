@@ -14,8 +14,9 @@ from typing import Any, TextIO
 
 from twisted.python.usage import Options, UsageError
 
-from ..units import formatSeconds, parseSeconds
-from .console import CommandFailed, parseTimeout, printable, table
+from ..plaintext import printable, table
+from ..units import formatSeconds, parseSeconds, roundedAmount, roundedBytes, roundedSeconds
+from .console import CommandFailed, parseTimeout
 from .explaincommand import Fetch, fetch, parseStatus
 
 SHORTEST_SECONDS = 0.1
@@ -134,22 +135,26 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
     connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]
     where = ", ".join(now["listeners"]) or "no port"
-    yield printable(f"admission {now['version']} on {where}, up {_duration(now['uptimeSeconds'])}: {health['status']}")
+    yield printable(
+        f"admission {now['version']} on {where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}"
+    )
     for reason in health["reasons"]:
         yield printable(f"  {reason}")
     load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["maxDescriptors"]
     yield (
-        f"process      {_bytes(process['residentBytes'])} resident, {_bytes(process['privateBytes'])} without files, "
+        f"process      {roundedBytes(process['residentBytes'])} resident, "
+        f"{roundedBytes(process['privateBytes'])} without files, "
         f"CPU {'-' if load is None else f'{load:.0%}'}, "
         f"{process['openDescriptors']}{'' if most < 0 else f' of {most}'} files"
     )
-    bound = "no bound" if pool["sizeBytes"] is None else _bytes(pool["sizeBytes"])
+    bound = "no bound" if pool["sizeBytes"] is None else roundedBytes(pool["sizeBytes"])
     waiting = f", {pool['waiting']} connections wait" if pool["waiting"] else ""
-    yield f"pool         {_bytes(pool['usedBytes'])} of {bound}{waiting}"
-    yield f"ledger       {_pairs(now['ledger'], _bytes)}"
+    yield f"pool         {roundedBytes(pool['usedBytes'])} of {bound}{waiting}"
+    yield f"ledger       {_pairs(now['ledger'], roundedBytes)}"
     rate = _rate(now, before, lambda each: each["requests"]["read"])
     yield (
-        f"requests     {'' if rate is None else f'{_count(rate)} a second, '}{_count(requests['read'])} in all, "
+        f"requests     {'' if rate is None else f'{roundedAmount(rate)} a second, '}"
+        f"{roundedAmount(requests['read'])} in all, "
         f"{requests['running']} of {requests['maxRunning']} running"
     )
     yield (
@@ -157,8 +162,8 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         f"not read: {_pairs(now['muted'], str)}"
     )
     slowest = purgatory["waitPercentile99Seconds"]
-    wait = "" if slowest is None else f"; 99% wait {_duration(slowest)} or less"
-    yield f"purgatory    {purgatory['watched']} wait, {_count(purgatory['expirations'])} ran out of time{wait}"
+    wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
+    yield f"purgatory    {purgatory['watched']} wait, {roundedAmount(purgatory['expirations'])} ran out of time{wait}"
     yield ""
     throttled = now["throttled"]
     yield f"clients over a quota: {throttled['count']}"
@@ -167,15 +172,15 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         [
             (
                 _name(each),
-                "none any more" if each["limitName"] is None else f"{each['limitName']}={_count(each['limit'])}",
-                "?" if each["used"] is None else _count(each["used"]),
+                "none any more" if each["limitName"] is None else f"{each['limitName']}={roundedAmount(each['limit'])}",
+                "?" if each["used"] is None else roundedAmount(each["used"]),
                 "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
-                _duration(each["delaySeconds"]) if each["delaySeconds"] else "no",
+                roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
             )
             for each in throttled["clients"]
         ],
     )
-    yield f"groups: {groups['count']}, lag {_count(groups['lagRecords'])}"
+    yield f"groups: {groups['count']}, lag {roundedAmount(groups['lagRecords'])}"
     yield from _tableOf(
         ("Group", "State", "Members", "Lag"),
         [
@@ -183,7 +188,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
                 _shown(each["groupId"]),
                 each["state"],
                 str(each["memberCount"]),
-                "?" if each["lagRecords"] is None else _count(each["lagRecords"]),
+                "?" if each["lagRecords"] is None else roundedAmount(each["lagRecords"]),
             )
             for each in groups["groups"]
         ],
@@ -195,8 +200,8 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
             (
                 each["peer"],
                 _name(each),
-                _bytes(each["heldBytes"]),
-                f"{', '.join(each['mutedFor'])} {_duration(each['mutedSeconds'])}" if each["mutedFor"] else "",
+                roundedBytes(each["heldBytes"]),
+                f"{', '.join(each['mutedFor'])} {roundedSeconds(each['mutedSeconds'])}" if each["mutedFor"] else "",
             )
             for each in connections["largest"]
         ],
@@ -205,8 +210,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
 
 def _tableOf(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     if rows:
-        for line in table([titles, *rows[:_SHOWN_ROWS]]).splitlines():
-            yield f"  {line}"
+        yield from table([titles, *rows[:_SHOWN_ROWS]], indent="  ").splitlines()
     if len(rows) > _SHOWN_ROWS:
         yield f"  and {len(rows) - _SHOWN_ROWS} more"
     yield ""
@@ -238,24 +242,3 @@ def _pairs(amounts: Mapping[str, Any], write: Callable[[Any], str]) -> str:
     Amounts by their names, those that are zero left out.
     """
     return ", ".join(f"{name} {write(amount)}" for name, amount in amounts.items() if amount) or "nothing"
-
-
-def _bytes(sizeBytes: int) -> str:
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(sizeBytes) >= factor:
-            return f"{sizeBytes / factor:.4g}{unit}"
-    return f"{sizeBytes}"
-
-
-def _count(count: float) -> str:
-    for minCount, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(count) >= minCount:
-            return f"{count / factor:.4g}{unit}"
-    return f"{count:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    for limitSeconds, unitSeconds, unit in ((1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min")):
-        if seconds < limitSeconds:
-            return f"{seconds / unitSeconds:.3g} {unit}"
-    return f"{seconds / 3600:.4g} h"

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from .text import TITLES, Document, amount, groupRowsOf, notesOf, sentencesOf, signed, titleOf
+from ..units import roundedBytes
+from .text import TITLES, Document, groupRowsOf, notesOf, sentencesOf, signed, titleOf
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
@@ -46,7 +47,7 @@ def _parts(document: Document) -> Iterator[str]:
         yield f"<h2>Changed most since snapshot {since['number']}</h2>\n"
         yield _summary(since["most"], isChange=True)
     heap = document["heap"]
-    yield f"<h2>Largest of {heap['objects']:,} objects, {amount(heap['bytes'])}</h2>\n"
+    yield f"<h2>Largest of {heap['objects']:,} objects, {roundedBytes(heap['bytes'])}</h2>\n"
     yield _summary(heap["largest"], isChange=False)
     yield "".join(f"<p>Note: {escape(note)}.</p>\n" for note in notesOf(document))
 
@@ -67,7 +68,7 @@ def _bar(document: Document) -> str:
 
 
 def _summary(rows: Sequence[Sequence[Any]], isChange: bool) -> str:
-    write = signed if isChange else amount
+    write = signed if isChange else roundedBytes
     number = "{:+,}" if isChange else "{:,}"
     return _table(
         ("class", "objects", "size"), [(name, number.format(count), write(held)) for name, count, held in rows]

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ..plaintext import table
+from ..units import roundedBytes, roundedSeconds
+
 Document = Mapping[str, Any]
 """What L{admission.profiling.snapshot.documentOf} makes."""
 
@@ -31,14 +34,14 @@ def sentencesOf(document: Document) -> list[str]:
     """
     process, growth = document["process"], document["growth"]
     sentences = [
-        f"{amount(process['residentBytes'])} resident: {amount(process['privateBytes'])} private, "
-        f"{amount(process['fileBytes'])} of mapped files",
-        f"at the start {amount(process['startPrivateBytes'])} private, since then {signed(growth['bytes'])}; "
+        f"{roundedBytes(process['residentBytes'])} resident: {roundedBytes(process['privateBytes'])} private, "
+        f"{roundedBytes(process['fileBytes'])} of mapped files",
+        f"at the start {roundedBytes(process['startPrivateBytes'])} private, since then {signed(growth['bytes'])}; "
         f"{_accounted(growth)}",
     ]
     for since in document["since"]:
         sentences.append(
-            f"in {since['seconds']:.0f} s since snapshot {since['number']} {signed(since['bytes'])}; "
+            f"in {roundedSeconds(since['seconds'])} since snapshot {since['number']} {signed(since['bytes'])}; "
             f"{_accounted(since)}; objects of Python {signed(since['heapBytes'])}"
         )
     return sentences
@@ -58,8 +61,8 @@ def notesOf(document: Document) -> list[str]:
     """
     cost, heap = document["cost"], document["heap"]
     notes = [
-        f"it took {cost['seconds']:.2g} s, of which the server stood still for {cost['workSeconds']:.2g} s in turns of "
-        f"{1000 * cost['longestTurnSeconds']:.2g} ms at most"
+        f"it took {roundedSeconds(cost['seconds'])}, of which the server stood still for "
+        f"{roundedSeconds(cost['workSeconds'])} in turns of {roundedSeconds(cost['longestTurnSeconds'])} at most"
     ]
     if heap["stride"] > 1:
         notes.append(f"one container in {heap['stride']} was looked at, so all numbers of objects are estimates")
@@ -80,29 +83,19 @@ def groupRowsOf(document: Document) -> list[Sequence[str]]:
         (
             each["name"],
             "" if each["objects"] is None else f"{each['objects']:,}",
-            "" if each["objects"] is None else amount(each["measuredBytes"]),
-            "" if each["claimedBytes"] is None else amount(each["claimedBytes"]),
-            amount(each["countedBytes"]),
+            "" if each["objects"] is None else roundedBytes(each["measuredBytes"]),
+            "" if each["claimedBytes"] is None else roundedBytes(each["claimedBytes"]),
+            roundedBytes(each["countedBytes"]),
         )
         for each in document["groups"]
     ]
 
 
-def amount(sizeBytes: float) -> str:
-    """
-    A size in a unit that suits it.
-    """
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(sizeBytes) >= factor:
-            return f"{sizeBytes / factor:,.1f} {unit}"
-    return f"{sizeBytes:,.0f} B"
-
-
 def signed(sizeBytes: float) -> str:
     """
-    Likewise a change of size.
+    A change of size.
     """
-    return f"{'+' if sizeBytes >= 0 else ''}{amount(sizeBytes)}"
+    return f"{'+' if sizeBytes >= 0 else ''}{roundedBytes(sizeBytes)}"
 
 
 def _accounted(growth: Mapping[str, Any]) -> str:
@@ -116,17 +109,18 @@ def _lines(document: Document) -> Iterator[str]:
     yield ""
     yield from sentencesOf(document)
     yield ""
-    yield from _columns([TITLES, *groupRowsOf(document)])
+    yield from table([TITLES, *groupRowsOf(document)], "<>>>>", indent="  ").splitlines()
     yield ""
     yield "Where the unexplained may be:"
-    yield from _columns([(signed(each["bytes"]), each["name"]) for each in document["remainder"]], isNamedLast=True)
+    remainder = [(signed(each["bytes"]), each["name"]) for each in document["remainder"]]
+    yield from table(remainder, "><", indent="  ").splitlines()
     for since in document["since"]:
         yield ""
         yield f"Changed most since snapshot {since['number']}:"
         yield from _summary(since["most"])
     yield ""
     heap = document["heap"]
-    yield f"Largest of {heap['objects']:,} objects, {amount(heap['bytes'])}:"
+    yield f"Largest of {heap['objects']:,} objects, {roundedBytes(heap['bytes'])}:"
     yield from _summary(heap["largest"])
     yield ""
     yield from (f"Note: {note}." for note in notesOf(document))
@@ -137,17 +131,3 @@ def _summary(rows: Sequence[list[Any]]) -> Iterator[str]:
 
     for line in summary.format_(rows, limit=len(rows)):  # type: ignore[no-untyped-call]
         yield f"  {line}"
-
-
-def _columns(rows: Sequence[Sequence[str]], isNamedLast: bool = False) -> Iterator[str]:
-    """
-    Numbers to the right, names to the left.
-    """
-    name = len(rows[0]) - 1 if isNamedLast and rows else 0
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place == name else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield f"  {'  '.join(cells)}".rstrip()
