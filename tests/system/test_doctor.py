@@ -30,36 +30,38 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
 from admission.commands.console import CommandFailed
-from admission.commands.doctorchecks import (
-    BESIDES_POOL_BYTES,
-    checkAddressSpace,
+from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, report, whyNotListening
+from admission.commands.doctorinstallation import (
+    Dropin,
+    checkCache,
+    checkDropins,
+    checkExtra,
     checkJava,
+    checkNames,
+    checkPackages,
+    checkPolicies,
+    installedDropins,
+    installedVersion,
+    ownRequirements,
+)
+from admission.commands.doctormachine import (
+    BESIDES_POOL_BYTES,
+    LITTLE_BYTES,
+    TOO_LITTLE_BYTES,
+    Finding,
+    Level,
+    checkAddressSpace,
+    checkDirectory,
+    checkFileSystem,
     checkMemory,
     checkOpenFiles,
     checkPort,
     checkPython,
     checkReactor,
     checkStatus,
-)
-from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, report, whyNotListening
-from admission.commands.doctordisk import (
-    LITTLE_BYTES,
-    TOO_LITTLE_BYTES,
-    checkDirectory,
-    checkFileSystem,
     fileSystemOf,
     tryToMap,
 )
-from admission.commands.doctorpackages import checkExtra, checkPackages, installedVersion, ownRequirements
-from admission.commands.doctorplugins import (
-    Dropin,
-    checkCache,
-    checkDropins,
-    checkNames,
-    checkPolicies,
-    installedDropins,
-)
-from admission.commands.findings import Finding, Level
 from admission.interfaces import IMemoryPoolFactory
 from admission.kafka.broker.log.storage import DirectoryLock
 from admission.kafka.settings import RESERVED_DESCRIPTORS, loadSettings

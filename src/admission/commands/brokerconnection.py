@@ -9,20 +9,20 @@ import re
 from collections.abc import Callable, Generator
 from getpass import getpass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.ssl import Certificate, PrivateCertificate, optionsForClientTLS, trustRootFromCertificates
 from twisted.python.failure import Failure
-from twisted.python.usage import Options, UsageError
+from twisted.python.usage import UsageError
 
 from ..clock import MonotonicClock
 from ..kafka.client.connecting import ConnectionSettings, connect
 from ..kafka.client.connection import ClientConnection
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from .console import CommandFailed, parseTimeout
+from .console import CommandFailed, CommandOptions, parseTimeout
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -33,14 +33,12 @@ Question = Callable[[ClientConnection], Generator[Deferred[Any], Any, Any]]
 """What is asked once there is a connection, written for L{inlineCallbacks}."""
 
 
-class ConnectionOptions(Options):
+class ConnectionOptions(CommandOptions):
     """
     Where the broker is, and who we are.
 
     After parsing, C{host}, C{port} and C{timeoutSeconds} are keys as well.
     """
-
-    examples: ClassVar[str] = ""
 
     optParameters = [
         ["broker", "b", "127.0.0.1:9092", "HOST:PORT of the broker."],
@@ -52,13 +50,6 @@ class ConnectionOptions(Options):
         ["password-file", None, None, "Take the password from the first line of this file."],
         ["timeout", None, "10s", "How long to wait for the broker."],
     ]
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return f"{usage}\nExamples:\n{self.examples}"
 
     def postOptions(self) -> None:
         """

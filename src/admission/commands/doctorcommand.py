@@ -20,55 +20,51 @@ from typing import Any, TextIO
 from twisted import plugins
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import ServerFactory
-from twisted.python.usage import Options
 
+from ..kafka.brokeroptions import BrokerOptions
 from ..kafka.settings import Settings, loadSettings
 from ..memorylimit import memoryLimitBytes
 from ..plaintext import printable, table
 from ..plugins import ENTRY_POINT_GROUP, listFactories
-from .console import CommandFailed, parseTimeout
-from .doctorchecks import (
-    checkAddressSpace,
+from .console import CommandFailed, CommandOptions, parseTimeout
+from .doctorinstallation import (
+    EXTRAS,
+    KINDS,
+    checkCache,
+    checkDropins,
+    checkExtra,
     checkJava,
+    checkNames,
+    checkPackages,
+    checkPolicies,
+    installedDropins,
+    installedVersion,
+    mayWrite,
+    ownRequirements,
+)
+from .doctormachine import (
+    Finding,
+    Level,
+    checkAddressSpace,
+    checkDirectory,
+    checkFileSystem,
     checkMemory,
     checkOpenFiles,
     checkPort,
     checkPython,
     checkReactor,
     checkStatus,
+    tryToMap,
 )
-from .doctordisk import checkDirectory, checkFileSystem, tryToMap
-from .doctorpackages import EXTRAS, checkExtra, checkPackages, installedVersion, ownRequirements
-from .doctorplugins import (
-    KINDS,
-    checkCache,
-    checkDropins,
-    checkNames,
-    checkPolicies,
-    installedDropins,
-    mayWrite,
-)
-from .explaincommand import fetch, parseStatus
-from .findings import Finding, Level
-
-DEFAULT_ENDPOINT = "tcp:9092:interface=127.0.0.1"
+from .statusport import fetch, parseStatus
 
 _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-
-_EXAMPLES = """
-Examples:
-  admission doctor
-  admission doctor --listen tcp:9092 --data /var/lib/admission --set max.connections=20000
-  admission doctor --status http://127.0.0.1:9090 --json
-
-Run it as the user that the broker runs as, and with its limits.
-"""
 
 Check = tuple[str, Callable[[], Finding]]
 """What is checked, and what does it."""
 
 
-class DoctorOptions(Options):
+class DoctorOptions(BrokerOptions, CommandOptions):
     """
     C{doctor}.
 
@@ -82,50 +78,29 @@ class DoctorOptions(Options):
         "at every start.  The exit status is 1 if anything fails."
     )
     optParameters = [
-        ["data", "d", "data", "The directory of the log."],
-        ["config", "c", None, "The broker's file of properties."],
         ["status", None, None, "The status port of a broker that runs, to ask how it is."],
         ["timeout", None, "10s", "How long to wait for its answer."],
     ]
     optFlags = [["json", None, "Write JSON, for programs."]]
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self["listen"] = []
-        self["set"] = []
-
-    def opt_listen(self, endpoint: str) -> None:
-        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
-        self["listen"].append(endpoint)
-
-    opt_l = opt_listen
-
-    def opt_set(self, assignment: str) -> None:
-        """One of the broker's properties, as NAME=VALUE; may come several times."""
-        self["set"].append(assignment)
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
+    examples = (
+        "doctor",
+        "doctor --listen tcp:9092 --data /var/lib/admission --set max.connections=20000",
+        "doctor --status http://127.0.0.1:9090 --json",
+    )
+    note = "Run it as the user that the broker runs as, and with its limits."
 
     def postOptions(self) -> None:
         """
-        Find what is wrong with the options themselves.
+        @raise UsageError: if the options themselves are wrong.
         """
         self["settings"] = loadSettings(self["config"], self["set"])
-        self["listen"] = self["listen"] or [DEFAULT_ENDPOINT]
         self["url"] = None if self["status"] is None else parseStatus(self["status"])
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
 
 
 def run(options: DoctorOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Do what C{options} say.
-
-    @raise CommandFailed: if a check has failed.
+    Run the command; see L{admission.cli.Command}.  It fails if a check has failed.
     """
     report(list(examine(checksFor(options))), options["json"], stdout)
 
@@ -187,7 +162,7 @@ def checksFor(options: DoctorOptions) -> list[Check]:
         ("data directory", lambda: checkDirectory(data)),
         ("file system", lambda: checkFileSystem(data, _mounts(), lambda path: shutil.disk_usage(path).free, tryToMap)),
         *([] if url is None else [("broker", lambda: checkStatus(url, fetch, timeoutSeconds))]),
-        *((f"port {each}", _port(each, url is not None)) for each in options["listen"]),
+        *((f"port {each}", _port(each, url is not None)) for each in options.endpoints),
     ]
 
 

@@ -77,9 +77,9 @@ class DescribeOptions(EntityOptions):
     )
     optFlags = [["json", None, "Write JSON, for programs."]]
     examples = (
-        "  admission quotas describe\n"
-        "  admission quotas describe --client-id-default\n"
-        "  admission quotas describe --user alice --json\n"
+        "quotas describe",
+        "quotas describe --client-id-default",
+        "quotas describe --user alice --json",
     )
 
 
@@ -116,10 +116,10 @@ class SetOptions(AlterOptions):
         "second), and what further policies know."
     )
     examples = (
-        "  admission quotas set --client-id-default producer_byte_rate=4M consumer_byte_rate=8M\n"
-        "  admission quotas set --user alice --client-id reports request_percentage=50\n"
-        "  admission quotas set --dry-run --user-default producer_ids_rate=100\n"
-        "  admission quotas set --ip 192.0.2.1 connection_creation_rate=10\n"
+        "quotas set --client-id-default producer_byte_rate=4M consumer_byte_rate=8M",
+        "quotas set --user alice --client-id reports request_percentage=50",
+        "quotas set --dry-run --user-default producer_ids_rate=100",
+        "quotas set --ip 192.0.2.1 connection_creation_rate=10",
     )
 
     def parseArgs(self, *assignments: str) -> None:
@@ -157,8 +157,8 @@ class RemoveOptions(AlterOptions):
         "started with stay."
     )
     examples = (
-        "  admission quotas remove --client-id reports producer_byte_rate\n"
-        "  admission quotas remove --user alice --client-id-default\n"
+        "quotas remove --client-id reports producer_byte_rate",
+        "quotas remove --user alice --client-id-default",
     )
 
     def parseArgs(self, *names: str) -> None:
@@ -180,7 +180,7 @@ class QuotasOptions(CommandGroup):
 
     longdesc = (
         "See and change limits while the broker runs: of a user, of a client id, of a client id of one user, of an "
-        "address, or of whoever has none of their own."
+        "address, or of all that have none of their own."
     )
     subCommands = [
         ["describe", None, DescribeOptions, "Show the limits that are set."],

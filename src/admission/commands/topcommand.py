@@ -6,27 +6,19 @@ port tells it.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from twisted.python.usage import Options, UsageError
+from twisted.python.usage import UsageError
 
 from ..plaintext import printable, table
 from ..units import formatSeconds, parseSeconds, roundedAmount, roundedBytes, roundedSeconds
-from .console import CommandFailed, parseTimeout
-from .explaincommand import Fetch, fetch, parseStatus
+from .console import CommandFailed
+from .statusport import Fetch, StatusOptions, askStatus, fetch
 
 SHORTEST_SECONDS = 0.1
-
-_EXAMPLES = """
-Examples:
-  admission top
-  admission top --status http://127.0.0.1:9191 --interval 5s
-  admission top --once
-"""
 
 # Home, what follows each line, and what follows the last.
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"
@@ -35,11 +27,11 @@ _SHOWN_CHARACTERS = 40
 """How much of a name is shown: a client that chooses a long one hides no column."""
 
 
-class TopOptions(Options):
+class TopOptions(StatusOptions):
     """
     C{top}.
 
-    After parsing, C{url}, C{intervalSeconds} and C{timeoutSeconds} are keys as well.
+    After parsing, C{intervalSeconds} is a key as well.
     """
 
     synopsis = "[options]"
@@ -48,26 +40,15 @@ class TopOptions(Options):
         "quota, groups and their lag, and the connections that hold most memory.  Ctrl-C ends it.  Where the output is "
         "no terminal, it is written once."
     )
-    optParameters = [
-        ["status", None, "http://127.0.0.1:9090", "The status port of the broker."],
-        ["interval", "i", "1s", "How often to look."],
-        ["timeout", None, "10s", "How long to wait for an answer."],
-    ]
+    optParameters = [["interval", "i", "1s", "How often to look."]]
     optFlags = [["once", None, "Look once."]]
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
+    examples = ("top", "top --status http://127.0.0.1:9191 --interval 5s", "top --once")
 
     def postOptions(self) -> None:
         """
-        Find what is wrong while it needs no broker.
+        @raise UsageError: also if the interval is no duration, or too short.
         """
-        self["url"] = f"{parseStatus(self['status'])}/status.json"
-        self["timeoutSeconds"] = parseTimeout(self["timeout"])
+        super().postOptions()
         try:
             self["intervalSeconds"] = parseSeconds(self["interval"])
         except ValueError as error:
@@ -84,10 +65,8 @@ def run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """
-    Do what C{options} say.
-
-    @raise CommandFailed: if the broker cannot be asked, in a sentence; once it
-        could be, that is shown instead, and it is asked again.
+    Run the command; see L{admission.cli.Command}.  It fails if the broker cannot
+    be asked at first; later that is shown, and the broker is asked again.
     """
     now = _look(options, fetch)
     if options["once"] or not stdout.isatty():
@@ -111,12 +90,12 @@ def run(
 
 
 def _look(options: TopOptions, fetch: Fetch) -> Any:
-    try:
-        seen = json.loads(fetch(options["url"], options["timeoutSeconds"]))
+    def read(seen: Any) -> Any:
+        # What cannot be shown is not from a broker.
         list(_linesOf(seen, None))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CommandFailed(f"{options['status']} does not answer as the status port of a broker does") from error
-    return seen
+        return seen
+
+    return askStatus(options, "status.json", read, fetch)
 
 
 def _draw(stdout: TextIO, lines: Sequence[str]) -> None:

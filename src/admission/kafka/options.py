@@ -36,6 +36,7 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
+from .brokeroptions import BrokerOptions
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
@@ -73,7 +74,7 @@ class Listener:
     advertised: Address | None
 
 
-class Options(AuthOptions, PolicyOptionsMixin):
+class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
     """
     What the broker is told when it is started.
 
@@ -96,31 +97,17 @@ class Options(AuthOptions, PolicyOptionsMixin):
     )
 
     optParameters = [
-        ["data", "d", "data", "The directory of the log; made if it is not there."],
-        ["config", "c", None, "A file of properties, by Kafka's names."],
         ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
         ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self["listen"] = []
         self["advertise"] = []
-        self["set"] = []
-
-    def opt_listen(self, endpoint: str) -> None:
-        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
-        self["listen"].append(endpoint)
-
-    opt_l = opt_listen
 
     def opt_advertise(self, address: str) -> None:
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
         self["advertise"].append(parseAddress(address))
-
-    def opt_set(self, assignment: str) -> None:
-        """A property, as NAME=VALUE; may come several times."""
-        self["set"].append(assignment)
 
     def getUsage(self, width: int | None = None) -> str:
         """
@@ -134,7 +121,7 @@ class Options(AuthOptions, PolicyOptionsMixin):
         Find what is wrong while it can still be said in a sentence.
         """
         self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
-        descriptions: Sequence[str] = self["listen"] or ["tcp:9092:interface=127.0.0.1"]
+        descriptions = self.endpoints
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
         if len(advertised) != len(descriptions):
             raise UsageError(

