@@ -58,7 +58,6 @@ ALLOWED = {
 """For each part of the project the other parts that it may import."""
 
 ARGUED = {
-    ("offline", "cli"): "python -m admission.offline is the command",
     ("offline", "kafka"): "synthetic servers record what the broker does",
     ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
     ("offline", "status"): "sizes are written as the page does",
