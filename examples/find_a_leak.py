@@ -23,9 +23,9 @@ from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate, buildGate
 from admission.interfaces import CONNECTIONS, FRAMES, ILease, IMemoryPool, IMemoryPoolFactory, PolicyContext
 from admission.plugins import buildPolicy
-from admission.profiling.groups import Group, Grouping, implementing, subclassOf
+from admission.profiling.objectgroups import Group, Grouping, implementing, subclassOf
 from admission.profiling.profiler import Profiler
-from admission.profiling.text import textOf
+from admission.profiling.reports import textOf
 from admission.request import ServerRequest
 
 REQUESTS = 3000

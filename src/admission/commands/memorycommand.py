@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..plaintext import printable
-from ..profiling.html import htmlOf
-from ..profiling.text import textOf
+from ..profiling.reports import htmlOf, textOf
 from .console import CommandFailed
 from .statusport import Fetch, StatusOptions, askStatus, fetch
 
