@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission import __version__, cli
 from admission.cli import COMMANDS, FAILED, INTERRUPTED, MISUSED, AdmissionOptions, Command, main
 from admission.commands import explaincommand, quotascommand
-from admission.commands.brokerconnection import ConnectionOptions, connectionSettings, converse, inWords
+from admission.commands.brokerconnection import ConnectionOptions, connectionSettings, converse, explained
 from admission.commands.console import CommandFailed
 from admission.commands.limitsyntax import asArguments, formatAmount, parseAmount
 from admission.interfaces import DEFAULT, QuotaEntity
@@ -411,7 +411,7 @@ class ConversationTests(CommandTestCase):
         self.failureResultOf(converse(succeed(connection), fails), BrokerRefused)
         self.assertTrue(connection.isClosed)
 
-    def test_inWords(self) -> None:
+    def test_explained(self) -> None:
         """
         What goes wrong comes with what would help.
         """
@@ -451,7 +451,7 @@ class ConversationTests(CommandTestCase):
             ),
             (BrokerRefused(ErrorCode.invalid_request, "it"), bare, "it was answered INVALID_REQUEST (42)"),
         ):
-            self.assertEqual(inWords(error, options), expected)
+            self.assertEqual(explained(error, options), expected)
 
 
 class QuotasOptionsTests(CommandTestCase):

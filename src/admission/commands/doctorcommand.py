@@ -39,7 +39,6 @@ from .doctorinstallation import (
     checkPolicies,
     installedDropins,
     installedVersion,
-    mayWrite,
     ownRequirements,
 )
 from .doctormachine import (
@@ -54,6 +53,7 @@ from .doctormachine import (
     checkPython,
     checkReactor,
     checkStatus,
+    mayWrite,
     tryToMap,
 )
 from .statusport import fetch, parseStatus
@@ -61,7 +61,7 @@ from .statusport import fetch, parseStatus
 _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 Check = tuple[str, Callable[[], Finding]]
-"""What is checked, and what does it."""
+"""The name of a check, and the function that makes it."""
 
 
 class DoctorOptions(BrokerOptions, CommandOptions):
@@ -107,9 +107,9 @@ def run(options: DoctorOptions, stdin: TextIO, stdout: TextIO) -> None:
 
 def report(findings: Sequence[Finding], isForPrograms: bool, stdout: TextIO) -> None:
     """
-    Write down what was found.
+    Write the findings.
 
-    @raise CommandFailed: if anything of it is a failure.
+    @raise CommandFailed: if one of them is a failure.
     """
     if isForPrograms:
         rows = [
@@ -126,13 +126,13 @@ def report(findings: Sequence[Finding], isForPrograms: bool, stdout: TextIO) -> 
 
 def examine(checks: Sequence[Check]) -> Iterator[Finding]:
     """
-    Do all checks, those too that come after one that breaks.
+    Make all checks, also after one that breaks.
     """
     for name, check in checks:
         try:
             yield check()
         except Exception as error:
-            # What cannot even be looked at is a finding, and not a traceback.
+            # A check that breaks is a finding, not a traceback.
             what = f"could not be checked: {type(error).__name__}: {error}"
             yield Finding(name, Level.FAIL, what, "report this, with what is installed")
 
@@ -170,7 +170,7 @@ def whyNotListening(description: str) -> str | None:
     """
     Listen on an endpoint for a moment.
 
-    @return: why that cannot be, if it cannot.
+    @return: the reason if that cannot be, or else L{None}.
     """
     from twisted.internet import reactor
 

@@ -6,7 +6,6 @@ plug-ins.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,9 +49,9 @@ _MISSING = " is not installed"
 
 def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
     """
-    Whether what we need is there, in versions that we know.
+    Whether all required distributions are installed, in supported versions.
 
-    @param requirements: ours, as the metadata has them.
+    @param requirements: the requirements in our metadata.
     @param installed: the version of a distribution; L{None} if it is not there.
     """
     found, wrong = _compare(requirements, installed, "")
@@ -67,7 +66,7 @@ def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | 
 
 def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
     """
-    The same for an extra, which need not be there.
+    The same for an extra, which may be absent.
     """
     name, remedy = f"extra {extra}", f"pip install 'admission[{extra}]'"
     found, wrong = _compare(requirements, installed, extra)
@@ -80,7 +79,7 @@ def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str
 
 def ownRequirements() -> list[str]:
     """
-    What our metadata says; nothing if we run from a tree that is not installed.
+    The requirements in our metadata; empty if we run from a tree that is not installed.
     """
     try:
         return requires("admission") or []
@@ -102,8 +101,8 @@ def _compare(
     requirements: Iterable[str], installed: Callable[[str], str | None], extra: str
 ) -> tuple[list[str], list[str]]:
     """
-    @param extra: whose requirements to look at; empty for those that we always have.
-    @return: what is as it should be, and what is not.
+    @param extra: the extra whose requirements are compared; empty for what is always required.
+    @return: what is as required, and what is not.
     """
     found, wrong = [], []
     for each in map(Requirement, requirements):
@@ -150,14 +149,14 @@ class Dropin:
     @property
     def key(self) -> str:
         """
-        What the cache calls it.
+        Its name in the cache.
         """
         return self.name.rpartition(".")[2]
 
 
 def installedDropins() -> list[Dropin]:
     """
-    All that Twisted would look at.
+    All modules in which Twisted looks for plug-ins.
     """
     found = getModule(plugins.__name__).iterModules()  # type: ignore[no-untyped-call]
     return [
@@ -168,11 +167,11 @@ def installedDropins() -> list[Dropin]:
 
 def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) -> Finding:
     """
-    Whether the caches of plug-ins tell what there is.
+    Whether the caches of plug-ins are right.
 
-    Twisted believes what a cache says of a module that is older than the
-    cache.  So a module that was replaced by an older file, as layers of an
-    image do it, keeps its former plug-ins.
+    Twisted believes a cache about each module that is older than the cache.  So a
+    module that was replaced by an older file, as layers of an image do it, keeps
+    its former plug-ins.
     """
     name = "plug-in cache"
     stale, unwritable, places = [], [], []
@@ -268,13 +267,6 @@ def checkNames(directories: Iterable[Path]) -> Finding:
     return Finding("plug-in names", Level.OK, f"{len(paths)} modules, no name twice")
 
 
-def mayWrite(directory: Path) -> bool:
-    """
-    Whether we may make files there.
-    """
-    return os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
-
-
 def _byDirectory(dropins: Iterable[Dropin]) -> Mapping[Path, Collection[Dropin]]:
     found: dict[Path, list[Dropin]] = defaultdict(list)
     for each in dropins:
@@ -291,7 +283,7 @@ def _read(path: Path) -> Mapping[str, set[str]]:
             cached = pickle.load(file)
         return {key: {each.name for each in dropin.plugins} for key, dropin in cached.items()}
     except Exception:
-        # Twisted does not mind either, and makes another.
+        # Twisted makes another one then.
         return {}
 
 
@@ -299,7 +291,7 @@ def _pluginsOf(dropin: Dropin) -> set[str] | None:
     try:
         module = dropin.load()
     except Exception:
-        # Another check tells.
+        # That is for checkDropins to report.
         return None
     return set(_namesIn(module))
 

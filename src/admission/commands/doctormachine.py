@@ -25,6 +25,7 @@ from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
 from ..plugins import PolicyError, parseDescription
 from ..units import formatBytes, roundedBytes, roundedSeconds
 from .console import CommandFailed
+from .statusport import Fetch
 
 OLDEST_PYTHON = (3, 11)
 
@@ -38,7 +39,7 @@ TOO_LITTLE_BYTES = 64 << 20
 """Free space in which nothing can be kept."""
 
 LOCK_FILE = "broker.lock"
-"""What a broker holds a lock on while it uses a directory."""
+"""The file that a broker locks while it uses a directory."""
 
 _WITH_PORTS = ("tcp", "tcp6", "ssl", "mtls", "tls")
 _PRIVILEGES = (
@@ -69,7 +70,7 @@ class Finding:
     The outcome of one check.
 
     @ivar name: what was checked.
-    @ivar what: what is there, in words.
+    @ivar what: what was found.
     @ivar remedy: what to do about it; empty if nothing needs to be done.
     """
 
@@ -138,7 +139,7 @@ def checkMemory(limitBytes: int, settings: Settings) -> Finding:
     """
     poolBytes = settings.queuedMaxRequestBytes
     allowed = f"the process may use {roundedBytes(limitBytes)}"
-    less = "choose queued.max.request.bytes by the memory there is, or leave it out to get a quarter of that"
+    less = "choose queued.max.request.bytes to fit, or leave it out to get a quarter of that"
     if poolBytes <= 0:
         return Finding("memory", Level.WARN, f"{allowed}, and the pool has no bound", less)
     what = f"{allowed}, {roundedBytes(poolBytes)} of it for the pool"
@@ -180,10 +181,10 @@ def checkPort(
     Whether an endpoint can be listened on.
 
     @param description: as C{--listen} takes it.
-    @param whyNot: tries, and says what is wrong, if anything is.
-    @param isPrivileged: whether we may do what others may not.
+    @param whyNot: tries to, and returns the reason if it cannot be.
+    @param isPrivileged: whether the doctor runs as root.
     @param firstFreePort: the first port that needs no privileges.
-    @param hasBroker: whether a broker runs here, which may be what listens already.
+    @param hasBroker: whether a broker is known to run, which may listen there.
     """
     name = f"port {description}"
     reason = whyNot(description)
@@ -195,7 +196,7 @@ def checkPort(
             remedy = "ss -ltnp tells who has it; end that, or choose another with --listen"
         elif "ermission" in reason or "cannot be read" in reason:
             remedy = (
-                _PRIVILEGES if _isBelow(description, firstFreePort) else "let whoever runs the broker read its files"
+                _PRIVILEGES if _isBelow(description, firstFreePort) else "let the user of the broker read its files"
             )
         return Finding(name, Level.FAIL, reason, remedy)
     if isPrivileged and _isBelow(description, firstFreePort):
@@ -203,12 +204,12 @@ def checkPort(
     return Finding(name, Level.OK, "can be listened on")
 
 
-def checkStatus(url: str, fetch: Callable[[str, float], bytes], timeoutSeconds: float) -> Finding:
+def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
     """
-    Whether the broker that runs is well.
+    Whether a running broker is well.
 
     @param url: of its status port.
-    @param fetch: see L{admission.commands.explaincommand.fetch}.
+    @param fetch: as L{admission.commands.statusport.fetch}.
     """
     try:
         snapshot = json.loads(fetch(f"{url}/status.json", timeoutSeconds))
@@ -227,15 +228,15 @@ def checkDirectory(path: Path) -> Finding:
     """
     Whether the log can be in C{path}.
     """
-    name, remedy = "data directory", "--data chooses another; or let it belong to whoever runs the broker"
+    name, remedy = "data directory", "--data chooses another; or let it belong to the user of the broker"
     if not path.exists():
         parent = nearest(path)
-        if not _mayWrite(parent):
+        if not mayWrite(parent):
             return Finding(name, Level.FAIL, f"{path} is not there, and cannot be made in {parent}", remedy)
         return Finding(name, Level.OK, f"{path} will be made")
     if not path.is_dir():
         return Finding(name, Level.FAIL, f"{path} is a file", "--data takes a directory")
-    if not _mayWrite(path):
+    if not mayWrite(path):
         return Finding(name, Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
     user = _userOf(path / LOCK_FILE)
     return Finding(name, Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
@@ -294,7 +295,7 @@ def tryToMap(directory: Path) -> None:
     """
     Map a file there, and write to it.
 
-    @raise OSError: if that cannot be.
+    @raise OSError: if files cannot be mapped there.
     """
     with TemporaryFile(dir=directory) as file:
         file.truncate(mmap.PAGESIZE)
@@ -305,20 +306,23 @@ def tryToMap(directory: Path) -> None:
 
 def nearest(path: Path) -> Path:
     """
-    The directory itself, or the first above it that is there.
+    The directory itself, or the first one above it that exists.
 
     @param path: an absolute path.
     """
     return next(each for each in (path, *path.parents) if each.exists())
 
 
-def _mayWrite(directory: Path) -> bool:
+def mayWrite(directory: Path) -> bool:
+    """
+    Whether we may make files in C{directory}, and list them.
+    """
     return os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
 
 def _userOf(lock: Path) -> str:
     """
-    Which process holds the lock of a directory, in words; empty if none does.
+    The process that holds the lock of a directory, such as C{"process 12"}; empty if none does.
     """
     try:
         with lock.open(encoding="ascii", errors="replace") as file:

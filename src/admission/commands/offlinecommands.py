@@ -39,7 +39,7 @@ _WHERE = (
 
 class RecordingOptions(DirectoryOptions):
     """
-    What is to be read, and where results go.
+    The recording, and where results go.
 
     After parsing, C{directory} is a key as well.
     """
@@ -59,7 +59,7 @@ class RecordingOptions(DirectoryOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: unless there is a place for results.
+        @raise UsageError: unless C{--out} is given.
         """
         if not self["out"]:
             raise UsageError("say where results go: --out OUT")
@@ -86,7 +86,7 @@ class AggregateOptions(RecordingOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: also for a part of a stream.
+        @raise UsageError: also if only a part of a stream is asked for.
         """
         super().postOptions()
         for name in ("from", "to", "sample"):
@@ -112,7 +112,7 @@ class AuditOptions(RecordingOptions):
 
 class _Tried(PolicyOptionsMixin):
     """
-    What can be tried.
+    Policies that can be tried.
     """
 
     policyKinds = (
@@ -225,9 +225,7 @@ class ReportOptions(CommandOptions):
 
 def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Sum up a recording.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run C{aggregate}; see L{admission.cli.Command}.
     """
 
     def job(work: Work) -> None:
@@ -247,9 +245,7 @@ def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> No
 
 def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Audit a recording.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run C{audit}; see L{admission.cli.Command}.
     """
 
     def job(work: Work) -> None:
@@ -263,9 +259,7 @@ def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
 
 def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Replay a recording.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run C{replay}; see L{admission.cli.Command}.
     """
 
     def job(work: Work) -> Answer:
@@ -273,15 +267,13 @@ def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
 
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    stdout.write(inWords(_run(options, job)))
+    stdout.write(summaryOf(_run(options, job)))
     stdout.write(f"\nresults are in {options['out']}\n")
 
 
 def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Do all of it.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run C{evaluate}; see L{admission.cli.Command}.
     """
 
     def job(work: Work) -> Answer:
@@ -291,22 +283,20 @@ def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None
         audit(work)
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    stdout.write(inWords(_run(options, job)) + "\n")
+    stdout.write(summaryOf(_run(options, job)) + "\n")
     _report(options["out"], stdout)
 
 
 def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Write the page about results.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run C{report}; see L{admission.cli.Command}.
     """
     _report(options["out"], stdout)
 
 
-def inWords(answer: Answer) -> str:
+def summaryOf(answer: Answer) -> str:
     """
-    What a replay has come to, for a terminal.
+    The outcome of a replay, for a terminal.
     """
     parts = []
     if answer.totals is not None:

@@ -30,7 +30,7 @@ _DEFAULT = 1
 
 class EntityOptions(ConnectionOptions):
     """
-    Whom it is about.
+    The entity whose limits are meant.
 
     After parsing, C{entity} is a key as well.
     """
@@ -41,14 +41,14 @@ class EntityOptions(ConnectionOptions):
         ["ip", None, None, "An address that clients connect from."],
     ]
     optFlags = [
-        ["user-default", None, "Each user who has no limit of their own."],
+        ["user-default", None, "Each user that has no limit of its own."],
         ["client-id-default", None, "Each client id that has no limit of its own."],
         ["ip-default", None, "Each address that has no limit of its own."],
     ]
 
     def postOptions(self) -> None:
         """
-        See L{ConnectionOptions.postOptions}.
+        @raise UsageError: also if there is no such entity.
         """
         super().postOptions()
         names: dict[str, str] = {}
@@ -72,8 +72,8 @@ class DescribeOptions(EntityOptions):
 
     synopsis = "[options]"
     longdesc = (
-        "Shows the limits that are set, those that the broker was started with included: all of them, or those for "
-        "the user, client id or address that is given, by itself or with others."
+        "Shows the limits that are set, including the ones that the broker was started with: all of them, or only the "
+        "limits of a user, client id or address, alone or together with others."
     )
     optFlags = [["json", None, "Write JSON, for programs."]]
     examples = (
@@ -85,14 +85,14 @@ class DescribeOptions(EntityOptions):
 
 class AlterOptions(EntityOptions):
     """
-    What the commands have in common that change limits.
+    What C{set} and C{remove} have in common.
     """
 
     optFlags = [["dry-run", None, "Only ask the broker whether it would do it."]]
 
     def postOptions(self) -> None:
         """
-        See L{EntityOptions.postOptions}.
+        @raise UsageError: also if no entity is named.
         """
         super().postOptions()
         if self["entity"] == QuotaEntity():
@@ -153,7 +153,7 @@ class RemoveOptions(AlterOptions):
 
     synopsis = "[options] [NAME ...]"
     longdesc = (
-        "Removes limits that were set while the broker ran; all of them if none is named.  Those that the broker was "
+        "Removes limits that were set while the broker ran; all of them if none is named.  Limits that the broker was "
         "started with stay."
     )
     examples = (
@@ -193,10 +193,9 @@ def run(
     options: QuotasOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
 ) -> None:
     """
-    Do what C{options} say.
+    Run the command; see L{admission.cli.Command}.
 
-    @param ask: see L{admission.commands.brokerconnection.ask}.
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    @param ask: as L{admission.commands.brokerconnection.ask}.
     """
     given: Any = options.subOptions
     entity = given["entity"]
@@ -233,8 +232,7 @@ def describe(
     """
     Ask a broker for limits.
 
-    @param isExact: whether only those are meant that are for C{entity} itself,
-        and not also those that are for it together with something else.
+    @param isExact: whether limits of C{entity} together with something else are left out.
     """
     components = [
         {
@@ -256,7 +254,7 @@ def alter(
     """
     Have a broker set or (with L{None}) remove limits of one entity.
 
-    @param isDryRun: whether it is only to say whether it would.
+    @param isDryRun: whether the broker only says whether it would do it.
     """
     answer = yield connection.request(
         "AlterClientQuotas",

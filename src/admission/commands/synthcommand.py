@@ -104,9 +104,7 @@ class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
 
 def run(options: SynthOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Do what C{options} say.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run the command; see L{admission.cli.Command}.
     """
     server: SyntheticServer = options["server"]
     population = server.population

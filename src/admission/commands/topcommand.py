@@ -109,7 +109,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     """
     What is shown.
 
-    @param before: what was seen at the look before, for what happens each second.
+    @param before: the document of the look before, for rates.
     """
     health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
     connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]
@@ -199,7 +199,7 @@ def _rate(
     now: Mapping[str, Any], before: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], float]
 ) -> float | None:
     """
-    How fast a counter grows each second; L{None} if the broker was not seen before.
+    The growth of a counter per second; L{None} at the first look and after a restart.
     """
     if before is None or now["uptimeSeconds"] <= before["uptimeSeconds"]:
         return None
@@ -218,6 +218,6 @@ def _shown(name: str) -> str:
 
 def _pairs(amounts: Mapping[str, Any], write: Callable[[Any], str]) -> str:
     """
-    Amounts by their names, those that are zero left out.
+    Amounts by their names, without those that are zero.
     """
     return ", ".join(f"{name} {write(amount)}" for name, amount in amounts.items() if amount) or "nothing"

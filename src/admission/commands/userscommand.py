@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.commands.test_userscommand -*-
 """
-The command C{admission users}: who is in a password file.
+The command C{admission users}: the users in a password file.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ The options of C{twistd admission}.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -36,7 +35,7 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
-from .brokeroptions import BrokerOptions
+from .brokeroptions import BrokerOptions, parseHostPort
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
@@ -47,8 +46,6 @@ _LARGEST = "socket.request.max.bytes"
 
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
-
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 
 _EXAMPLES = """
 Examples:
@@ -107,7 +104,7 @@ class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
 
     def opt_advertise(self, address: str) -> None:
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
-        self["advertise"].append(parseAddress(address))
+        self["advertise"].append(Address(*parseHostPort("advertise", address)))
 
     def getUsage(self, width: int | None = None) -> str:
         """
@@ -143,18 +140,6 @@ class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
         buildPurgatory(self["purgatory"], clock)
         buildControl(self["settings"], self["quota"], clock)
         buildExporters(self["export"], clock)
-
-
-def parseAddress(text: str) -> Address:
-    """
-    Read HOST:PORT; an IPv6 address goes in brackets.
-
-    @raise UsageError: if it is not of that form.
-    """
-    match = _ADDRESS.fullmatch(text)
-    if match is None or not 0 < int(match["port"]) < 65536:
-        raise UsageError(f"--advertise {text}: write HOST:PORT, as in broker.example:9092 or [2001:db8::1]:9092")
-    return Address(match["bracketed"] or match["host"], int(match["port"]))
 
 
 def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:

@@ -27,7 +27,7 @@ REST_SECONDS = 0.01
 """How long the reactor is left to others after a turn."""
 
 MIN_SECONDS = 10.0
-"""A snapshot that is younger is returned again to those who ask."""
+"""A snapshot that is younger than this is returned again."""
 
 
 class ProfilerStopped(Exception):
