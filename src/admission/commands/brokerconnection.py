@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_brokerconnection -*-
 """
 What all commands have in common that connect to a broker as its clients do.
 """

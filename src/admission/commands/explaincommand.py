@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_explaincommand -*-
 """
 The command C{admission explain}: the limits that hold for a client, and how
 much of each it uses, as the status port of a broker tells it.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_limitsyntax -*-
 """
 Limits and their entities as people write them.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_quotascommand -*-
 """
 The command C{admission quotas}: the limits of a broker that runs, through the
 requests that Kafka has for them (KIP-546).

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_explaincommand -*-
 """
 What all commands have in common that ask the status port of a broker.
 """
