@@ -25,8 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyarrow import compute as pc
-from pyarrow import parquet as pq
+from pyarrow import compute as pc, parquet as pq
 
 from admission.recording.arrow import arrowTable
 from admission.recording.schema import LIMITS, Table

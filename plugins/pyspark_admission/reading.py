@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
-from pyarrow import compute as pc
-from pyarrow import parquet as pq
+from pyarrow import compute as pc, parquet as pq
 
 from admission.recording.arrow import arrowSchema, arrowTable
 from admission.recording.schema import Table

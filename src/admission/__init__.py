@@ -1,9 +1,135 @@
 """
-Overload protection for protocol servers built on Twisted: how much memory
-unfinished requests may hold, which connections are read next, where requests
-wait, how fast each client may go.
+The front door: every name that a server's owner or a policy's author needs.
+Contracts, the values they pass, base classes of policies, the core that serves
+requests, and what protects a server that knows nothing of all this.
 
-Start with L{admission.interfaces}.
+What is here, in L{admission.recording}, L{admission.kafka}, L{admission.offline}
+and L{admission.testing} keeps its name and its meaning, or is renamed once with
+a note in the news.  Modules behind these doors may move without notice.
 """
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING
+
+from ._version import __version__ as __version__
+from .lazynames import lazyNames
+
+if TYPE_CHECKING:
+    from .clock import MonotonicClock as MonotonicClock, wallSeconds as wallSeconds
+    from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
+    from .connection.hangup import HangUpWatch as HangUpWatch
+    from .connection.protocol import AdmittedProtocol as AdmittedProtocol
+    from .connection.wrapping import wrapFactory as wrapFactory
+    from .control import AdmissionControl as AdmissionControl
+    from .gate import buildGate as buildGate
+    from .interfaces import (
+        ADMITTED as ADMITTED,
+        CONNECTION as CONNECTION,
+        CONNECTIONS as CONNECTIONS,
+        DEFAULT as DEFAULT,
+        FRAMES as FRAMES,
+        NOTHING as NOTHING,
+        Decision as Decision,
+        ILease as ILease,
+        IMemoryPool as IMemoryPool,
+        IMemoryPoolFactory as IMemoryPoolFactory,
+        IMetricsExporter as IMetricsExporter,
+        IMetricsExporterFactory as IMetricsExporterFactory,
+        IPurgatory as IPurgatory,
+        IPurgatoryFactory as IPurgatoryFactory,
+        IQuotaPolicy as IQuotaPolicy,
+        IQuotaPolicyFactory as IQuotaPolicyFactory,
+        IRequestLifecycle as IRequestLifecycle,
+        ITransportMutability as ITransportMutability,
+        IWaitOrder as IWaitOrder,
+        IWaitOrderFactory as IWaitOrderFactory,
+        Outcome as Outcome,
+        PolicyContext as PolicyContext,
+        QuotaEntity as QuotaEntity,
+        QuotaStatus as QuotaStatus,
+        Refusal as Refusal,
+        Request as Request,
+        Usage as Usage,
+    )
+    from .memorylimit import memoryLimitBytes as memoryLimitBytes
+    from .metrics.rate import SampledTotal as SampledTotal
+    from .metrics.registry import SensorRegistry as SensorRegistry
+    from .operations import DelayedOperation as DelayedOperation, waitFor as waitFor
+    from .plugins import PolicyError as PolicyError, PolicyFactory as PolicyFactory, buildPolicy as buildPolicy
+    from .profiling.profiler import Profiler as Profiler
+    from .quotas.limits import LimitTable as LimitTable
+    from .quotas.metered import MeteredLimit as MeteredLimit
+    from .quotas.meters import Buckets as Buckets, Windows as Windows
+    from .quotas.policy import MeteredPolicy as MeteredPolicy, QuotaPolicy as QuotaPolicy
+    from .request import ServerRequest as ServerRequest
+
+__all__, __getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "clock": (
+            "MonotonicClock",
+            "wallSeconds",
+        ),
+        "connection.factory": (
+            "AdmittedFactory",
+            "ConnectionLimits",
+        ),
+        "connection.hangup": ("HangUpWatch",),
+        "connection.protocol": ("AdmittedProtocol",),
+        "connection.wrapping": ("wrapFactory",),
+        "control": ("AdmissionControl",),
+        "gate": ("buildGate",),
+        "interfaces": (
+            "ADMITTED",
+            "CONNECTION",
+            "CONNECTIONS",
+            "DEFAULT",
+            "Decision",
+            "FRAMES",
+            "ILease",
+            "IMemoryPool",
+            "IMemoryPoolFactory",
+            "IMetricsExporter",
+            "IMetricsExporterFactory",
+            "IPurgatory",
+            "IPurgatoryFactory",
+            "IQuotaPolicy",
+            "IQuotaPolicyFactory",
+            "IRequestLifecycle",
+            "ITransportMutability",
+            "IWaitOrder",
+            "IWaitOrderFactory",
+            "NOTHING",
+            "Outcome",
+            "PolicyContext",
+            "QuotaEntity",
+            "QuotaStatus",
+            "Refusal",
+            "Request",
+            "Usage",
+        ),
+        "memorylimit": ("memoryLimitBytes",),
+        "metrics.rate": ("SampledTotal",),
+        "metrics.registry": ("SensorRegistry",),
+        "operations": (
+            "DelayedOperation",
+            "waitFor",
+        ),
+        "plugins": (
+            "PolicyError",
+            "PolicyFactory",
+            "buildPolicy",
+        ),
+        "profiling.profiler": ("Profiler",),
+        "quotas.limits": ("LimitTable",),
+        "quotas.metered": ("MeteredLimit",),
+        "quotas.meters": (
+            "Buckets",
+            "Windows",
+        ),
+        "quotas.policy": (
+            "MeteredPolicy",
+            "QuotaPolicy",
+        ),
+        "request": ("ServerRequest",),
+    },
+)

@@ -23,8 +23,14 @@ import aiokafka.errors
 import kafka.errors
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from attrs import frozen
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition as ConfluentPartition,
+)
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase

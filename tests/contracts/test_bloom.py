@@ -11,8 +11,7 @@ from math import inf
 from random import Random
 from zlib import crc32
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from rbloom import Bloom
 from twisted.trial.unittest import SynchronousTestCase
 

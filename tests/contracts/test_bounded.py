@@ -11,14 +11,13 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTIONS, FRAMES, PARKED, RESPONSES, IMemoryPool, PolicyContext
-from admission.testing.pools import MemoryPoolContract, UnboundedPoolContract
+from admission.testing.poolcontract import MemoryPoolContract, UnboundedPoolContract
 from admission_plugins import buffers
 from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool, buildBounded, buildUnbounded
 from admission_plugins.buffers import LARGEST_SLAB_BYTES, SMALLEST_SLAB_BYTES, Buffers

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -26,7 +25,7 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.quotas.meters import Buckets, Windows
-from admission.testing.quotas import QuotaPolicyContract
+from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.clientquota import ClientBytes
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)

@@ -20,7 +20,7 @@ from admission.interfaces import (
     Usage,
 )
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.quotas import QuotaPolicyContract
+from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.connectionrate import ConnectionRate
 
 DEFAULT_ADDRESS = QuotaEntity(ip=DEFAULT)

@@ -15,8 +15,8 @@ from zope.interface.adapter import AdapterRegistry
 from zope.interface.verify import verifyObject
 
 from admission.interfaces import ITransportAdapters, ITransportMutability
-from admission.testing.mutability import MutableTransport, TransportMutabilityContract
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
+from admission.testing.mutabilitycontract import MutableTransport, TransportMutabilityContract
 from admission_plugins import mutability
 from admission_plugins.mutability import PlainMutability, TLSMutability
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
@@ -29,7 +28,7 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.quotas import QuotaPolicyContract
+from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.pidmeter import PRODUCER_IDS_RATE, UNLIMITED
 from admission_plugins.pidquota import MIN_MAX_BYTES, PRODUCE, ProducerIds
 

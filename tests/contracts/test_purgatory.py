@@ -15,8 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import IPurgatory, IPurgatoryFactory, PolicyContext
 from admission.operations import DelayedOperation
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.operations import CuedOperation
-from admission.testing.purgatories import PurgatoryContract
+from admission.testing.purgatorycontract import PurgatoryContract
+from admission.testing.scriptedoperation import ScriptedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.watches import Watches
 from admission_plugins.wheel import TimingWheel
@@ -78,7 +78,7 @@ class WheelPurgatoryTests(SynchronousTestCase):
         """
         clock = Clock()
         purgatory = WheelPurgatory(TimingWheel(clock))
-        operations = [CuedOperation(0.1 + index) for index in range(1000)]
+        operations = [ScriptedOperation(0.1 + index) for index in range(1000)]
         for each in operations:
             purgatory.tryCompleteElseWatch(each, ["key"])
         self.assertEqual((len(clock.getDelayedCalls()), purgatory.delayed), (1, 1000))
@@ -95,8 +95,8 @@ class WheelPurgatoryTests(SynchronousTestCase):
         clock = Clock()
         wheel = TimingWheel(clock)
         first, second = WheelPurgatory(wheel), WheelPurgatory(wheel)
-        operation = CuedOperation(1.0)
-        first.tryCompleteElseWatch(CuedOperation(1.0), ["key"])
+        operation = ScriptedOperation(1.0)
+        first.tryCompleteElseWatch(ScriptedOperation(1.0), ["key"])
         second.tryCompleteElseWatch(operation, ["key"])
         first.shutdown()
         clock.advance(1.0)
@@ -114,7 +114,7 @@ class CallLaterPurgatoryTests(SynchronousTestCase):
         expire in the next turn all the same.
         """
         clock = SkewedClock()
-        operation = CuedOperation(-1.0)
+        operation = ScriptedOperation(-1.0)
         CallLaterPurgatory(clock).tryCompleteElseWatch(operation, ["key"])
         clock.turn()
         self.assertEqual(operation.told, ["complete", "expire"])

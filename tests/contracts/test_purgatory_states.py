@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from attrs import define
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IPurgatory
-from admission.testing.operations import CuedOperation
+from admission.testing.scriptedoperation import ScriptedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
@@ -45,9 +44,9 @@ class PurgatoryMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.purgatory = self.buildPurgatory()
-        self.parked: dict[CuedOperation, Parked] = {}
-        self.cancelled: list[CuedOperation] = []
-        self.expected: dict[CuedOperation, list[str]] = {}
+        self.parked: dict[ScriptedOperation, Parked] = {}
+        self.cancelled: list[ScriptedOperation] = []
+        self.expected: dict[ScriptedOperation, list[str]] = {}
         self.expirations = 0
 
     def buildPurgatory(self) -> IPurgatory:
@@ -56,14 +55,14 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """
         return WheelPurgatory(TimingWheel(self.clock))
 
-    def park(self, operation: CuedOperation, keys: Collection[Hashable]) -> None:
+    def park(self, operation: ScriptedOperation, keys: Collection[Hashable]) -> None:
         """
         Park an operation that is not ready.
         """
         assert not self.purgatory.tryCompleteElseWatch(operation, keys)
         self.parked[operation] = Parked(frozenset(keys), self.clock.seconds() + operation.delaySeconds)
 
-    def leave(self, operation: CuedOperation, *told: str) -> None:
+    def leave(self, operation: ScriptedOperation, *told: str) -> None:
         """
         An operation has left, and should have been told.
         """
@@ -76,11 +75,11 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """
         Park an operation from within another.
         """
-        operation = CuedOperation(delaySeconds)
+        operation = ScriptedOperation(delaySeconds)
         self.expected[operation] = []
         self.park(operation, keys)
 
-    def chosen(self, which: int) -> CuedOperation:
+    def chosen(self, which: int) -> ScriptedOperation:
         """
         One of the operations that wait.
         """
@@ -97,7 +96,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """
         Park an operation that may park another when it completes.
         """
-        operation = CuedOperation(delaySeconds)
+        operation = ScriptedOperation(delaySeconds)
         if then is not None:
             operation.cues["complete"] = lambda _: self.following(*then)
         self.expected[operation] = []
@@ -108,7 +107,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """
         An operation that is ready is not parked.
         """
-        operation = CuedOperation(1.0, isReady=True)
+        operation = ScriptedOperation(1.0, isReady=True)
         assert self.purgatory.tryCompleteElseWatch(operation, keys)
         self.expected[operation] = ["complete"]
 

@@ -22,7 +22,7 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
-from admission.testing.quotas import QuotaPolicyContract
+from admission.testing.quotacontract import QuotaPolicyContract
 from admission_plugins.requesttime import RequestTime
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)

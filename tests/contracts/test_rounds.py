@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
 from admission.plugins import buildPolicy
-from admission.testing.orders import WaitOrderContract
-from admission.testing.waiters import RecordingWaiter
+from admission.testing.ordercontract import WaitOrderContract
+from admission.testing.recordingwaiter import RecordingWaiter
 from admission_plugins.rounds import RandomRounds
 
 

@@ -9,10 +9,8 @@ from errno import EACCES
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-from pyarrow import int64, list_, string, timestamp
-from pyarrow import parquet as pq
+from hypothesis import given, strategies as st
+from pyarrow import int64, list_, parquet as pq, string, timestamp
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.recordedcolumns import KafkaRequestEvent

@@ -30,8 +30,8 @@ from admission.recording.schema import SENSORS
 from admission.recording.segmentheader import Header
 from admission.recording.segments import Segment, SegmentWriter, segmentPaths
 from admission.recording.tables import REQUESTS, TABLES
-from admission.testing.exporters import MetricsExporterContract
-from admission.testing.threads import CuedThreads
+from admission.testing.exportercontract import MetricsExporterContract
+from admission.testing.scriptedthreads import ScriptedThreads
 from admission_plugins import sealer, segmentsupply, spark
 from admission_plugins.sealer import SealingFailed, sealInProcess
 from admission_plugins.sealing import sealAll
@@ -60,7 +60,7 @@ class SparkTestCase(SynchronousTestCase):
         """
         self.directory = self.mktemp()
         self.clock = Clock()
-        self.threads = CuedThreads()
+        self.threads = ScriptedThreads()
         self.passes = 0
         self.sealFailure: Exception | None = None
         self.evictAtBytes = 0

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.testing.timers import TimersContract
+from admission.testing.timerscontract import TimersContract
 from admission_plugins import wheel as module
 from admission_plugins.wheel import TimingWheel
 from tests.kit.checkout import ROOT

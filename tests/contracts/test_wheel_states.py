@@ -7,8 +7,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from attrs import define
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,

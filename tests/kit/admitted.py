@@ -22,7 +22,7 @@ from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.rounds import RandomRounds
 

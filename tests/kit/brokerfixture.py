@@ -17,8 +17,7 @@ from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import _introspect as introspect
-from kio.serial import entity_reader, entity_writer
+from kio.serial import _introspect as introspect, entity_reader, entity_writer
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -37,7 +36,7 @@ from admission.kafka.session import KafkaConnection
 from admission.kafka.settings import loadSettings
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
-from admission.testing.transports import FakeTransport
+from admission.testing.faketransport import FakeTransport
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel

@@ -28,7 +28,7 @@ from admission.kafka.client.topicpartition import TopicPartition
 from admission.kafka.wire.batches import Record, encodeBatch
 from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.requests import clientApi
-from admission.testing.transports import FakeTransport
+from admission.testing.faketransport import FakeTransport
 
 HOST = "broker.example.org"
 GROUP = "readers"

@@ -9,7 +9,7 @@ from twisted.python.components import registerAdapter
 from zope.interface import implementer
 
 from admission.interfaces import ITransportMutability
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.mutability import PlainMutability, TLSMutability
 
 PIECE_BYTES = 1 << 12

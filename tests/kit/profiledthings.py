@@ -12,7 +12,7 @@ from zope.interface import Interface, implementer
 from admission.metrics.process import ProcessUsage
 from admission.profiling.objectgroups import Group, Grouping, subclassOf
 from admission.profiling.profiler import Profiler
-from admission.testing.clock import OrderedClock
+from admission.testing.orderedclock import OrderedClock
 
 MIB = 1 << 20
 

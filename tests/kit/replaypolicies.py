@@ -24,7 +24,7 @@ from admission.interfaces import (
 from admission.offline.replay import trials
 from admission.offline.replay.candidates import Candidate
 from admission.quotas.policy import QuotaPolicy
-from admission.testing.cuedquota import CuedQuota
+from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit import replaymodel
 
 
@@ -104,7 +104,7 @@ class AtMost(QuotaPolicy):
 
 
 @implementer(IRequestLifecycle)
-class Following(CuedQuota):
+class Following(ScriptedQuota):
     """
     Does as it is told, and notes which requests begin and end.
     """

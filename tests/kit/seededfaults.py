@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.testing.rules import Contract
+from admission.testing.contract import Contract
 
 
 def testsOf(case: type[Any]) -> list[str]:

@@ -15,8 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.wrapping import wrapFactory
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.testing.cuedquota import CuedQuota
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
+from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.admitted import runNext
 
 KIB = 1 << 10
@@ -25,11 +25,11 @@ BUCKET = "client-bytes:produce=1000:fetch=1000:algorithm=bucket"
 """A thousand bytes a second in each direction, and a burst of as many."""
 
 
-def limiting(**kwargs: Any) -> CuedQuota:
+def limiting(**kwargs: Any) -> ScriptedQuota:
     """
     A policy that has a limit, and so is asked.
     """
-    return CuedQuota(limits={QuotaEntity(clientId=DEFAULT): {"cued_rate": 1.0}}, **kwargs)
+    return ScriptedQuota(limits={QuotaEntity(clientId=DEFAULT): {"scripted_rate": 1.0}}, **kwargs)
 
 
 class Foreign(Protocol):

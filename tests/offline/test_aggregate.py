@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 from pyarrow import parquet
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
+from pyspark.sql import Observation, functions as F
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.aggregate import clientMinutes, topClients

@@ -32,8 +32,8 @@ from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
 from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
-from admission.testing.cuedquota import CuedQuota
-from admission.testing.quotas import FixedQuotaPolicyContract
+from admission.testing.quotacontract import FixedQuotaPolicyContract
+from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.clientquota import ClientBytes
 from admission_plugins.connectionrate import ConnectionRate
 from admission_plugins.requesttime import RequestTime
@@ -72,7 +72,7 @@ class AnsweringTests(ControlTestCase):
         """
         Policies without limits are not asked anything.
         """
-        policies = [CuedQuota(delaySeconds=5.0, budget=1, decision=Decision(False, 1.0, "no")) for _ in range(2)]
+        policies = [ScriptedQuota(delaySeconds=5.0, budget=1, decision=Decision(False, 1.0, "no")) for _ in range(2)]
         control = AdmissionControl([(str(number), policy) for number, policy in enumerate(policies)], 20.0)
         self.assertFalse(control.isLimiting)
         self.assertEqual(
@@ -91,7 +91,7 @@ class AnsweringTests(ControlTestCase):
             (control.isLimiting, control.charge(REQUEST, USAGE, self.now), control.limitNames),
             (False, (0.0, ()), []),
         )
-        error = self.assertRaises(ValueError, control.configure, ALICE, {"cued_rate": 1.0}, self.now)
+        error = self.assertRaises(ValueError, control.configure, ALICE, {"scripted_rate": 1.0}, self.now)
         self.assertIn("known: none", str(error))
 
     def test_largestDelayWins(self) -> None:
@@ -99,7 +99,7 @@ class AnsweringTests(ControlTestCase):
         Every policy is told of the usage, the largest delay wins, and each
         one's share is in its place.
         """
-        policies = {name: CuedQuota(delaySeconds=delay) for name, delay in (("a", 1.0), ("b", 3.0), ("c", 2.0))}
+        policies = {name: ScriptedQuota(delaySeconds=delay) for name, delay in (("a", 1.0), ("b", 3.0), ("c", 2.0))}
         control = self.compose(**policies)
         self.assertTrue(control.isLimiting)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (3.0, (1.0, 3.0, 2.0)))
@@ -110,7 +110,9 @@ class AnsweringTests(ControlTestCase):
         """
         Who limits nobody keeps its place among the shares.
         """
-        control = self.compose(a=CuedQuota(delaySeconds=1.0), b=CuedQuota(("b_rate",)), c=CuedQuota(delaySeconds=2.0))
+        control = self.compose(
+            a=ScriptedQuota(delaySeconds=1.0), b=ScriptedQuota(("b_rate",)), c=ScriptedQuota(delaySeconds=2.0)
+        )
         control.configure(ALICE, {"b_rate": None}, self.now)
         self.assertEqual(control.charge(REQUEST, NOTHING, self.now), (2.0, (1.0, 0.0, 2.0)))
 
@@ -118,8 +120,8 @@ class AnsweringTests(ControlTestCase):
         """
         The first refusal wins, and tells whose it is.
         """
-        refusing = CuedQuota(decision=Decision(False, 7.0, "too many"))
-        control = self.compose(a=CuedQuota(), b=refusing, c=CuedQuota(decision=Decision(False, 9.0, "no")))
+        refusing = ScriptedQuota(decision=Decision(False, 7.0, "too many"))
+        control = self.compose(a=ScriptedQuota(), b=refusing, c=ScriptedQuota(decision=Decision(False, 9.0, "no")))
         self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 7.0, "too many", "b"))
         self.assertEqual(control.admit(REQUEST, self.now).message, "b: too many")
         refusing.decision = ADMITTED
@@ -130,19 +132,21 @@ class AnsweringTests(ControlTestCase):
         The smallest budget wins; no limit is more than any.
         """
         for budgets, expected in [((None, None), None), ((None, 5), 5), ((7, 5), 5), ((0, 5), 0), ((5, -3), 0)]:
-            control = self.compose(**{name: CuedQuota(budget=each) for name, each in zip("ab", budgets, strict=True)})
+            control = self.compose(
+                **{name: ScriptedQuota(budget=each) for name, each in zip("ab", budgets, strict=True)}
+            )
             self.assertEqual(control.budgetBytes(REQUEST, self.now), expected)
 
     def test_explain(self) -> None:
         """
         Every status is told with the policy that it comes from.
         """
-        control = self.compose(a=CuedQuota(delaySeconds=1.0), b=CuedQuota(isShadow=True))
+        control = self.compose(a=ScriptedQuota(delaySeconds=1.0), b=ScriptedQuota(isShadow=True))
         self.assertEqual(
             control.explain(REQUEST, self.now),
             [
-                ("a", False, QuotaStatus("cued_rate", 1.0, ALICE, 0.5, 1.0)),
-                ("b", True, QuotaStatus("cued_rate", 1.0, ALICE, 0.5, 0.0)),
+                ("a", False, QuotaStatus("scripted_rate", 1.0, ALICE, 0.5, 1.0)),
+                ("b", True, QuotaStatus("scripted_rate", 1.0, ALICE, 0.5, 0.0)),
             ],
         )
 
@@ -150,7 +154,7 @@ class AnsweringTests(ControlTestCase):
         """
         Two policies of one name could not be told apart.
         """
-        self.assertRaises(ValueError, AdmissionControl, [("a", CuedQuota()), ("a", CuedQuota())])
+        self.assertRaises(ValueError, AdmissionControl, [("a", ScriptedQuota()), ("a", ScriptedQuota())])
 
 
 class SafetyTests(ControlTestCase):
@@ -162,7 +166,7 @@ class SafetyTests(ControlTestCase):
         """
         Delays are clamped, and what is no sensible number is no delay.
         """
-        policy = CuedQuota()
+        policy = ScriptedQuota()
         control = self.compose(a=policy)
         for said, expected in [
             (-1.0, 0.0),
@@ -192,8 +196,8 @@ class SafetyTests(ControlTestCase):
         """
         A policy that raises has no say, and the others have theirs.
         """
-        failing = CuedQuota(failing=frozenset({"decide", "budgetBytes", "record", "explain", "sweep"}))
-        sound = CuedQuota(delaySeconds=2.0, budget=5)
+        failing = ScriptedQuota(failing=frozenset({"decide", "budgetBytes", "record", "explain", "sweep"}))
+        sound = ScriptedQuota(delaySeconds=2.0, budget=5)
         control = self.compose(a=failing, b=sound)
         self.assertEqual(
             (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
@@ -210,8 +214,8 @@ class SafetyTests(ControlTestCase):
         A policy that answers with something else than it should counts as one
         that raises.
         """
-        policy: Any = CuedQuota(delaySeconds="soon", budget="some", decision=None)  # type: ignore[arg-type]
-        control = self.compose(a=policy, b=CuedQuota(budget=5))
+        policy: Any = ScriptedQuota(delaySeconds="soon", budget="some", decision=None)  # type: ignore[arg-type]
+        control = self.compose(a=policy, b=ScriptedQuota(budget=5))
         self.assertEqual(
             (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
             (ADMITTED, 5),
@@ -224,7 +228,7 @@ class SafetyTests(ControlTestCase):
         The log tells of a failing policy at once, and then now and then, with
         how often it failed.
         """
-        control = self.compose(a=CuedQuota(failing=frozenset({"record"})))
+        control = self.compose(a=ScriptedQuota(failing=frozenset({"record"})))
         told = []
         for pauseSeconds in (0.0, 0.0, FAILURE_LOG_SECONDS - 1, 1.0, 0.0):
             self.now += pauseSeconds
@@ -247,8 +251,8 @@ class ShadowTests(ControlTestCase):
         It is asked and told like the others, and nobody is refused, throttled
         or given less for it.
         """
-        shadow = CuedQuota(isShadow=True, delaySeconds=9.0, budget=1, decision=Decision(False, 1.0, "no"))
-        control = self.compose(shadow=shadow, real=CuedQuota(delaySeconds=2.0, budget=5))
+        shadow = ScriptedQuota(isShadow=True, delaySeconds=9.0, budget=1, decision=Decision(False, 1.0, "no"))
+        control = self.compose(shadow=shadow, real=ScriptedQuota(delaySeconds=2.0, budget=5))
         self.assertEqual(
             (control.admit(REQUEST, self.now), control.budgetBytes(REQUEST, self.now)),
             (ADMITTED, 5),
@@ -260,7 +264,7 @@ class ShadowTests(ControlTestCase):
         """
         With nothing but shadow policies, they are asked, and nothing happens.
         """
-        control = self.compose(shadow=CuedQuota(isShadow=True, delaySeconds=9.0))
+        control = self.compose(shadow=ScriptedQuota(isShadow=True, delaySeconds=9.0))
         self.assertTrue(control.isLimiting)
         self.assertEqual(control.charge(REQUEST, USAGE, self.now), (0.0, (9.0,)))
 
@@ -268,8 +272,8 @@ class ShadowTests(ControlTestCase):
         """
         The refusal of one that has a say comes through behind it.
         """
-        shadow = CuedQuota(isShadow=True, decision=Decision(False, 1.0, "no"))
-        control = self.compose(shadow=shadow, real=CuedQuota(decision=Decision(False, 2.0, "really")))
+        shadow = ScriptedQuota(isShadow=True, decision=Decision(False, 1.0, "no"))
+        control = self.compose(shadow=shadow, real=ScriptedQuota(decision=Decision(False, 2.0, "really")))
         self.assertEqual(control.admit(REQUEST, self.now), Decision(False, 2.0, "really", "real"))
 
 
@@ -284,9 +288,9 @@ class ConfigureTests(ControlTestCase):
         """
         super().setUp()
         self.policies = {
-            "a": CuedQuota(("read", "write")),
-            "b": CuedQuota(("write", "time")),
-            "c": CuedQuota(("time",), isShadow=True),
+            "a": ScriptedQuota(("read", "write")),
+            "b": ScriptedQuota(("write", "time")),
+            "c": ScriptedQuota(("time",), isShadow=True),
         }
         self.control = AdmissionControl(list(self.policies.items()), 20.0)
 
@@ -375,7 +379,7 @@ class SweepTests(ControlTestCase):
         All policies are swept, those without limits and those behind a failing
         one as well, and told what time it is.
         """
-        failing, sound = CuedQuota(failing=frozenset({"sweep"})), CuedQuota()
+        failing, sound = ScriptedQuota(failing=frozenset({"sweep"})), ScriptedQuota()
         control = AdmissionControl([("a", failing), ("b", sound)])
         for now in (5.0, 15.0):
             control.sweep(now)
@@ -392,7 +396,7 @@ class RefusalTests(ControlTestCase):
         """
         Of what can never be refused, nobody is asked.
         """
-        control = self.compose(a=CuedQuota(failing=frozenset({"decide"}), decision=Decision(False, 1.0, "no")))
+        control = self.compose(a=ScriptedQuota(failing=frozenset({"decide"}), decision=Decision(False, 1.0, "no")))
         self.assertIs(control.admit(REQUEST, self.now, Refusal.NEVER), ADMITTED)
 
     def test_delay(self) -> None:
@@ -402,10 +406,10 @@ class RefusalTests(ControlTestCase):
         with the delay that wins, each policy's share being its own.
         """
         policies = {
-            "a": CuedQuota(decision=Decision(False, 3.0, "no")),
-            "b": CuedQuota(decision=Decision(False, 7.0, "never"), delaySeconds=2.0),
-            "c": CuedQuota(delaySeconds=5.0),
-            "shadow": CuedQuota(decision=Decision(False, 9.0, "no"), isShadow=True),
+            "a": ScriptedQuota(decision=Decision(False, 3.0, "no")),
+            "b": ScriptedQuota(decision=Decision(False, 7.0, "never"), delaySeconds=2.0),
+            "c": ScriptedQuota(delaySeconds=5.0),
+            "shadow": ScriptedQuota(decision=Decision(False, 9.0, "no"), isShadow=True),
         }
         control = self.compose(**policies)
         decision = control.admit(REQUEST, self.now, Refusal.DELAY)
@@ -444,7 +448,7 @@ class RefusalTests(ControlTestCase):
         """
         for said, expected in (("n" * 1001, "n" * 1000), ("no\ud800", "no?"), (None, ""), (5, "5")):
             reason: Any = said
-            control = self.compose(a=CuedQuota(decision=Decision(False, 1.0, reason)))
+            control = self.compose(a=ScriptedQuota(decision=Decision(False, 1.0, reason)))
             for refusal in (Refusal.ERROR, Refusal.DELAY):
                 self.assertEqual(control.admit(REQUEST, self.now, refusal).reason, expected)
 
@@ -453,7 +457,7 @@ class RefusalTests(ControlTestCase):
         How a request could be refused is kept of it, also while nobody is
         limited: others might have refused it.
         """
-        for control in (self.compose(), self.compose(a=CuedQuota())):
+        for control in (self.compose(), self.compose(a=ScriptedQuota())):
             request = ServerRequest(None, 10, self.now)
             request.view = REQUEST
             control.admitRequest(request, self.now, Refusal.DELAY)
@@ -463,7 +467,7 @@ class RefusalTests(ControlTestCase):
         """
         It is no longer than any other delay, and one that is no number is none.
         """
-        policy = CuedQuota()
+        policy = ScriptedQuota()
         control = self.compose(a=policy)
         for said, expected in ((inf, 20.0), (nan, 0.0), (-1.0, 0.0)):
             policy.decision = Decision(False, said, "no")
@@ -475,15 +479,15 @@ class RefusalTests(ControlTestCase):
         """
         How much of it is imposed may be limited; the share is all of it.
         """
-        control = self.compose(a=CuedQuota(decision=Decision(False, 7.0, "no"), delaySeconds=1.0))
+        control = self.compose(a=ScriptedQuota(decision=Decision(False, 7.0, "no"), delaySeconds=1.0))
         decision = control.admit(REQUEST, self.now, Refusal.DELAY)
         for largestSeconds, expected in ((3.0, 3.0), (0.5, 1.0), (9.0, 7.0)):
             charge = control.charge(REQUEST, USAGE, self.now, decision, largestSeconds)
             self.assertEqual(charge, (expected, (7.0,)))
         control = self.compose(
-            a=CuedQuota(decision=Decision(False, 7.0, "no")),
-            b=CuedQuota(delaySeconds=5.0),
-            c=CuedQuota(delaySeconds=1.0),
+            a=ScriptedQuota(decision=Decision(False, 7.0, "no")),
+            b=ScriptedQuota(delaySeconds=5.0),
+            c=ScriptedQuota(delaySeconds=1.0),
         )
         decision = control.admit(REQUEST, self.now, Refusal.DELAY)
         for largestSeconds, expected in ((9.0, "a"), (3.0, "b")):
@@ -492,7 +496,7 @@ class RefusalTests(ControlTestCase):
 
 
 @implementer(IRequestLifecycle)
-class Follower(CuedQuota):
+class Follower(ScriptedQuota):
     """
     Remembers which requests it was told of.
     """
@@ -555,7 +559,7 @@ class LifecycleTests(ControlTestCase):
         as well; those that do not or limit nobody are not.
         """
         followers = {"a": Follower(), "b": Follower(isShadow=True)}
-        policies = {**followers, "c": CuedQuota()}
+        policies = {**followers, "c": ScriptedQuota()}
         idle = Follower(limitNames=("idle_rate",))
         control = self.compose(**policies)
         withIdle = AdmissionControl([*policies.items(), ("idle", idle)])
@@ -565,7 +569,7 @@ class LifecycleTests(ControlTestCase):
             self.assertEqual(follower.told, [("begun", 1.0), ("ended", 2.0)])
         withIdle.end(withIdle.begin(REQUEST, 3.0), REQUEST, Outcome(), 4.0)
         self.assertEqual(idle.told, [])
-        self.assertEqual(AdmissionControl([("c", CuedQuota())]).begin(REQUEST, 1.0), NONE_BEGUN)
+        self.assertEqual(AdmissionControl([("c", ScriptedQuota())]).begin(REQUEST, 1.0), NONE_BEGUN)
 
     def test_failing(self) -> None:
         """
@@ -598,7 +602,7 @@ class LifecycleTests(ControlTestCase):
 
 
 @implementer(IIdentityAudit)
-class Auditor(CuedQuota):
+class Auditor(ScriptedQuota):
     """
     Knows everybody.
     """
@@ -622,10 +626,10 @@ class WantsTests(ControlTestCase):
         known for observers, if a policy that limits can tell.
         """
         for isObserved in (False, True):
-            for policy, canTell in ((CuedQuota(), False), (Auditor(), True)):
+            for policy, canTell in ((ScriptedQuota(), False), (Auditor(), True)):
                 control = AdmissionControl([("a", policy)], isObserved=isObserved)
                 for limit in (None, 1.0, None):
-                    control.configure(ALICE, {"cued_rate": limit}, 0.0)
+                    control.configure(ALICE, {"scripted_rate": limit}, 0.0)
                     isLimiting = limit is not None
                     isWanted = isObserved or isLimiting
                     expected = Wants(isLimiting, isWanted, isObserved and isLimiting and canTell, isObserved)
@@ -719,9 +723,9 @@ class SensorTests(ControlTestCase):
         apart, and so are failures.
         """
         control = self.compose(
-            real=CuedQuota(delaySeconds=1.0, decision=Decision(False, 1.0, "no")),
-            shadow=CuedQuota(delaySeconds=1.0, isShadow=True),
-            failing=CuedQuota(failing=frozenset({"record"})),
+            real=ScriptedQuota(delaySeconds=1.0, decision=Decision(False, 1.0, "no")),
+            shadow=ScriptedQuota(delaySeconds=1.0, isShadow=True),
+            failing=ScriptedQuota(failing=frozenset({"record"})),
         )
         registry = SensorRegistry(lambda: self.now)
         control.addSensors(registry)
@@ -750,7 +754,7 @@ class SensorTests(ControlTestCase):
         What the policies publish comes along, each under its own name.
         """
         registry = SensorRegistry(lambda: self.now)
-        self.compose(a=CuedQuota(), b=CuedQuota()).addSensors(registry)
+        self.compose(a=ScriptedQuota(), b=ScriptedQuota()).addSensors(registry)
         self.assertEqual(list(registry), [("a.sweeps", 0), ("b.sweeps", 0)])
 
 

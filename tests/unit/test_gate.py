@@ -9,8 +9,7 @@ from random import Random
 from threading import Thread
 
 from attrs import define, field
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -19,8 +18,8 @@ from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Gate, buildGate
 from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
-from admission.testing.cuedpool import CuedPool
-from admission.testing.waiters import RecordingWaiter
+from admission.testing.recordingwaiter import RecordingWaiter
+from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.rounds import RandomRounds
 from tests.kit.admitted import gateFor
@@ -114,7 +113,7 @@ class MemoryTests(GateTestCase):
         The pool is told for whom it is asked: at once, and again when it is
         asked for who has waited, for whom that is by then.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         gate = gateFor(pool, self.clock)
         gate.tryAllocate(RecordingWaiter(holder="alice"), 1)
         pool.refuse()
@@ -266,7 +265,7 @@ class MemoryTests(GateTestCase):
         A pool that fails, as when the system has no memory, is asked again a
         second later.
         """
-        pool = CuedPool()
+        pool = ScriptedPool()
         gate = gateFor(pool, self.clock)
         pool.refuse()
         waiter = RecordingWaiter(10)
@@ -750,5 +749,5 @@ class OtherTests(GateTestCase):
         A pool that does not measure its depletion has no sensor for it.
         """
         registry = SensorRegistry(self.clock.seconds)
-        gateFor(CuedPool(), self.clock).addSensors(registry)
+        gateFor(ScriptedPool(), self.clock).addSensors(registry)
         self.assertNotIn("MemoryPoolAvgDepletedPercent", dict(registry))

@@ -14,13 +14,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.checkout import ROOT
 
-EVERYONE = {"interfaces", "plaintext", "units"}
+EVERYONE = {"interfaces", "plaintext", "units", "_version", "lazynames"}
 FOUNDATION = {"clock", "plugins", "operations", "metrics"}
 
 ALLOWED = {
     "interfaces": set[str](),
     "plaintext": set[str](),
     "units": set[str](),
+    "_version": set[str](),
+    "lazynames": set[str](),
     "clock": EVERYONE,
     "memorylimit": EVERYONE,
     "plugins": EVERYONE,
@@ -61,9 +63,7 @@ ARGUED = {
     ("offline", "kafka"): "synthetic servers record what the broker does",
     ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
     ("offline", "status"): "sizes are written as the page does",
-    ("recording", "kafka"): "the tables have the columns of every driver",
     ("status", "kafka"): "the sections of the page are the broker's",
-    ("testing", "kafka"): "exporters are tested with the events of the broker",
     ("drop-ins", "kafka"): "cred and endpoints want providers of their interfaces, which are light classes there",
 }
 """Arrows added since the table was drawn, and why."""

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IPurgatory
 from admission.operations import DelayedOperation, waitFor
-from admission.testing.operations import CuedOperation
+from admission.testing.scriptedoperation import ScriptedOperation
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.kit.listpurgatory import ListPurgatory
@@ -44,7 +44,7 @@ class DelayedOperationTests(SynchronousTestCase):
         """
         Only the first call completes it.
         """
-        operation = CuedOperation(isReady=True)
+        operation = ScriptedOperation(isReady=True)
         self.assertEqual([operation.tryComplete(), operation.tryComplete(), operation.forceComplete()],
                          [True, False, False])  # fmt: skip
         self.assertEqual(operation.told, ["complete"])
@@ -54,14 +54,14 @@ class DelayedOperationTests(SynchronousTestCase):
         Completing it while it completes does nothing.
         """
         nested: list[bool] = []
-        operation = CuedOperation(complete=lambda each: nested.append(each.forceComplete()))
+        operation = ScriptedOperation(complete=lambda each: nested.append(each.forceComplete()))
         self.assertEqual((operation.forceComplete(), nested, operation.told), (True, [False], ["complete"]))
 
     def test_expire(self) -> None:
         """
         An operation that is over does not expire.
         """
-        operation, completed = CuedOperation(), CuedOperation()
+        operation, completed = ScriptedOperation(), ScriptedOperation()
         operation.expire()
         completed.forceComplete()
         completed.expire()
@@ -72,7 +72,7 @@ class DelayedOperationTests(SynchronousTestCase):
         What C{onComplete} raises goes to the caller, and the operation is over
         all the same.
         """
-        operation = CuedOperation(complete=lambda _: 1 // 0)
+        operation = ScriptedOperation(complete=lambda _: 1 // 0)
         self.assertRaises(ZeroDivisionError, operation.forceComplete)
         self.assertEqual((operation.completed, operation.forceComplete()), (True, False))
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import twisted.plugins
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from twisted.internet.endpoints import _parse
 from twisted.internet.interfaces import ISSLTransport, ITransport
 from twisted.internet.task import Clock

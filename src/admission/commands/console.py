@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from twisted.python.usage import Options, UsageError
 
-from .. import __version__
+from .._version import __version__
 from ..units import parseSeconds
 
 

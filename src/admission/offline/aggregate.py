@@ -5,8 +5,7 @@ What each client did in each minute, and who did most.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from ..interfaces import CONNECTION
 from ..recording.events import EXPIRE, REJECT, THROTTLE

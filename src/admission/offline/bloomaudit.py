@@ -6,8 +6,7 @@ What the filter of producer ids said of each, held against what was the case.
 from __future__ import annotations
 
 from attrs import field, frozen, validators
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from ..plugins import parseDescription
 from ..units import parseSeconds

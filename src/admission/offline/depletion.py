@@ -5,8 +5,7 @@ How the memory pool fared in each minute.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Window, functions as F
 
 from ..recording.events import COUNTER
 from .minutes import BOOT, minuteOf, spreadOverMinutes

@@ -5,8 +5,7 @@ Whether everybody gets a share, and who gets nothing.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from ..interfaces import CONNECTION
 from ..recording.events import EXPIRE, REJECT

@@ -16,7 +16,7 @@ import pyspark
 from attrs import define, evolve, frozen
 from pyspark.sql import DataFrame, SparkSession
 
-from .. import __version__
+from .._version import __version__
 from ..plugins import PolicyError
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS
 from ..recording.tables import REQUESTS

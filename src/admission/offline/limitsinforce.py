@@ -5,8 +5,7 @@ Which limit held for whom, and when.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ..interfaces import CONNECTION, DEFAULT
 from .minutes import BOOT

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 BOOT = ("broker_id", "boot_id")
 """What tells one run of one server: clocks, counters and filters begin anew with each."""

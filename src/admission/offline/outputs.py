@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 DIGITS = 9
 """After the point; sums of fractions differ beyond, by who was added first."""

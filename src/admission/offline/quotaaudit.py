@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from attrs import frozen
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from ..interfaces import CONNECTION, RECEIVED, SENT
 from .limitsinforce import SUBJECT, limitsInForce, subjectColumns

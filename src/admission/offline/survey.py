@@ -13,8 +13,7 @@ from operator import or_
 from typing import Any
 
 from attrs import evolve, frozen
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from pyspark_admission.options import Range
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from ..metrics.histogram import SECONDS_BOUNDS
 from .minutes import BOOT, aMinute, minuteOfGroup

@@ -22,7 +22,6 @@ from typing import Any
 
 from attrs import define
 
-from ..kafka.recordedcolumns import KafkaRequestEvent
 from .events import ConnectionEvent, LimitEvent, RequestEvent, SensorSample
 from .recordlayout import (
     FIRST_CODE,
@@ -54,13 +53,28 @@ _MADV_POPULATE_WRITE = 23
 # An event may need as many codes before it can be recorded, each in a slot.
 _SLOTS_FOR_TEXTS = 16
 
-_PACK_OF: Mapping[type[Any], Pack] = {
-    RequestEvent: packer(REQUESTS, RequestEvent),
-    KafkaRequestEvent: packer(REQUESTS, KafkaRequestEvent),
-    ConnectionEvent: packer(CONNECTIONS, ConnectionEvent),
-    LimitEvent: packer(LIMITS, LimitEvent),
-    SensorSample: packer(SENSORS, SensorSample),
-}
+
+class _Packers(dict[type[Any], Pack]):
+    """
+    What records events, by their class; made for a driver's class when its
+    first event is recorded.
+    """
+
+    def __missing__(self, eventType: type[Any]) -> Pack:
+        if not issubclass(eventType, RequestEvent):
+            raise TypeError(f"{eventType.__qualname__} is no event that is recorded")
+        pack = self[eventType] = packer(REQUESTS, eventType)
+        return pack
+
+
+_PACK_OF = _Packers(
+    {
+        RequestEvent: packer(REQUESTS, RequestEvent),
+        ConnectionEvent: packer(CONNECTIONS, ConnectionEvent),
+        LimitEvent: packer(LIMITS, LimitEvent),
+        SensorSample: packer(SENSORS, SensorSample),
+    }
+)
 
 
 class SegmentWriter:

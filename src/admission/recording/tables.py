@@ -1,18 +1,53 @@
-# -*- test-case-name: tests.unit.recording.test_events -*-
+# -*- test-case-name: tests.unit.recording.test_tables -*-
 """
-The tables that are recorded: what every server records, and what the drivers
-that there are have to add.
+The tables that are recorded: what every server records, and the columns that
+installed drivers of a protocol add.
+
+A driver that records more than every server does makes a subclass of
+L{RequestEvent <admission.recording.events.RequestEvent>} and names its columns
+in the entry-point group C{admission.recorded_columns}: a mapping of columns as
+L{Table.extended <admission.recording.schema.Table.extended>} takes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
 
-from ..kafka.recordedcolumns import KAFKA_COLUMNS
+from twisted.logger import Logger
+
 from . import schema
+from .recordlayout import Layout
 from .schema import CONNECTIONS, LIMITS, SENSORS, Table
 
-REQUESTS = schema.REQUESTS.extended(KAFKA_COLUMNS)
-"""One record for each request of any server; what is not known of one is null, or -1."""
+ENTRY_POINT_GROUP = "admission.recorded_columns"
+
+_log = Logger()
+
+
+def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
+    """
+    C{table} with the columns of all drivers, in the order of their names.
+    Columns that cannot be imported, or that a record has no room for, are left
+    out and logged.
+    """
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        try:
+            extended = table.extended(entry.load())
+            Layout.of(extended)
+        except Exception as error:
+            _log.warn(
+                "the columns that {name} ({value}) records are left out: {error}",
+                name=entry.name,
+                value=entry.value,
+                error=error,
+            )
+        else:
+            table = extended
+    return table
+
+
+REQUESTS = extendedBy(schema.REQUESTS, entry_points(group=ENTRY_POINT_GROUP))
+"""One record for each request of any server; columns that its driver does not know are null, or -1."""
 
 TABLES: Sequence[Table] = (REQUESTS, CONNECTIONS, LIMITS, SENSORS)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-from .. import __version__
+from .._version import __version__
 from ..connection.factory import AdmittedFactory
 from ..kafka.broker.broker import Broker
 from ..kafka.session import KafkaConnection

@@ -1,0 +1,63 @@
+"""
+For the tests of policies and servers: what every policy must do, as test
+methods to inherit, and fakes of all that a policy meets.  Names that are not
+here may move without notice.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..lazynames import lazyNames
+
+if TYPE_CHECKING:
+    from .contract import Contract as Contract
+    from .exportercontract import MetricsExporterContract as MetricsExporterContract
+    from .faketransport import FakeTLSTransport as FakeTLSTransport, FakeTransport as FakeTransport
+    from .mutabilitycontract import TransportMutabilityContract as TransportMutabilityContract
+    from .ordercontract import WaitOrderContract as WaitOrderContract
+    from .orderedclock import OrderedClock as OrderedClock
+    from .poolcontract import MemoryPoolContract as MemoryPoolContract, UnboundedPoolContract as UnboundedPoolContract
+    from .purgatorycontract import PurgatoryContract as PurgatoryContract
+    from .quotacontract import (
+        FixedQuotaPolicyContract as FixedQuotaPolicyContract,
+        QuotaPolicyContract as QuotaPolicyContract,
+        RequestLifecycleContract as RequestLifecycleContract,
+    )
+    from .recordinggate import RecordingGate as RecordingGate
+    from .recordingwaiter import RecordingWaiter as RecordingWaiter
+    from .scriptedoperation import ScriptedOperation as ScriptedOperation
+    from .scriptedpool import ScriptedPool as ScriptedPool
+    from .scriptedquota import ScriptedQuota as ScriptedQuota
+    from .scriptedthreads import ScriptedThreads as ScriptedThreads
+    from .timerscontract import TimersContract as TimersContract
+
+__all__, __getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "contract": ("Contract",),
+        "exportercontract": ("MetricsExporterContract",),
+        "faketransport": (
+            "FakeTLSTransport",
+            "FakeTransport",
+        ),
+        "mutabilitycontract": ("TransportMutabilityContract",),
+        "ordercontract": ("WaitOrderContract",),
+        "orderedclock": ("OrderedClock",),
+        "poolcontract": (
+            "MemoryPoolContract",
+            "UnboundedPoolContract",
+        ),
+        "purgatorycontract": ("PurgatoryContract",),
+        "quotacontract": (
+            "FixedQuotaPolicyContract",
+            "QuotaPolicyContract",
+            "RequestLifecycleContract",
+        ),
+        "recordinggate": ("RecordingGate",),
+        "recordingwaiter": ("RecordingWaiter",),
+        "scriptedoperation": ("ScriptedOperation",),
+        "scriptedpool": ("ScriptedPool",),
+        "scriptedquota": ("ScriptedQuota",),
+        "scriptedthreads": ("ScriptedThreads",),
+        "timerscontract": ("TimersContract",),
+    },
+)

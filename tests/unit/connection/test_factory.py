@@ -15,13 +15,12 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import LOGGED_REFUSALS, ConnectionLimits, RefusedProtocol
-from admission.connection.link import TLS_CONNECTION_BYTES
+from admission.connection.factory import LOGGED_REFUSALS, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
 from admission.connection.protocol import AdmittedProtocol
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.interfaces import CONNECTIONS, ILease
-from admission.testing.cuedquota import CuedQuota
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
+from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, Server, framed, serve
 from tests.kit.certificates import Authority
@@ -337,8 +336,8 @@ class SweepTests(SynchronousTestCase):
         From the start on to the stop, at the time that it is then, and no timer
         is left.
         """
-        policy = CuedQuota()
-        server = Server(control=AdmissionControl([("cued", policy)]))
+        policy = ScriptedQuota()
+        server = Server(control=AdmissionControl([("scripted", policy)]))
         server.factory.start()
         for _ in range(3):
             server.clock.advance(SWEEP_SECONDS)

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from struct import pack
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.framing import Framer, FrameRefused
 from admission.interfaces import ILease
-from admission.testing.cuedpool import CuedPool
+from admission.testing.scriptedpool import ScriptedPool
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -98,7 +97,7 @@ class FramerTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.pool = CuedPool()
+        self.pool = ScriptedPool()
         self.framer = Framer(self.pool.tryAllocate, accept)
 
     def test_oneFrame(self) -> None:
@@ -286,7 +285,7 @@ class FramerTests(SynchronousTestCase):
         and all memory given back.
         """
         remaining = framed(*bodies)
-        pool = CuedPool()
+        pool = ScriptedPool()
         shown: list[bytes] = []
         framer = Framer(pool.tryAllocate, lambda sizeBytes, head: shown.append(head), headBytes)
         received: list[bytes] = []
@@ -343,7 +342,7 @@ class FramerTests(SynchronousTestCase):
         Wherever the stream stops, discarding leaves the pool whole.
         """
         stream = framed(*map(bytes, sizes))[:cut]
-        pool = CuedPool()
+        pool = ScriptedPool()
         framer = Framer(pool.tryAllocate, accept)
         for start in range(0, len(stream), chunkBytes):
             framer.feed(stream[start : start + chunkBytes])

@@ -16,19 +16,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 
-from admission.connection.factory import ConnectionLimits
-from admission.connection.link import (
-    PLAIN_CONNECTION_BYTES,
-    TLS_CONNECTION_BYTES,
-    Link,
-    LinkState,
-    hostOf,
-    peerName,
-)
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, hostOf, peerName
+from admission.connection.link import PLAIN_CONNECTION_BYTES, Link, LinkState
 from admission.connection.pauses import Pause
 from admission.connection.responses import ResponseQueue, WrittenQueue
 from admission.interfaces import CONNECTIONS
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.admitted import WHIM, Server, serve
 from tests.kit.holding import PIECE_BYTES, HoldingMutability, HoldingTLSTransport, HoldingTransport
 

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.pauses import Pause, Pauses
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 
 
 class PausesTests(SynchronousTestCase):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -23,7 +22,7 @@ from admission.connection.factory import ConnectionLimits
 from admission.connection.pauses import Pause
 from admission.interfaces import FRAMES
 from admission.request import ServerRequest
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, Server, framed
 from tests.kit.holding import KINDS, HoldingTLSTransport, HoldingTransport

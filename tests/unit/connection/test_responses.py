@@ -4,16 +4,15 @@ L{admission.connection.responses}.
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.responses import TRANSPORT_BUFFER_BYTES, ResponseQueue
 from admission.interfaces import RESPONSES
-from admission.testing.cuedpool import CuedPool
-from admission.testing.transports import FakeTransport
+from admission.testing.faketransport import FakeTransport
+from admission.testing.scriptedpool import ScriptedPool
 from tests.kit.admitted import runNext
 
 MIB = 1 << 20
@@ -26,7 +25,7 @@ class ResponseQueueTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.pool = CuedPool(1 << 30)
+        self.pool = ScriptedPool(1 << 30)
         self.transport = FakeTransport(self.clock, Protocol())
         self.blocked: list[bool] = []
         self.queue = ResponseQueue(self.transport, self.pool, self.clock.seconds, self.blocked.append)

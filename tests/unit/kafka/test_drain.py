@@ -16,7 +16,7 @@ from zope.interface import implementer
 
 from admission.connection.pauses import Pause
 from admission.kafka.secondsignal import Impatience
-from admission.testing.transports import FakeTLSTransport, FakeTransport
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, fetchFields, framed, produceFields, requestOf
 from tests.unit.kafka.broker.groups.test_api import GroupsApiTestCase
 from tests.unit.kafka.test_throttling import ThrottlingTestCase

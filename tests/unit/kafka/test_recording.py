@@ -14,8 +14,7 @@ from math import isnan
 from typing import Any
 
 from attrs import define, field
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import MemoryReactorClock
@@ -70,7 +69,7 @@ from admission.recording.events import (
 )
 from admission.recording.recorder import EventRecorder
 from admission.recording.tables import TABLES
-from admission.testing.transports import FakeTLSTransport
+from admission.testing.faketransport import FakeTLSTransport
 from admission_plugins.pidquota import ProducerIds
 from admission_plugins.spark import SparkExporter
 from tests.kit.brokerfixture import (

@@ -8,15 +8,14 @@ import struct
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.log.interface import UnknownTopic
 from admission.kafka.session import describeLength
-from admission.testing.transports import FakeTLSTransport
+from admission.testing.faketransport import FakeTLSTransport
 from tests.kit.brokerfixture import (
     API_KEYS,
     LARGEST_BYTES,

@@ -4,8 +4,7 @@ L{admission.metrics.bucket}.
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.metrics.bucket import TokenBucket

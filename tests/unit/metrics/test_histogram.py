@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from math import inf, isnan, nan
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.metrics.histogram import SECONDS_BOUNDS, Histogram

@@ -8,8 +8,7 @@ from copy import deepcopy
 from math import isnan
 
 from attrs import define
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.metrics.rate import RecentRate, SampledMean, SampledTotal, TimeShare

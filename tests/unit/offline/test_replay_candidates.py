@@ -23,28 +23,28 @@ from admission.interfaces import (
 )
 from admission.offline.replay.candidates import Candidate, resolveCandidate, resolveCandidates
 from admission.plugins import PolicyError, PolicyFactory, implementationOf
-from admission.testing.cuedquota import CuedQuota
+from admission.testing.scriptedquota import ScriptedQuota
 
 
 @implementer(IQuotaPolicyFactory)
-class CuedFactory:
+class ScriptedFactory:
     """
     A factory that is no L{PolicyFactory}.
     """
 
-    name = "cued"
+    name = "scripted"
     help = "Says what it is told to."
-    format = "cued:DELAY"
+    format = "scripted:DELAY"
 
-    def build(self, context: PolicyContext, delay: str) -> CuedQuota:
+    def build(self, context: PolicyContext, delay: str) -> ScriptedQuota:
         """
         Make a policy that throttles everybody.
         """
-        return CuedQuota(delaySeconds=float(delay))
+        return ScriptedQuota(delaySeconds=float(delay))
 
 
 @implementer(IQuotaPolicyFactory)
-class PeculiarFactory(CuedFactory):
+class PeculiarFactory(ScriptedFactory):
     """
     A factory that not everybody can make.
     """
@@ -147,9 +147,9 @@ class BuildTests(SynchronousTestCase):
         """
         A factory that is a class of its own is made anew where it is needed.
         """
-        implementation = implementationOf(CuedFactory())
-        self.assertEqual(implementation, f"{__name__}.CuedFactory")
-        policy: Any = Candidate("a", "cued", "cued:2", implementation, ("2",)).build(Clock())
+        implementation = implementationOf(ScriptedFactory())
+        self.assertEqual(implementation, f"{__name__}.ScriptedFactory")
+        policy: Any = Candidate("a", "scripted", "scripted:2", implementation, ("2",)).build(Clock())
         self.assertEqual(policy.delaySeconds, 2.0)
 
     def test_implementation(self) -> None:
@@ -164,7 +164,7 @@ class BuildTests(SynchronousTestCase):
         A factory that cannot be made by its name alone is refused.
         """
 
-        class LocalFactory(CuedFactory):
+        class LocalFactory(ScriptedFactory):
             """
             A factory that has no full name.
             """

@@ -11,8 +11,7 @@ from random import Random
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION

@@ -11,8 +11,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity

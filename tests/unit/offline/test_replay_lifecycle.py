@@ -237,7 +237,7 @@ class LiveTests(SynchronousTestCase):
         """
         Put one to work.
         """
-        policy.configure(ALICE, {"cued_rate": 1.0}, 0.0)
+        policy.configure(ALICE, {"scripted_rate": 1.0}, 0.0)
         return LivePolicy(policy, 0, changes, 10**9)
 
     def ask(self, live: LivePolicy, atUs: int, answerUs: int, kind: str = "Produce") -> None:
@@ -288,7 +288,7 @@ class LiveTests(SynchronousTestCase):
         limits change that change later; nothing begins then.
         """
         policy = Following(True)
-        live = self.live(policy, LimitChange(3000, ALICE, "cued_rate", None))
+        live = self.live(policy, LimitChange(3000, ALICE, "scripted_rate", None))
         self.ask(live, 0, 2000)
         self.ask(live, 1000, 9000)
         live.advance(3000)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, DEFAULT, QuotaEntity

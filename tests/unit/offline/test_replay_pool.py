@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from attrs import frozen
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -27,7 +26,7 @@ from admission.offline.synth import SyntheticServer, recordSynthetic
 from admission.offline.synthpopulation import Population
 from admission.recording.arrow import arrowSchema
 from admission.recording.tables import REQUESTS
-from admission.testing.cuedpool import CuedPool
+from admission.testing.scriptedpool import ScriptedPool
 
 SECOND = 1_000_000
 WALL_US = 1_700_000_040 * SECOND
@@ -307,7 +306,7 @@ class PoolTests(SynchronousTestCase):
             label = "told"
 
             def build(self, clock: Any) -> IMemoryPool:
-                pool = CuedPool()
+                pool = ScriptedPool()
                 tryAllocate = pool.tryAllocate
 
                 def told(sizeBytes: int, holder: str = "") -> Any:

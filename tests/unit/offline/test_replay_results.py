@@ -9,8 +9,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.replay.decisions import DECISIONS

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEntity, Refusal, Request, Usage
@@ -33,7 +32,7 @@ from admission.offline.replay.live import EVERYTHING, REFUSALS, LivePolicy
 from admission.offline.replay.trials import Trial, planRecorded, planTrials
 from admission.plugins import PolicyError
 from admission.quotas.policy import QuotaPolicy
-from admission.testing.cuedquota import CuedQuota
+from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.replaymodel import tableOf
 
 CLIENTS = QuotaEntity(clientId=DEFAULT)
@@ -344,8 +343,8 @@ class LiveTests(SynchronousTestCase):
         """
         Make a policy that limits somebody and remembers what it is asked.
         """
-        self.policy = CuedQuota()
-        self.policy.configure(ALICE, {"cued_rate": 1.0}, 0.0)
+        self.policy = ScriptedQuota()
+        self.policy.configure(ALICE, {"scripted_rate": 1.0}, 0.0)
         self.policy.moments.clear()
 
     def live(self, changes: Sequence[LimitChange] = (), maxDelayUs: int = 10**9) -> LivePolicy:
@@ -433,8 +432,8 @@ class LiveTests(SynchronousTestCase):
         """
         While nobody has a limit the policy is not asked; a change lets it be.
         """
-        self.policy.configure(ALICE, {"cued_rate": None}, 0.0)
-        live = self.live([LimitChange(10, ALICE, "cued_rate", 2.0), LimitChange(20, ALICE, "cued_rate", None)])
+        self.policy.configure(ALICE, {"scripted_rate": None}, 0.0)
+        live = self.live([LimitChange(10, ALICE, "scripted_rate", 2.0), LimitChange(20, ALICE, "scripted_rate", None)])
         for atUs, asked in [(9, 0), (10, 1), (19, 2), (20, 2)]:
             self.ask(live, atUs)
             self.assertEqual(len(self.policy.recorded), asked)
@@ -465,7 +464,7 @@ class LiveTests(SynchronousTestCase):
         """
         Limits change and sweeps happen at their own moments.
         """
-        live = self.live([LimitChange(7_000_000, ALICE, "cued_rate", 2.0)])
+        live = self.live([LimitChange(7_000_000, ALICE, "scripted_rate", 2.0)])
         self.ask(live, 12_000_000)
         self.assertEqual(self.policy.moments, [7.0, 12.0, 12.0])
 

@@ -397,7 +397,7 @@ class ServerTests(SynchronousTestCase):
         """
         for countsParked in (True, False):
             policy = Following(countsParked)
-            policy.configure(QuotaEntity(user=DEFAULT), {"cued_rate": 1.0}, 0.0)
+            policy.configure(QuotaEntity(user=DEFAULT), {"scripted_rate": 1.0}, 0.0)
             server = SyntheticServer(SMALL)
             server.control = AdmissionControl([("following", policy)])
             kept = Kept()

@@ -11,8 +11,7 @@ from math import inf, nan
 from typing import Any
 
 from attrs import evolve, fields
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.recordedcolumns import KAFKA_COLUMNS, KafkaRequestEvent

@@ -20,7 +20,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Factory
 
-from admission import __version__
+from admission._version import __version__
 
 from ..wire.requests import clientApi
 from .connection import MAX_RESPONSE_BYTES, REQUEST_TIMEOUT_SECONDS, ClientConnection

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias
 from attrs import frozen
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import _introspect as introspect
-from kio.serial import entity_reader, entity_writer
+from kio.serial import _introspect as introspect, entity_reader, entity_writer
 from kio.serial.readers import tz_aware_from_i64
 from kio.static.primitive import i64
 from kio.static.protocol import Entity

@@ -23,8 +23,7 @@ from math import ceil
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve, frozen
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 

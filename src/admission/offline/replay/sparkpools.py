@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from ...interfaces import IMemoryPoolFactory
 from ...plugins import PolicyError

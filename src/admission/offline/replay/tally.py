@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import asdict, evolve, frozen
 from pyarrow import compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, functions as F
 
 from .decisions import DECISIONS
 from .identity import FIDELITY, VERDICTS, Fidelity, countMatches, judge

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import field, frozen
-from pyarrow import compute as pc
-from pyarrow import parquet
+from pyarrow import compute as pc, parquet
 
 from .writing import ReportError
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from attrs import frozen
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from twisted.trial.unittest import SynchronousTestCase

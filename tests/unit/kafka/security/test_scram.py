@@ -9,8 +9,7 @@ import hashlib
 import hmac
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.net.sasl.scram import ScramClient
 from twisted.trial.unittest import SynchronousTestCase
 

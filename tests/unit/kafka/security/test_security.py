@@ -50,7 +50,7 @@ from admission.kafka.security.mutualtls import subjectName
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
 from admission.kafka.security.scram import HASHES, MIN_ITERATIONS, ScramExchange
 from admission.kafka.wire.versions import API_VERSIONS
-from admission.testing.transports import FakeTLSTransport
+from admission.testing.faketransport import FakeTLSTransport
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, requestOf
 from tests.kit.certificates import Authority
 from tests.system.test_twistd_listing import SOURCES

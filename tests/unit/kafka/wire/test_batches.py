@@ -6,8 +6,7 @@ import struct
 from random import Random
 
 from crc32c import crc32c
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase

@@ -6,8 +6,7 @@ import dataclasses
 from random import Random
 from typing import Any, ClassVar
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase

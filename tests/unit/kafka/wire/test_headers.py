@@ -2,8 +2,7 @@
 Tests for L{admission.kafka.wire.headers}.
 """
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.static.primitive import i16, i32
 from twisted.trial.unittest import SynchronousTestCase

@@ -14,12 +14,10 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import _introspect as introspect
-from kio.serial import entity_reader, entity_writer
+from kio.serial import _introspect as introspect, entity_reader, entity_writer
 from kio.serial.readers import tz_aware_from_i64
 from kio.static.primitive import i64
 from twisted.trial.unittest import SynchronousTestCase

@@ -4,8 +4,7 @@ Tests for L{admission.kafka.wire.primitives}.
 
 import io
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kio.serial import writers
 from kio.static.primitive import uvarint
 from twisted.trial.unittest import SynchronousTestCase

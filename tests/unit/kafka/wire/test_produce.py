@@ -6,8 +6,7 @@ import datetime
 from random import Random
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kio.index import load_payload_module, load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial.readers import tz_aware_from_i64

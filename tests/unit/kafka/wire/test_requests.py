@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kio.index import load_request_schema, load_response_schema
 from twisted.trial.unittest import SynchronousTestCase
 

@@ -4,8 +4,7 @@ Groups under members that come and go as they like.
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase

@@ -7,8 +7,7 @@ import shutil
 from itertools import count
 
 from attrs import define, field
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from twisted.trial.unittest import SynchronousTestCase
 

@@ -4,8 +4,7 @@ Tests for L{admission.kafka.broker.log.producers}.
 
 import struct
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pympler.asizeof import asizeof
 from twisted.trial.unittest import SynchronousTestCase
 

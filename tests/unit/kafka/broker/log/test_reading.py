@@ -2,8 +2,7 @@
 Tests for L{admission.kafka.broker.log.reading}, through the log.
 """
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from admission.kafka.broker.log import reading
 from admission.kafka.broker.log.interface import OffsetOutOfRange, Partition, TimestampedOffset

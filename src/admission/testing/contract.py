@@ -1,0 +1,50 @@
+# -*- test-case-name: tests.contracts.test_contract -*-
+"""
+What the contracts of policies have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twisted.trial.unittest import SynchronousTestCase as _TestCase
+else:
+    _TestCase = object
+
+
+class Contract(_TestCase):
+    """
+    Tests for whatever keeps a contract: mixed in before
+    L{twisted.trial.unittest.SynchronousTestCase}, by whoever has something to
+    test.
+
+    The docstring of each test is a rule.  Who breaks it reads it, whatever
+    runs the tests: a failure says it in its message, and any other exception
+    in a note.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and test.__doc__:
+                setattr(cls, name, _tellingItsRule(test))
+
+
+def _tellingItsRule(test: Callable[[Any], None]) -> Callable[[Any], None]:
+    rule = f"{test.__qualname__}: {' '.join(str(test.__doc__).split())}"
+
+    @wraps(test)
+    def tell(self: Any) -> None:
+        try:
+            test(self)
+        except AssertionError as error:
+            error.args = (f"{error}\n{rule}",)
+            raise
+        except Exception as error:
+            error.add_note(rule)
+            raise
+
+    return tell

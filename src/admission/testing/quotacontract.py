@@ -1,0 +1,479 @@
+# -*- test-case-name: tests.contracts.test_quotacontract -*-
+"""
+What every quota policy must do.
+"""
+
+# Trial's assertions have no annotations.
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, isfinite, nan
+from typing import Any
+
+from zope.interface.verify import verifyObject
+
+from ..interfaces import (
+    CONNECTION,
+    NOTHING,
+    IIdentityAudit,
+    IQuotaPolicy,
+    IReplayable,
+    IRequestLifecycle,
+    IRestorable,
+    Outcome,
+    QuotaEntity,
+    Request,
+    Usage,
+)
+from ..metrics.registry import SensorRegistry
+from .contract import Contract
+
+
+class QuotaFixture(Contract):
+    """
+    Two clients of a policy, and how they are treated.
+
+    @cvar limitName: one of the policy's limits; empty if none can be set.
+    @cvar limit: a value of that limit which L{excess} goes well beyond.
+    @ivar now: the time that the policy is told; add to it.
+    """
+
+    limitName = ""
+    limit = 0.0
+
+    isShared = False
+    """Whether clients influence each other by design, so that all their requests have one key for replay."""
+
+    forgetSeconds = 1e7
+    """After this time the excess of L{excess} is forgiven."""
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        Make a policy; if it has limits that can be set, then without any.
+        """
+        raise NotImplementedError
+
+    def entity(self, client: int) -> QuotaEntity:
+        """
+        Whom to set C{limitName} for, so that it holds for that client; another
+        entity for each.
+        """
+        raise NotImplementedError
+
+    def refusedEntity(self) -> QuotaEntity:
+        """
+        A well-formed entity that the policy cannot limit.
+        """
+        raise NotImplementedError
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        One of many requests of a client, of a kind that is limited.
+        """
+        raise NotImplementedError
+
+    def usage(self, request: Request) -> Usage:
+        """
+        What C{request} takes: at most a tenth of what a client may take at once.
+        """
+        raise NotImplementedError
+
+    def excess(self, client: int) -> Sequence[Request]:
+        """
+        Requests that together, each with its L{usage}, go beyond the limit.
+        """
+        return [self.request(client, number) for number in range(100)]
+
+    def build(self, isShadow: bool = False, clients: int = 2) -> IQuotaPolicy:
+        """
+        Make a policy that limits so many clients, or all if no limits can be set.
+        """
+        policy = self.buildPolicy(isShadow)
+        for client in range(clients if self.limitName else 0):
+            policy.configure(self.entity(client), {self.limitName: self.limit}, self.now)
+        return policy
+
+    def send(self, policy: IQuotaPolicy, request: Request) -> tuple[Any, ...]:
+        """
+        Treat a request as a server does.
+
+        @return: what the policy said to it.
+        """
+        decision = policy.decide(request, self.now)
+        delaySeconds = decision.delaySeconds
+        if decision.admitted:
+            delaySeconds = policy.record(request, self.usage(request), self.now)
+        return (decision, delaySeconds, policy.budgetBytes(request, self.now))
+
+    def exceed(self, policy: IQuotaPolicy, client: int = 0) -> list[tuple[Any, ...]]:
+        """
+        Have a client go beyond its limit.
+
+        @return: what the policy said to each request.
+        """
+        return [self.send(policy, request) for request in self.excess(client)]
+
+    def isThrottled(self, answers: Sequence[tuple[Any, ...]]) -> bool:
+        """
+        Whether any of these requests was refused or throttled.
+        """
+        return any(not decision.admitted or delaySeconds > 0 for decision, delaySeconds, _ in answers)
+
+    def assertUnaffectedBy(self, what: Callable[[IQuotaPolicy], object]) -> None:
+        """
+        A policy to which something is done at every opportunity behaves as one
+        that is left alone, before the limit, beyond it, and long after.
+        """
+        disturbed, alone = self.build(), self.build()
+        for pauseSeconds in (0.0, 0.4, 3.0, 11.0, 50.0):
+            self.now += pauseSeconds
+            for request in self.excess(0)[:: 1 if pauseSeconds else 7]:
+                what(disturbed)
+                self.assertEqual(self.send(disturbed, request), self.send(alone, request))
+                what(disturbed)
+
+    def setUp(self) -> None:
+        """
+        Begin at some moment.
+        """
+        self.now = 1000.0
+
+
+class FixedQuotaPolicyContract(QuotaFixture):
+    """
+    What an L{IQuotaPolicy} must do if it has no limits that can be set, and what
+    the other interfaces ask of it that it provides.  Say how to build one, and
+    what is too much; see L{QuotaFixture}.
+
+    Two policies that were treated alike are compared, so none may be random.
+    """
+
+    def test_providesItsInterface(self) -> None:
+        """
+        The policy has all attributes and methods of L{IQuotaPolicy}, and of
+        whatever else it says that it provides.
+        """
+        policy = self.build()
+        verifyObject(IQuotaPolicy, policy)
+        for interface in (IReplayable, IRequestLifecycle, IRestorable, IIdentityAudit):
+            if interface.providedBy(policy):
+                verifyObject(interface, policy)
+        self.assertIs(policy.isShadow, False)
+        self.assertTrue(policy.isLimiting)
+
+    def test_unknownLimit(self) -> None:
+        """
+        A limit that the policy does not have is refused, naming it.
+        """
+        policy = self.build()
+        entity = QuotaEntity(user="alice")
+        error = self.assertRaises(ValueError, policy.configure, entity, {"no_such_limit": 1.0}, self.now)
+        self.assertIn("no_such_limit", str(error))
+
+    def test_excess(self) -> None:
+        """
+        Who goes beyond the limit is throttled or refused, for a time that is a
+        number of seconds; a refusal says why; nobody else notices, unless all
+        share by design.
+        """
+        policy = self.build()
+        answers = self.exceed(policy)
+        self.assertTrue(self.isThrottled(answers))
+        for decision, delaySeconds, _ in answers:
+            self.assertTrue(isfinite(delaySeconds) and delaySeconds >= 0, delaySeconds)
+            self.assertEqual(decision.admitted, not decision.reason)
+            self.assertTrue(decision.admitted or decision.delaySeconds > 0)
+        if not self.isShared:
+            self.assertEqual(self.send(policy, self.request(1)), self.send(self.build(), self.request(1)))
+
+    def test_withinTheLimit(self) -> None:
+        """
+        A first request is neither throttled nor refused.
+        """
+        decision, delaySeconds, budgetBytes = self.send(self.build(), self.request(0))
+        self.assertEqual((decision.admitted, delaySeconds), (True, 0.0))
+        self.assertNotEqual(budgetBytes, 0)
+
+    def test_forgives(self) -> None:
+        """
+        Whatever somebody took, in time they are as welcome as at first.
+        """
+        policy = self.build()
+        first = self.exceed(policy)
+        self.now += self.forgetSeconds
+        self.assertEqual(self.exceed(policy), first)
+
+    def test_horizon(self) -> None:
+        """
+        What happened longer ago than the horizon of an L{IReplayable} does not
+        matter.
+        """
+        policy = self.build()
+        horizonSeconds = IReplayable(policy).horizonSeconds if IReplayable.providedBy(policy) else None
+        if horizonSeconds is not None:
+            first = self.exceed(policy)
+            self.now += horizonSeconds
+            self.assertEqual(self.exceed(policy), first)
+
+    def test_otherKinds(self) -> None:
+        """
+        A kind of request that the policy has never heard of, and a connection
+        being opened, are no reason to fail.
+        """
+        policy = self.build()
+        for kind in (CONNECTION, "no such kind"):
+            request = Request(kind, "", "", "", 0)
+            decision, delaySeconds, _ = self.send(policy, request)
+            self.assertEqual((decision.admitted, delaySeconds), (True, 0.0))
+            if IReplayable.providedBy(policy):
+                hash(IReplayable(policy).replayKey(request))
+            if IIdentityAudit.providedBy(policy):
+                self.assertIsNone(IIdentityAudit(policy).isKnown(request, self.now))
+
+    def test_replayKey(self) -> None:
+        """
+        All requests of a client of an L{IReplayable} have one key, and its
+        excess moves nobody who has another; who shares by design has the same
+        one.  It is not L{None}, which is for requests that the policy takes no
+        notice of.
+        """
+        policy = self.build()
+        if not IReplayable.providedBy(policy):
+            return
+        keys = [{IReplayable(policy).replayKey(request) for request in self.excess(client)} for client in (0, 1)]
+        self.assertEqual([len(each) for each in keys], [1, 1])
+        self.assertNotIn({None}, keys)
+        if self.isShared:
+            self.assertEqual(*keys)
+            return
+        self.assertNotEqual(*keys)
+        alone = self.build()
+        self.exceed(policy, client=0)
+        self.assertEqual(self.exceed(policy, client=1), self.exceed(alone, client=1))
+
+    def test_deciding(self) -> None:
+        """
+        Asking whether a request may go ahead changes nothing.
+        """
+        self.assertUnaffectedBy(lambda policy: [policy.decide(request, self.now) for request in self.excess(0)])
+
+    def test_budgeting(self) -> None:
+        """
+        Asking how much may be read changes nothing.
+        """
+        self.assertUnaffectedBy(lambda policy: policy.budgetBytes(self.request(0), self.now))
+
+    def test_recordingNothing(self) -> None:
+        """
+        Recording an empty usage changes nothing, and tells for how long the
+        client is throttled.
+        """
+        self.assertUnaffectedBy(lambda policy: policy.record(self.request(0, 99), NOTHING, self.now))
+        policy = self.build()
+        for request in self.excess(0):
+            decision = policy.decide(request, self.now)
+            if decision.admitted:
+                delaySeconds = policy.record(request, self.usage(request), self.now)
+                self.assertEqual(policy.record(request, NOTHING, self.now), delaySeconds)
+
+    def test_explaining(self) -> None:
+        """
+        Explaining changes nothing.
+        """
+        self.assertUnaffectedBy(lambda policy: policy.explain(self.request(0), self.now))
+
+    def test_sweeping(self) -> None:
+        """
+        Sweeping forgets only what makes no difference.
+        """
+        self.assertUnaffectedBy(lambda policy: policy.sweep(self.now))
+
+    def test_shadow(self) -> None:
+        """
+        As a shadow it says what it would say otherwise.
+        """
+        policy = self.build(isShadow=True)
+        self.assertIs(policy.isShadow, True)
+        self.assertEqual(self.exceed(policy), self.exceed(self.build()))
+
+    def test_restoring(self) -> None:
+        """
+        What an L{IRestorable} is told of costs nobody anything any more; nothing
+        is to be restored for who has no limit.
+        """
+        policy = self.build()
+        if IRestorable.providedBy(policy):
+            requests = self.excess(0)
+            identities = [identity for request in requests for identity in request.identities]
+            IRestorable(policy).restore(requests[0].principal, identities, self.now)
+            self.assertFalse(self.isThrottled([self.send(policy, request) for request in requests]))
+            IRestorable(self.build(clients=0)).restore("nobody", identities, self.now)
+
+    def test_auditing(self) -> None:
+        """
+        To an L{IIdentityAudit} an identity is known once it was recorded, and
+        not by asking.
+        """
+        policy = self.build()
+        if IIdentityAudit.providedBy(policy):
+            request = self.request(0)
+            answers = []
+            for _ in range(2):
+                answers.append(IIdentityAudit(policy).isKnown(request, self.now))
+            self.send(policy, request)
+            answers.append(IIdentityAudit(policy).isKnown(request, self.now))
+            self.assertEqual(answers, [False, False, True])
+            self.assertUnaffectedBy(lambda policy: IIdentityAudit(policy).isKnown(self.request(0), self.now))
+
+    def test_sensors(self) -> None:
+        """
+        Two policies can publish their sensors under different names, and
+        reading them changes nothing.
+        """
+        registry = SensorRegistry(lambda: self.now)
+        self.build().addSensors(registry, "first")
+        self.build().addSensors(registry, "second")
+
+        def read(policy: IQuotaPolicy) -> None:
+            sensors = SensorRegistry(lambda: self.now)
+            policy.addSensors(sensors, "third")
+            dict(sensors)
+            for family in sensors.families.values():
+                for labels, value in family.read(self.now):
+                    self.assertEqual(len(labels), len(family.labelNames))
+                    float(value)
+
+        self.assertUnaffectedBy(read)
+
+
+class QuotaPolicyContract(FixedQuotaPolicyContract):
+    """
+    What any other L{IQuotaPolicy} must do.  Say whom it limits, too.
+    """
+
+    def test_limitNames(self) -> None:
+        """
+        The limit that is tried is one of those that the policy says it has.
+        """
+        self.assertIn(self.limitName, self.build().limitNames)
+
+    def test_unlimited(self) -> None:
+        """
+        Without limits it limits nobody, has nothing to explain, and says so.
+        """
+        policy = self.build(clients=0)
+        self.assertEqual((bool(policy.isLimiting), dict(policy.limits)), (False, {}))
+        self.assertFalse(self.isThrottled(self.exceed(policy)))
+        request = self.request(0)
+        self.assertEqual((policy.budgetBytes(request, self.now), list(policy.explain(request, self.now))), (None, []))
+
+    def test_configure(self) -> None:
+        """
+        A limit that is set is there, with the entity it was set for, until it
+        is removed; removing what is not there does nothing.
+        """
+        policy = self.build(clients=0)
+        entity, other = self.entity(0), self.entity(1)
+        policy.configure(entity, {self.limitName: self.limit}, self.now)
+        policy.configure(other, {self.limitName: None}, self.now)
+        self.assertTrue(policy.isLimiting)
+        self.assertEqual({each: dict(values) for each, values in policy.limits.items()},
+                         {entity: {self.limitName: self.limit}})  # fmt: skip
+        policy.configure(entity, {self.limitName: None}, self.now)
+        self.assertEqual((bool(policy.isLimiting), dict(policy.limits)), (False, {}))
+
+    def test_configureRefuses(self) -> None:
+        """
+        Limits that make no sense are refused, those of the same call too, and
+        nothing is changed.
+        """
+        policy = self.build(clients=1)
+        before = {entity: dict(values) for entity, values in policy.limits.items()}
+        for entity, limits in [
+            *[(self.entity(1), {self.limitName: value}) for value in (0.0, -1.0, nan, inf)],
+            (self.entity(0), {self.limitName: 2 * self.limit, "no_such_limit": 1.0}),
+            (self.refusedEntity(), {self.limitName: self.limit}),
+            (QuotaEntity(), {self.limitName: self.limit}),
+            (QuotaEntity(user="", clientId=None), {self.limitName: self.limit}),
+            (QuotaEntity(user="alice", ip="192.0.2.1"), {self.limitName: self.limit}),
+        ]:
+            self.assertRaises(ValueError, policy.configure, entity, limits, self.now)
+            self.assertEqual({entity: dict(values) for entity, values in policy.limits.items()}, before)
+
+    def test_explains(self) -> None:
+        """
+        It tells which limit holds, for whom it was set, and how much is used:
+        nothing at first, and more once something was taken.
+        """
+        policy = self.build()
+        [status] = [each for each in policy.explain(self.request(0), self.now) if each.limitName == self.limitName]
+        self.assertEqual((status.limit, status.entity), (self.limit, self.entity(0)))
+        self.assertEqual((status.used, status.delaySeconds, status.utilization), (0.0, 0.0, 0.0))
+        self.exceed(policy)
+        [status] = [each for each in policy.explain(self.request(0), self.now) if each.limitName == self.limitName]
+        self.assertGreater(status.used, 0.0)
+        self.assertTrue(isfinite(status.delaySeconds) and status.delaySeconds >= 0.0)
+
+    def test_raisingTheLimit(self) -> None:
+        """
+        A limit that is raised far enough throttles nobody any more from the
+        next request on, once what was owed is paid.
+        """
+        policy = self.build()
+        self.exceed(policy)
+        policy.configure(self.entity(0), {self.limitName: self.limit * 1e6}, self.now)
+        self.now += 1.0
+        self.assertFalse(self.isThrottled(self.exceed(policy)))
+
+    def test_removingTheLimit(self) -> None:
+        """
+        Who has no limit any more is free at once, and others are not.
+        """
+        policy = self.build()
+        for client in (0, 1):
+            self.exceed(policy, client)
+        policy.configure(self.entity(0), {self.limitName: None}, self.now)
+        self.assertFalse(self.isThrottled(self.exceed(policy, 0)))
+        self.assertTrue(self.isThrottled(self.exceed(policy, 1)))
+
+
+class RequestLifecycleContract(QuotaFixture):
+    """
+    What an L{IRequestLifecycle} must do; to be mixed in besides one of the others.
+    """
+
+    def test_countsParked(self) -> None:
+        """
+        It says whether what is parked counts.
+        """
+        policy = self.build()
+        verifyObject(IRequestLifecycle, policy)
+        self.assertIn(IRequestLifecycle(policy).countsParked, (True, False))
+
+    def test_pairs(self) -> None:
+        """
+        However requests end, and in whatever order, once all of them have the
+        client is as welcome as before the first.
+        """
+        policy, outcomes = self.build(), (Outcome(), Outcome(False), Outcome(True, 0.1, 5.0))
+        lifecycle = IRequestLifecycle(policy)
+        before = policy.decide(self.request(0), self.now)
+        for order in (1, -1):
+            requests = self.excess(0)
+            for request in requests:
+                lifecycle.begun(request, self.now)
+            for number, request in enumerate(requests[::order]):
+                lifecycle.ended(request, outcomes[number % len(outcomes)], self.now)
+            self.assertEqual(policy.decide(self.request(0), self.now), before)
+
+    def test_nobodyInForce(self) -> None:
+        """
+        What has begun may end when nobody is limited any more.
+        """
+        policy, request = self.build(clients=1), self.request(0)
+        IRequestLifecycle(policy).begun(request, self.now)
+        if self.limitName:
+            policy.configure(self.entity(0), {self.limitName: None}, self.now)
+        IRequestLifecycle(policy).ended(request, Outcome(), self.now)

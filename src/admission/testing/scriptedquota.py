@@ -1,0 +1,120 @@
+# -*- test-case-name: tests.contracts.test_quotacontract -*-
+"""
+A quota policy that does as it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from attrs import define, field
+from zope.interface import implementer
+
+from ..interfaces import (
+    ADMITTED,
+    Decision,
+    IQuotaPolicy,
+    IReplayable,
+    ISensorRegistry,
+    QuotaEntity,
+    QuotaStatus,
+    Request,
+    Usage,
+)
+
+
+@implementer(IQuotaPolicy, IReplayable)
+@define(eq=False)
+class ScriptedQuota:
+    """
+    Answers as it is told, and remembers what it was asked.
+
+    @ivar decision: what it says to everybody.
+    @ivar budget: how much anybody may read.
+    @ivar delaySeconds: for how long everybody has to wait.
+    @ivar failing: the methods that raise L{ZeroDivisionError}.
+    @ivar recorded: the requests that were recorded, and what each took.
+    @ivar sweeps: how often it was swept.
+    @ivar moments: when it was told of requests, swept and configured.
+    """
+
+    limitNames: Sequence[str] = ("scripted_rate",)
+    isShadow: bool = False
+    decision: Decision = ADMITTED
+    budget: int | None = None
+    delaySeconds: float = 0.0
+    failing: frozenset[str] = frozenset()
+    recorded: list[tuple[Request, Usage]] = field(factory=list)
+    sweeps: int = 0
+    moments: list[float] = field(factory=list)
+    limits: dict[QuotaEntity, dict[str, float]] = field(factory=dict)
+    horizonSeconds: float | None = 0.0
+
+    @property
+    def isLimiting(self) -> bool:
+        """
+        Whether it has been given a limit; what it says does not depend on it.
+        """
+        return bool(self.limits)
+
+    def decide(self, request: Request, now: float) -> Decision:
+        self._fail("decide")
+        return self.decision
+
+    def budgetBytes(self, request: Request, now: float) -> int | None:
+        self._fail("budgetBytes")
+        return self.budget
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        """
+        Remember, and say what it was told to.
+        """
+        self._fail("record")
+        self.moments.append(now)
+        self.recorded.append((request, usage))
+        return self.delaySeconds
+
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        """
+        Remember limits of more than zero.
+
+        @raise ValueError: for others.
+        """
+        self._fail("configure")
+        for name, value in limits.items():
+            if name not in self.limitNames or (value is not None and not value > 0):
+                raise ValueError(f"{name} cannot be {value}")
+        self.moments.append(now)
+        merged = {**self.limits.pop(entity, {}), **limits}
+        left = {name: value for name, value in merged.items() if value is not None}
+        if left:
+            self.limits[entity] = left
+
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
+        """
+        Every limit there is, half used.
+        """
+        self._fail("explain")
+        return [
+            QuotaStatus(name, value, entity, value / 2, self.delaySeconds)
+            for entity, values in self.limits.items()
+            for name, value in values.items()
+        ]
+
+    def sweep(self, now: float) -> None:
+        self._fail("sweep")
+        self.moments.append(now)
+        self.sweeps += 1
+
+    def replayKey(self, request: Request) -> Hashable:
+        """
+        Everybody is somebody else.
+        """
+        return (request.principal, request.clientId, request.peer)
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        registry.addGauge(f"{name}.sweeps", lambda now: self.sweeps)
+
+    def _fail(self, method: str) -> None:
+        if method in self.failing:
+            raise ZeroDivisionError("as scripted")

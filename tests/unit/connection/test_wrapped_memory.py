@@ -1,0 +1,402 @@
+"""
+L{admission.connection.wrapping}: what connections cost, and peers that do not read; on fake
+transports.
+"""
+
+from __future__ import annotations
+
+from twisted.logger import capturedLogs
+from twisted.protocols.policies import ThrottlingFactory
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES
+from admission.connection.pauses import Pause
+from admission.interfaces import (
+    CONNECTIONS,
+    RESPONSES,
+)
+from admission.testing.faketransport import FakeTransport
+from admission.testing.scriptedpool import ScriptedPool
+from admission_plugins.bounded import BoundedPool
+from tests.kit.admitted import runNext
+from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, echo, wrapped
+
+
+class SendingTests(SynchronousTestCase):
+    """
+    Peers that do not read.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a server.
+        """
+        self.server = wrapped(self, limits=ConnectionLimits(sendSeconds=10.0))
+
+    def deaf(self, isTLS: bool = False, host: str = "192.0.2.1") -> tuple[Foreign, FakeTransport]:
+        """
+        Have a peer connect that takes nothing.
+        """
+        protocol, transport = self.server.connect(isTLS, host)
+        transport.isTaking = False
+        return protocol, transport
+
+    def test_charged(self) -> None:
+        """
+        What the peer has not taken is charged, and it is not read meanwhile;
+        once it has taken everything it is.
+        """
+        for isTLS in (False, True):
+            protocol, transport = self.deaf(isTLS)
+            protocol.transport.write(bytes(300 * KIB))
+            self.assertGreaterEqual(self.server.used()[RESPONSES], 300 * KIB)
+            self.assertEqual(
+                (transport.isReading, list(protocol.transport.link.pauses.reasons)), (False, [Pause.UNSENT])
+            )
+            transport.peerSends(b"more")
+            transport.isTaking = True
+            transport.wake()
+            self.server.settle()
+            self.assertEqual((transport.received, protocol.received), (bytes(300 * KIB), b"more"))
+            self.assertNotIn(RESPONSES, self.server.used())
+
+    def test_takesLittle(self) -> None:
+        """
+        A slow peer that takes something in every such time gets everything.
+        """
+        protocol, transport = self.deaf()
+        protocol.transport.write(bytes(1500 * KIB))
+        while len(transport.received) < 1500 * KIB:
+            self.server.clock.advance(9.0)
+            self.assertFalse(transport.isLost)
+            transport.isTaking = True
+            transport.wake()
+            self.server.clock.advance(0)
+            transport.isTaking = False
+        self.assertEqual(transport.received, bytes(1500 * KIB))
+
+    def test_producer(self) -> None:
+        """
+        A producer is paused while the peer takes nothing, and resumed after;
+        when the connection goes, it is stopped.
+        """
+        protocol, transport = self.deaf()
+        producer = RecordingProducer()
+        protocol.transport.registerProducer(producer, True)
+        self.assertRaises(RuntimeError, protocol.transport.registerProducer, producer, True)
+        protocol.transport.write(bytes(100 * KIB))
+        self.assertEqual(producer.told, ["pause"])
+        transport.isTaking = True
+        transport.wake()
+        self.server.settle()
+        self.assertEqual(producer.told, ["pause", "resume"])
+        transport.peerCloses()
+        self.server.settle()
+        self.assertEqual(producer.told, ["pause", "resume", "stop"])
+
+    def test_failingPool(self) -> None:
+        """
+        A connection that cannot be served because its pool fails ends, rather
+        than being neither read nor closed.
+        """
+        protocol, transport = self.server.connect()
+        protocol.transport.pauseProducing()
+        protocol.transport.dataReceived(b"held")
+        pool = self.server.factory.gate.pool
+        charge = pool.charge(pool.sizeBytes, RESPONSES)
+        self.addCleanup(charge.release)
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        self.patch(self.server.factory.gate, "tryAllocate", fail)
+        protocol.transport.resumeProducing()
+        self.server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
+    def test_refillingProducer(self) -> None:
+        """
+        While a producer fills the transport again each time it may, its peer is
+        not read, and the connection does not close.
+        """
+        protocol, transport = self.deaf()
+
+        class Refilling(RecordingProducer):
+            def resumeProducing(self) -> None:
+                super().resumeProducing()
+                protocol.transport.write(bytes(100 * KIB))
+
+        protocol.transport.registerProducer(Refilling(), True)
+        protocol.transport.write(bytes(100 * KIB))
+        transport.isTaking = True
+        for _ in range(3):
+            transport.wake()
+            for _ in range(3):
+                runNext(self.server.clock)
+            self.assertEqual(list(protocol.transport.link.pauses.reasons), [Pause.UNSENT])
+            self.assertFalse(transport.isReading)
+
+    def test_pulledOnce(self) -> None:
+        """
+        A pull producer that does not write at once is asked once, whatever
+        happens meanwhile, and again after it has written.
+        """
+        for held in (False, True):
+            protocol, transport = self.server.connect()
+            producer = RecordingProducer()
+            protocol.transport.registerProducer(producer, False)
+            self.assertEqual(producer.told, [])
+            self.server.settle()
+            self.assertEqual(producer.told, ["resume"])
+            if held:
+                transport.isTaking = False
+                protocol.transport._producer.hold(Pause.PROTOCOL)
+                protocol.transport._producer.release(Pause.PROTOCOL)
+            self.server.settle()
+            self.assertEqual(producer.told, ["resume"])
+            protocol.transport.write(b"late")
+            self.server.settle()
+            self.assertEqual(producer.told, ["resume", "resume"])
+
+    def test_lateProducer(self) -> None:
+        """
+        A producer that comes while the peer takes nothing is paused at once;
+        one that comes after the connection has gone is stopped.
+        """
+        protocol, transport = self.deaf()
+        protocol.transport.write(bytes(100 * KIB))
+        for producer, expected in [(RecordingProducer(), ["pause"]), (RecordingProducer(), ["stop"])]:
+            protocol.transport.registerProducer(producer, True)
+            self.assertEqual(producer.told, expected)
+            protocol.transport.unregisterProducer()
+            transport.abortConnection()
+            self.server.settle()
+
+    def test_failingProducer(self) -> None:
+        """
+        A producer that raises costs its connection and nothing else.
+        """
+
+        class Failing(RecordingProducer):
+            def resumeProducing(self) -> None:
+                raise ZeroDivisionError
+
+        for isStreaming in (True, False):
+            protocol, transport = self.deaf()
+            protocol.transport.registerProducer(Failing(), isStreaming)
+            protocol.transport.write(bytes(100 * KIB))
+            transport.isTaking = True
+            transport.wake()
+            self.server.settle()
+            self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_tooMuch(self) -> None:
+        """
+        Who has more unsent than there may be is cut off when more is written;
+        one write of any size is accepted.
+        """
+        server = wrapped(self, maxUnsentBytes=200 * KIB)
+        protocol, transport = server.connect()
+        transport.isTaking = False
+        protocol.transport.write(bytes(500 * KIB))
+        self.assertFalse(transport.isBusy)
+        with capturedLogs() as events:
+            protocol.transport.write(b"x")
+            protocol.transport.write(b"x")
+        server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertEqual(["(maxUnsentBytes)" in event["reason"] for event in events], [True])
+        self.assertEqual(server.factory.cutOffs, 1)
+
+    def test_manyTakeNothing(self) -> None:
+        """
+        When the pool is empty because of peers that take nothing, those that
+        hold most are cut off, and the others served.
+        """
+        deaf = [self.deaf(host=f"192.0.2.{index}") for index in range(3)]
+        for (protocol, _), sizeBytes in zip(deaf, (300, 500, 400), strict=True):
+            protocol.transport.write(bytes(sizeBytes * KIB))
+        self.assertTrue(self.server.factory.gate.pool.isOutOfMemory())
+        self.server.clock.pump([0.5] * 6)
+        self.server.settle()
+        self.assertEqual([transport.isLost for _, transport in deaf], [False, True, False])
+
+    def test_stockKeepsEverything(self) -> None:
+        """
+        Without us a server keeps whatever is written to a peer that does not
+        read, and keeps it for ever; C{ThrottlingFactory} does not change that.
+        """
+        stock = Wrapped(ThrottlingFactory, writeLimit=1)
+        stock.factory.callLater = stock.clock.callLater
+        self.addCleanup(stock.close)
+        protocol, transport = stock.connect()
+        transport.isTaking = False
+        protocol.transport.write(bytes(5000 * KIB))
+        stock.clock.pump([60.0] * 60)
+        self.assertEqual((len(transport.unsent), transport.isLost), (5000 * KIB, False))
+
+
+class MemoryTests(SynchronousTestCase):
+    """
+    What connections cost, and what happens when there is no memory.
+    """
+
+    def test_fixedCost(self) -> None:
+        """
+        A connection is charged for being open until it is gone.
+        """
+        server = wrapped(self)
+        for isTLS, costBytes in [(False, PLAIN_CONNECTION_BYTES), (True, TLS_CONNECTION_BYTES)]:
+            _, transport = server.connect(isTLS)
+            self.assertEqual(server.used(), {CONNECTIONS: costBytes})
+            transport.abortConnection()
+            server.settle()
+            self.assertEqual(server.used(), {})
+
+    def test_waits(self) -> None:
+        """
+        While there is no memory nothing is handed over: what has come is
+        charged, and served in order when there is some.
+        """
+        pool = ScriptedPool()
+        for isTLS in (False, True):
+            server = wrapped(self, pool=pool)
+            protocol, transport = server.connect(isTLS)
+            pool.refuse()
+            transport.peerSends(b"one")
+            server.settle()
+            transport.peerSends(b"two")
+            server.settle()
+            self.assertEqual((protocol.received, transport.isReading), (b"", False))
+            self.assertEqual(
+                (server.factory.gate.waitingForMemory, list(protocol.transport.link.pauses.reasons)),
+                (1, [Pause.MEMORY]),
+            )
+            pool.relent()
+            server.settle()
+            self.assertEqual((protocol.received, transport.isReading), (b"onetwo", True))
+            transport.abortConnection()
+            server.settle()
+            self.assertEqual(pool.leases, [])
+
+    def test_leavesWhileWaiting(self) -> None:
+        """
+        Who leaves or is closed while it waits waits no more, and holds nothing.
+        """
+        pool = ScriptedPool()
+        server = wrapped(self, pool=pool)
+        for leave in (
+            lambda protocol, transport: transport.abortConnection(),
+            lambda protocol, transport: protocol.transport.loseConnection(),
+            lambda protocol, transport: protocol.transport.abortConnection(),
+        ):
+            protocol, transport = server.connect()
+            pool.refuse()
+            transport.peerSends(b"one")
+            server.settle()
+            leave(protocol, transport)
+            pool.relent()
+            server.settle()
+            self.assertEqual((server.factory.gate.waitingForMemory, len(protocol.lost), pool.leases), (0, 1, []))
+
+    def test_holder(self) -> None:
+        """
+        The pool is told who asks: the principal if there is one, else the
+        address; who that is nobody is asked while there is memory.
+        """
+        pool, asked = ScriptedPool(), []
+        names = {b"one": None, b"two": ("alice", "app"), b"three": ("", "app")}
+
+        def nameOf(protocol: Foreign) -> tuple[str, str] | None:
+            asked.append(protocol.received)
+            return names[waiting]
+
+        server = wrapped(self, pool=pool, nameOf=nameOf)
+        _, transport = server.connect()
+        transport.peerSends(b"zero")
+        server.settle()
+        self.assertEqual(asked, [])
+        for waiting in names:
+            pool.refuse()
+            transport.peerSends(waiting)
+            server.settle()
+            pool.relent()
+            server.settle()
+        expected = ("192.0.2.1", "alice", "192.0.2.1")
+        self.assertEqual(pool.holders, [holder for holder in expected for _ in range(2)])
+
+    def test_holderUnknown(self) -> None:
+        """
+        A C{nameOf} that fails when memory is wanted costs the connection,
+        which then waits for nothing.
+        """
+        pool = ScriptedPool()
+        server = wrapped(self, pool=pool, nameOf=lambda protocol: 1 / 0)
+        _, transport = server.connect()
+        pool.refuse()
+        transport.peerSends(b"one")
+        server.settle()
+        self.assertEqual((transport.isLost, server.factory.gate.waitingForMemory, pool.leases), (True, 0, []))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_grantedTooEarly(self) -> None:
+        """
+        Memory for who cannot use it yet goes to others; who can later asks again.
+        """
+        pool = ScriptedPool()
+        server = wrapped(self, pool=pool)
+        protocol, transport = server.connect()
+        pool.refuse()
+        transport.peerSends(b"one")
+        server.settle()
+        protocol.transport.pauseProducing()
+        pool.relent()
+        server.settle()
+        self.assertEqual((len(pool.leases), protocol.received), (2, b""))
+        pool.refuse()
+        protocol.transport.resumeProducing()
+        server.settle()
+        self.assertEqual((server.factory.gate.waitingForMemory, protocol.received), (1, b""))
+        pool.relent()
+        server.settle()
+        self.assertEqual(protocol.received, b"one")
+
+    def test_oneAtATime(self) -> None:
+        """
+        While charges alone have drained the pool, one connection at a time is
+        let through, and not another before its peer has taken the answer.
+        """
+        server = wrapped(self, pool=BoundedPool(100 * KIB))
+        server.behave = lambda protocol, data: protocol.transport.write(bytes(300 * KIB))
+        charge = server.factory.gate.pool.charge(100 * KIB, "other")
+        pairs = [server.connect(host=f"192.0.2.{index}") for index in range(3)]
+        for _, transport in pairs:
+            transport.isTaking = False
+            transport.peerSends(b"ask")
+        for expected in (1, 2, 3):
+            server.settle()
+            served = [transport for protocol, transport in pairs if protocol.received]
+            self.assertEqual(len(served), expected)
+            for transport in served:
+                transport.isTaking = True
+                transport.wake()
+        server.settle()
+        self.assertEqual([len(transport.received) for _, transport in pairs], [300 * KIB] * 3)
+        charge.release()
+
+    def test_connectionsAlone(self) -> None:
+        """
+        When nothing but open connections has drained the pool, they are still
+        served, or nobody would ever leave.
+        """
+        server = wrapped(self, pool=BoundedPool(5 * PLAIN_CONNECTION_BYTES))
+        server.behave = echo
+        transports = [server.connect()[1] for _ in range(10)]
+        for _ in range(3):
+            for transport in transports:
+                transport.peerSends(b"ask")
+            server.settle()
+        self.assertEqual([bytes(each.received) for each in transports], [b"askaskask"] * 10)

@@ -1,0 +1,827 @@
+"""
+L{admission.connection.wrapping}: what passes, what pauses, what ends; on fake transports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
+    IHandshakeListener,
+    IProtocolNegotiationFactory,
+    IPushProducer,
+    ISSLTransport,
+    ITCPTransport,
+)
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs
+from twisted.protocols.basic import Int32StringReceiver, LineReceiver
+from twisted.protocols.policies import ThrottlingFactory
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import directlyProvides, implementer
+
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
+from admission.connection.wrapped import MAX_HELD_BYTES
+from admission.connection.wrapping import WrappedFactory, wrapFactory
+from admission.interfaces import (
+    CONNECTIONS,
+    Usage,
+)
+from admission.metrics.registry import SensorRegistry
+from admission.plugins import PolicyError
+from admission.quotas.meters import Buckets
+from admission.testing.faketransport import FakeTLSHandle, FakeTLSTransport, FakeTransport
+from admission.testing.scriptedpool import ScriptedPool
+from admission_plugins.clientquota import ClientBytes
+from admission_plugins.rounds import RandomRounds
+from tests.kit.holding import KINDS, HoldingTransport
+from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, echo, limiting, wrapped
+
+
+class PassingTests(SynchronousTestCase):
+    """
+    What a wrapped protocol and its peer notice as long as nobody takes too much.
+    """
+
+    def test_bothWays(self) -> None:
+        """
+        Bytes go both ways, on plain and TLS transports, and at the end the
+        protocol is told why.
+        """
+        server = wrapped(self)
+        server.behave = echo
+        for isTLS in (False, True):
+            protocol, transport = server.connect(isTLS)
+            transport.peerSends(b"hello")
+            transport.peerSends(bytes(200 * KIB))
+            server.settle()
+            self.assertEqual(transport.received, b"hello" + bytes(200 * KIB))
+            transport.peerCloses()
+            server.settle()
+            [reason] = protocol.lost
+            self.assertIs(reason.type, ConnectionDone)
+        self.assertEqual(server.used(), {})
+
+    def test_interfaces(self) -> None:
+        """
+        Its transport provides what the transport underneath does, and no more;
+        the transport underneath sees what the protocol provides.
+        """
+
+        @implementer(IHalfCloseableProtocol)
+        class HalfCloseable(Protocol):
+            def readConnectionLost(self) -> None:
+                """
+                Nothing to do.
+                """
+
+            def writeConnectionLost(self) -> None:
+                """
+                Nothing to do.
+                """
+
+        server = wrapped(self)
+        plain, _ = server.connect()
+        tls, _ = server.connect(isTLS=True)
+        self.assertEqual([ISSLTransport.providedBy(each.transport) for each in (plain, tls)], [False, True])
+        for each in (plain, tls):
+            self.assertTrue(ITCPTransport.providedBy(each.transport))
+            self.assertTrue(IPushProducer.providedBy(each.transport))
+            self.assertFalse(IHalfCloseableProtocol.providedBy(each.transport))
+        each.transport.setTcpNoDelay(True)
+        self.assertTrue(each.transport.getTcpNoDelay())
+        server.inner.protocol = HalfCloseable  # type: ignore[assignment]
+        made = server.factory.buildProtocol(None)
+        made.makeConnection(StringTransport())
+        self.assertTrue(IHalfCloseableProtocol.providedBy(made))
+        made.connectionLost()
+
+    def test_handshakeCompleted(self) -> None:
+        """
+        A protocol that wants to know when the handshake is over is told, which
+        a wrapper usually keeps from it (twisted issue 12007).
+        """
+        told: list[str] = []
+
+        @implementer(IHandshakeListener)
+        class Listener(Protocol):
+            def handshakeCompleted(self) -> None:
+                told.append("completed")
+
+        factory = wrapFactory(Factory.forProtocol(Listener), clock=Clock(), reactor=object())
+        made: Any = factory.buildProtocol(None)
+        self.assertTrue(IHandshakeListener.providedBy(made))
+        made.makeConnection(StringTransport())
+        made.handshakeCompleted()
+        self.assertEqual(told, ["completed"])
+        made.connectionLost()
+
+    def test_negotiation(self) -> None:
+        """
+        A factory that negotiates a protocol over TLS still does, and no other
+        begins to.
+        """
+
+        @implementer(IProtocolNegotiationFactory)
+        class Negotiating(Factory):
+            def acceptableProtocols(self) -> list[bytes]:
+                return [b"h2"]
+
+        negotiating = wrapFactory(Negotiating(), reactor=object())
+        self.assertTrue(IProtocolNegotiationFactory.providedBy(negotiating))
+        self.assertEqual(negotiating.acceptableProtocols(), [b"h2"])
+        self.assertFalse(IProtocolNegotiationFactory.providedBy(wrapFactory(Factory(), reactor=object())))
+
+    def test_halfClosesOnce(self) -> None:
+        """
+        The transport is told once, also if a producer leaves after that.
+        """
+        told: list[str] = []
+
+        class HalfCloseable(FakeTransport):
+            def loseWriteConnection(self) -> None:
+                told.append("half-closed")
+
+        server = wrapped(self)
+        protocol, _ = server.connect(kind=HalfCloseable)
+        protocol.transport.registerProducer(RecordingProducer(), True)
+        protocol.transport.loseWriteConnection()
+        protocol.transport.unregisterProducer()
+        server.settle()
+        self.assertEqual(told, ["half-closed"])
+
+    def test_halfClose(self) -> None:
+        """
+        Half-closing goes through, ours once everything is sent, and the
+        peer's after all that came before; it is told once.
+        """
+        told: list[str] = []
+
+        @implementer(IHalfCloseableProtocol)
+        class HalfCloseable(Foreign):
+            def readConnectionLost(self) -> None:
+                told.append(f"read {len(self.received)}")
+
+            def writeConnectionLost(self) -> None:
+                told.append("write")
+
+        class HalfCloseTransport(FakeTransport):
+            def loseWriteConnection(self) -> None:
+                told.append(f"half-closed after {len(self.received + self.unsent)}")
+
+        server = wrapped(self)
+        server.inner.protocol = HalfCloseable  # type: ignore[assignment]
+        connection = server.factory.buildProtocol(None)
+        transport = HalfCloseTransport(server.clock, connection)
+        server.transports.append(transport)
+        transport.isTaking = False
+        transport.connect()
+        protocol = connection.wrappedProtocol
+        protocol.transport.write(bytes(300 * KIB))
+        protocol.transport.loseWriteConnection()
+        self.assertEqual(told, [])
+        protocol.transport.pauseProducing()
+        connection.dataReceived(b"abc")
+        connection.readConnectionLost()
+        transport.isTaking = True
+        transport.wake()
+        server.settle()
+        self.assertEqual(told, ["read 3", f"half-closed after {300 * KIB}"])
+        connection.writeConnectionLost()
+        self.assertEqual(told[2:], ["write"])
+        self.assertEqual(transport.received, bytes(300 * KIB))
+        protocol.transport.write(b"x")
+        protocol.transport.resumeProducing()
+        self.assertEqual(transport.isReading, False)
+
+    def test_refusing(self) -> None:
+        """
+        Where the wrapped factory makes no protocol the connection is closed,
+        also inside TLS, where there must be a protocol.
+        """
+        factory = wrapFactory(Factory(), clock=Clock(), reactor=object())
+        factory.wrappedFactory.buildProtocol = lambda addr: None
+        self.assertIsInstance(factory.buildProtocol(None), RefusedProtocol)
+        self.assertEqual(len(factory.connections), 0)
+
+    def test_failing(self) -> None:
+        """
+        A protocol that raises is logged and loses its connection, as without
+        us; also when it does so in a turn of ours.
+        """
+        server = wrapped(self)
+
+        def fail(protocol: Foreign, data: bytes) -> None:
+            raise ZeroDivisionError
+
+        server.behave = fail
+        for isLater in (False, True):
+            protocol, transport = server.connect()
+            if isLater:
+                protocol.transport.pauseProducing()
+                protocol.transport.transport.isReading = True
+            transport.peerSends(b"x")
+            server.settle()
+            if isLater:
+                protocol.transport.resumeProducing()
+                server.settle()
+            self.assertEqual((len(protocol.lost), transport.isLost), (1, True))
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_notBytes(self) -> None:
+        """
+        Text is refused as Twisted's transports refuse it.
+        """
+        protocol, _ = wrapped(self).connect()
+        self.assertRaises(TypeError, protocol.transport.write, "text")
+        self.assertRaises(TypeError, protocol.transport.writeSequence, [b"bytes", "text"])
+
+    def test_representation(self) -> None:
+        """
+        A connection says in words whether it is read, and why not.
+        """
+        server = wrapped(self)
+        protocol, transport = server.connect()
+        connection = protocol.transport
+        self.assertEqual(repr(connection), "<WrappedConnection 192.0.2.1:50000 not muted>")
+        connection.pauseProducing()
+        server.clock.advance(2.0)
+        self.assertEqual(repr(connection), "<WrappedConnection 192.0.2.1:50000 muted: protocol 2.0 s>")
+        connection.loseConnection()
+        self.assertIn("closing", repr(connection))
+        server.settle()
+        self.assertIn("lost", repr(connection))
+        self.assertTrue(transport.isLost)
+
+
+class PauseTests(SynchronousTestCase):
+    """
+    The protocol stops reading, and so do we.
+    """
+
+    def test_compose(self) -> None:
+        """
+        The protocol's pause outlasts our delay, and our delay its pause: it is
+        read when both are over.
+        """
+        for protocolFirst in (True, False):
+            policy = limiting()
+            server = wrapped(self, quota=policy)
+            protocol, transport = server.connect()
+            policy.delaySeconds = 5.0
+            transport.peerSends(b"one")
+            server.settle()
+            protocol.transport.pauseProducing()
+            transport.peerSends(b"two")
+            policy.delaySeconds = 0.0
+            steps: list[Callable[[], object]] = [
+                protocol.transport.resumeProducing,
+                lambda server=server: server.clock.advance(5.0),  # type: ignore[misc]
+            ]
+            for step in steps if protocolFirst else reversed(steps):
+                self.assertEqual((protocol.received, transport.isReading), (b"one", False))
+                step()
+                server.settle()
+            self.assertEqual((protocol.received, transport.isReading), (b"onetwo", True))
+
+    def test_stockResumesWhatWasPaused(self) -> None:
+        """
+        C{ThrottlingFactory} reads from a protocol that has paused itself.
+        """
+        stock = Wrapped(ThrottlingFactory, readLimit=10)
+        stock.factory.callLater = stock.clock.callLater
+        self.addCleanup(stock.close)
+        protocol, transport = stock.connect()
+        transport.peerSends(bytes(20))
+        stock.clock.advance(1)
+        protocol.transport.pauseProducing()
+        stock.clock.advance(1)
+        self.assertTrue(transport.isReading)
+
+    def test_overshootIsHeld(self) -> None:
+        """
+        What TLS delivers although reading was stopped waits for the protocol to
+        go on, is charged meanwhile, and comes before anything else.
+        """
+        server = wrapped(self)
+        stream = bytes(range(256)) * 200
+        server.behave = lambda protocol, data: protocol.transport.pauseProducing()
+        protocol, transport = server.connect(isTLS=True)
+        transport.peerSends(stream)
+        server.settle()
+        self.assertEqual(len(protocol.received), 16 * KIB)
+        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES + len(stream) - 16 * KIB})
+        transport.peerSends(b"last")
+        protocol.behave = None
+        protocol.transport.resumeProducing()
+        self.assertEqual(len(protocol.received), 16 * KIB)
+        server.settle()
+        self.assertEqual(protocol.received, stream + b"last")
+        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
+
+    def test_beforeTheHandshake(self) -> None:
+        """
+        A protocol that pauses as soon as it is connected does not stop the
+        handshake, and gets nothing.
+        """
+        server = wrapped(self)
+        connection = server.factory.buildProtocol(None)
+        transport = FakeTLSTransport(server.clock, connection)
+        server.transports.append(transport)
+        transport.connect()
+        connection.wrappedProtocol.transport.pauseProducing()
+        transport.peerSends(b"early")
+        transport.peerFinishesHandshake()
+        server.settle()
+        self.assertTrue(transport.isHandshakeDone)
+        self.assertEqual((connection.wrappedProtocol.received, transport.isReading), (b"", False))
+        connection.wrappedProtocol.transport.resumeProducing()
+        server.settle()
+        self.assertEqual(connection.wrappedProtocol.received, b"early")
+
+    def test_unstoppable(self) -> None:
+        """
+        A transport that goes on delivering is cut off before it fills the memory.
+        """
+        server = wrapped(self)
+        connection = server.factory.buildProtocol(None)
+        transport = StringTransport()
+        transport.pauseProducing = lambda: None  # type: ignore[method-assign]
+        connection.makeConnection(transport)
+        connection.pauseProducing()
+        for _ in range(MAX_HELD_BYTES // (64 * KIB)):
+            connection.dataReceived(bytes(64 * KIB))
+        self.assertFalse(transport.disconnecting)
+        with capturedLogs() as events:
+            connection.dataReceived(b"x")
+        self.assertTrue(transport.disconnecting)
+        self.assertIn("although it is not read", events[0]["reason"])
+        connection.connectionLost()
+
+    def test_lineReceiver(self) -> None:
+        """
+        A C{LineReceiver} that pauses and resumes within each line gets each
+        line once, in order, also over TLS.
+        """
+        lines: list[bytes] = []
+
+        class Lines(LineReceiver):
+            def lineReceived(self, line: bytes) -> None:
+                self.pauseProducing()  # type: ignore[no-untyped-call]
+                lines.append(line)
+                self.resumeProducing()  # type: ignore[no-untyped-call]
+
+        sent = [b"%d" % number for number in range(5000)]
+        for isTLS in (False, True):
+            server = wrapped(self)
+            server.inner.protocol = Lines  # type: ignore[assignment]
+            server.protocols.append(Foreign())
+            _, transport = server.connect(isTLS)
+            transport.peerSends(b"".join(line + b"\r\n" for line in sent))
+            server.settle()
+            self.assertEqual(lines, sent)
+            lines.clear()
+
+    def test_int32StringReceiver(self) -> None:
+        """
+        An C{Int32StringReceiver} that asks its transport, not itself, to pause
+        and resume gets each message once: we never call it from within itself.
+        """
+        messages: list[bytes] = []
+
+        class Messages(Int32StringReceiver):
+            def stringReceived(self, string: bytes) -> None:
+                assert self.transport is not None
+                self.transport.pauseProducing()
+                messages.append(string)
+                self.transport.resumeProducing()
+
+        server = wrapped(self)
+        server.inner.protocol = Messages  # type: ignore[assignment]
+        server.protocols.append(Foreign())
+        _, transport = server.connect(isTLS=True)
+        transport.peerSends(b"".join(b"\0\0\0\1" + letter for letter in (b"A", b"B", b"C", b"D")))
+        server.settle()
+        self.assertEqual(messages, [b"A", b"B", b"C", b"D"])
+
+
+class ClosingTests(SynchronousTestCase):
+    """
+    How connections end.
+    """
+
+    def test_everythingIsSent(self) -> None:
+        """
+        What was written before the protocol closed is sent, however long the
+        peer takes over it; what comes meanwhile is dropped.
+        """
+        server = wrapped(self)
+        for isTLS in (False, True):
+            protocol, transport = server.connect(isTLS)
+            transport.isTaking = False
+            protocol.transport.write(bytes(500 * KIB))
+            protocol.transport.loseConnection()
+            self.assertTrue(protocol.transport.disconnecting)
+            transport.peerSends(b"more")
+            for _ in range(10):
+                server.clock.advance(20.0)
+                transport.isTaking = True
+                transport.wake()
+                server.clock.advance(0)
+                transport.isTaking = False
+            self.assertEqual((transport.received, protocol.received), (bytes(500 * KIB), b""))
+            self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
+
+    def test_unansweredFarewell(self) -> None:
+        """
+        A TLS peer that does not answer when we close is cut off; Twisted's
+        own transport would wait for ever.
+        """
+        server = wrapped(self, limits=ConnectionLimits(sendSeconds=7.0))
+        protocol, transport = server.connect(isTLS=True)
+        assert isinstance(transport, FakeTLSTransport)
+        transport.answersClose = False
+        protocol.transport.loseConnection()
+        server.clock.advance(6.9)
+        self.assertFalse(transport.isLost)
+        server.clock.advance(0.2)
+        server.settle()
+        self.assertEqual((transport.isLost, len(protocol.lost)), (True, 1))
+
+    def test_pausedTLS(self) -> None:
+        """
+        A muted TLS connection closes: it is read again, for the farewell.
+        """
+        policy = limiting()
+        server = wrapped(self, quota=policy)
+        protocol, transport = server.connect(isTLS=True)
+        policy.delaySeconds = 100.0
+        transport.peerSends(b"x")
+        server.settle()
+        self.assertFalse(transport.isReading)
+        protocol.transport.loseConnection()
+        server.settle()
+        self.assertTrue(transport.isLost)
+
+    def test_producers(self) -> None:
+        """
+        A pull producer writes all it has before the connection closes, and on
+        TLS so does one that pushes; on a plain transport that one is stopped,
+        as it is without us.
+        """
+        for isTLS, isStreaming, expected in [
+            (False, False, False),
+            (True, False, False),
+            (True, True, False),
+            (False, True, True),
+        ]:
+            server = wrapped(self)
+            protocol, transport = server.connect(isTLS)
+            producer = RecordingProducer()
+            protocol.transport.registerProducer(producer, isStreaming)
+            protocol.transport.loseConnection()
+            server.settle()
+            self.assertEqual(transport.isLost, expected)
+            if not expected:
+                protocol.transport.write(b"last")
+                protocol.transport.unregisterProducer()
+                server.settle()
+                self.assertEqual((transport.isLost, transport.received), (True, b"last"))
+
+    def test_abortTwice(self) -> None:
+        """
+        Aborting what is lost does nothing, on TLS too, where Twisted's own
+        transport raises; likewise anything else.
+        """
+        server = wrapped(self)
+        for isTLS in (False, True):
+            protocol, transport = server.connect(isTLS)
+            wrapper = protocol.transport
+            wrapper.abortConnection()
+            wrapper.abortConnection()
+            server.settle()
+            for method in (
+                wrapper.abortConnection,
+                wrapper.loseConnection,
+                wrapper.closeGracefully,
+                wrapper.stopConsuming,
+                wrapper.unregisterProducer,
+                wrapper.pauseProducing,
+                wrapper.resumeProducing,
+            ):
+                method()
+            wrapper.write(b"x")
+            server.settle()
+            self.assertEqual((transport.isLost, len(protocol.lost), server.used()), (True, 1, {}))
+        self.assertEqual(server.clock.getDelayedCalls(), [])
+
+    def test_lostAtOnce(self) -> None:
+        """
+        A connection that is lost while the protocol is being called is over:
+        what came with it counts, and leaves no timer behind.
+        """
+        policy = limiting()
+        server = wrapped(self, quota=policy)
+        connection = server.factory.buildProtocol(None)
+        transport = StringTransport()
+        connection.makeConnection(transport)
+        transport.abortConnection = connection.connectionLost  # type: ignore[method-assign]
+        protocol = connection.wrappedProtocol
+        protocol.behave = lambda protocol, data: protocol.transport.abortConnection()
+        policy.delaySeconds = 5.0
+        connection.dataReceived(b"fatal")
+        self.assertEqual(policy.recorded[-1][1], Usage(requestBytes=5))
+        self.assertEqual((len(protocol.lost), protocol.received, server.used()), (1, b"fatal", {}))
+        self.assertEqual(server.clock.getDelayedCalls(), [])
+
+    def test_otherNames(self) -> None:
+        """
+        The other words that transports have for pausing and closing mean the same.
+        """
+        server = wrapped(self)
+        protocol, transport = server.connect()
+        protocol.transport.stopReading()
+        self.assertFalse(transport.isReading)
+        protocol.transport.startReading()
+        self.assertTrue(transport.isReading)
+        protocol.transport.stopProducing()
+        server.settle()
+        self.assertTrue(transport.isLost)
+        protocol, transport = server.connect()
+        protocol.transport.registerProducer(RecordingProducer(), True)
+        protocol.transport.stopConsuming()
+        server.settle()
+        self.assertTrue(transport.isLost)
+
+    def test_restIsHandedOver(self) -> None:
+        """
+        What a TLS peer sent before it left is handed over, though nobody was
+        reading, and then the protocol is told.
+        """
+        policy = limiting()
+        server = wrapped(self, quota=policy)
+        protocol, transport = server.connect(isTLS=True)
+        policy.delaySeconds = 100.0
+        transport.peerSends(bytes(60 * KIB))
+        server.settle()
+        self.assertEqual(len(protocol.received), 16 * KIB)
+        transport.abortConnection()
+        server.settle()
+        self.assertEqual((len(protocol.received), len(protocol.lost)), (60 * KIB, 1))
+
+    def test_startTLS(self) -> None:
+        """
+        After STARTTLS the connection is a TLS one to everybody, and the
+        handshake is read although the client is over its quota.
+        """
+        policy = limiting()
+        server = wrapped(self, quota=policy)
+        protocol, transport = server.connect()
+        started: list[object] = []
+
+        def startTLS(context: object) -> None:
+            started.append(context)
+            directlyProvides(transport, ISSLTransport)
+            transport.getHandle = lambda: FakeTLSHandle()  # type: ignore[attr-defined]
+
+        transport.startTLS = startTLS  # type: ignore[attr-defined]
+        policy.delaySeconds = 100.0
+        transport.peerSends(b"STARTTLS")
+        server.settle()
+        self.assertFalse(transport.isReading)
+        protocol.transport.startTLS("context")
+        self.assertEqual((started, transport.isReading), (["context"], True))
+        self.assertTrue(ISSLTransport.providedBy(protocol.transport))
+        self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
+
+    def test_injection(self) -> None:
+        """
+        What came before TLS and was held is never taken for something that
+        came by TLS: the connection is cut off.
+        """
+        server = wrapped(self)
+        for kind, holds in [
+            (FakeTransport, lambda transport, protocol: protocol.transport.dataReceived(b"injected")),
+            (HoldingTransport, lambda transport, protocol: transport.held.extend(b"injected")),
+        ]:
+            protocol, transport = server.connect(kind=kind)
+            protocol.transport.pauseProducing()
+            holds(transport, protocol)
+            protocol.transport.startTLS("context")
+            server.settle()
+            self.assertEqual((transport.isLost, protocol.received), (True, b""))
+
+    def test_heldByTheTransport(self) -> None:
+        """
+        What the transport itself holds is handed over when the protocol reads
+        on, though the socket says nothing.
+        """
+        server = wrapped(self)
+        for isTLS in (False, True):
+            protocol, transport = server.connect(isTLS, kind=KINDS[isTLS, True])
+            protocol.behave = lambda protocol, data: protocol.transport.pauseProducing()
+            transport.peerSends(bytes(20 * KIB))
+            server.settle()
+            for handedOver in range(4 * KIB, 20 * KIB, 4 * KIB):
+                self.assertEqual((len(protocol.received), transport.isReading), (handedOver, False))
+                protocol.transport.resumeProducing()
+                server.settle()
+            protocol.transport.resumeProducing()
+            self.assertEqual((len(protocol.received), transport.isReading), (20 * KIB, True))
+
+    def test_idle(self) -> None:
+        """
+        A connection on which nothing happens in either direction is closed
+        after the time; one that is throttled is not.
+        """
+        policy = limiting()
+        server = wrapped(self, limits=ConnectionLimits(idleSeconds=60.0), quota=policy)
+        server.factory.doStart()
+        (_, idle), (writing, busy), (_, throttled) = server.connect(), server.connect(), server.connect()
+        policy.delaySeconds = 1000.0
+        throttled.peerSends(b"x")
+        server.settle()
+        policy.delaySeconds = 0.0
+        throttled.peerSends(b"x")
+        for _ in range(14):
+            server.clock.advance(5.0)
+            writing.transport.write(b"x")
+        policy.delaySeconds = 1000.0
+        self.assertEqual([each.isLost for each in (idle, busy)], [True, False])
+        self.assertEqual(server.protocols[0].transport.closeReason, "it was idle for too long")
+        server.close()
+        server.factory.doStop()
+
+    def test_closeAll(self) -> None:
+        """
+        All connections close in order, and those that will not within the
+        grace period; then nothing is left.
+        """
+        server = wrapped(self)
+        server.factory.doStart()
+        _, willing = server.connect()
+        _, deaf = server.connect(isTLS=True)
+        assert isinstance(deaf, FakeTLSTransport)
+        deaf.answersClose = False
+        server.factory.doStop()
+        closing = server.factory.closeAll()
+        server.settle()
+        self.assertEqual((willing.isLost, deaf.isLost), (True, False))
+        self.assertNoResult(closing)
+        self.assertNotEqual(server.clock.getDelayedCalls(), [])
+        server.clock.advance(5.0)
+        server.settle()
+        self.assertIs(self.successResultOf(closing), None)
+        self.assertEqual(server.clock.getDelayedCalls(), [])
+
+
+class FactoryTests(SynchronousTestCase):
+    """
+    L{wrapFactory} and what it makes.
+    """
+
+    def test_mistakes(self) -> None:
+        """
+        What makes no sense is refused in words that name the argument.
+        """
+        for kwargs, kind, words in [
+            ({"pool": "bounded:lots"}, PolicyError, "pool='bounded:lots': "),
+            ({"pool": "pond:1MiB"}, PolicyError, "pool="),
+            ({"pool": 64}, TypeError, "pool=64: give a description such as 'bounded:64MiB'"),
+            ({"order": "rounds:7"}, PolicyError, "order='rounds:7': "),
+            ({"order": [7]}, TypeError, "order=[7]: give a description such as 'rounds', or an IWaitOrder"),
+            ({"quota": "client-bytes:produce=fast"}, PolicyError, "quota='client-bytes:produce=fast': "),
+            ({"quota": [object]}, TypeError, "give a description such as"),
+            ({"quota": 5}, TypeError, "quota=5: give a description such as"),
+            ({"maxUnsentBytes": 0}, ValueError, "maxUnsentBytes=0: write a number of bytes, 1 or more"),
+            ({"maxUnsentBytes": "1M"}, ValueError, "maxUnsentBytes='1M': write a number of bytes, 1 or more"),
+        ]:
+            error = self.assertRaises(kind, wrapFactory, Factory(), reactor=object(), clock=Clock(), **kwargs)
+            self.assertIn(words, str(error))
+
+    def test_defaults(self) -> None:
+        """
+        By default nothing is without a bound, and no client is limited.
+        """
+        factory = wrapFactory(Factory(), reactor=object())
+        self.assertIsInstance(factory, WrappedFactory)
+        self.assertEqual(factory.limits, ConnectionLimits())
+        self.assertEqual(factory.maxUnsentBytes, factory.gate.pool.sizeBytes)
+        self.assertLess(factory.gate.pool.sizeBytes, 2**50)
+        self.assertFalse(factory.control.isLimiting)
+
+    def test_order(self) -> None:
+        """
+        Those who wait for memory are served in the order that was asked for.
+        """
+        order, pool = RandomRounds(Random(1)), ScriptedPool()
+        for given in (order, "rounds"):
+            server = wrapped(self, pool=pool, order=given)
+            protocol, transport = server.connect()
+            pool.refuse()
+            transport.peerSends(b"one")
+            server.settle()
+            self.assertEqual(server.factory.gate.waitingForMemory, 1)
+            if given is order:
+                self.assertIs(order.next(), protocol.transport._incoming)
+            else:
+                self.assertRaises(LookupError, order.next)
+            pool.relent()
+            server.settle()
+            self.assertEqual((protocol.received, server.factory.gate.waitingForMemory), (b"one", 0))
+            self.assertRaises(LookupError, order.next)
+
+    def test_globalReactor(self) -> None:
+        """
+        It finds the reactor by itself.
+        """
+        self.assertEqual(wrapFactory(Factory()).clock.getDelayedCalls(), Clock().getDelayedCalls())
+
+    def test_addressesStay(self) -> None:
+        """
+        What the protocol is handed when the connection is gone already finds the addresses as they were.
+        """
+        server = wrapped(self)
+        protocol, transport = server.connect()
+        connection = protocol.transport
+        expected = connection.getHost(), connection.getPeer()
+        self.assertEqual(expected, (transport.getHost(), transport.getPeer()))
+        found: list[object] = []
+        protocol.dataReceived = lambda data: found.append((connection.getHost(), connection.getPeer()))
+        connection.pauseProducing()
+        connection.dataReceived(b"late")
+        transport.getHost = transport.getPeer = self.fail
+        transport._lose(ConnectionError())
+        self.assertEqual(found, [expected])
+
+    def test_severalPolicies(self) -> None:
+        """
+        Policies are given by description or as they are, several of a kind
+        too, and each is told apart.
+        """
+        clock = Clock()
+        own = ClientBytes(Buckets(1.0))
+        factory = wrapFactory(Factory(), reactor=object(), clock=clock, quota=["connections", own, "connections", own])
+        self.assertEqual(
+            list(factory.control.policyNames), ["connections", "ClientBytes", "connections#2", "ClientBytes#2"]
+        )
+
+    def test_startAndStop(self) -> None:
+        """
+        The wrapped factory starts with the first port and stops with the last
+        one, and then no timer is left.
+        """
+        told: list[str] = []
+        server = wrapped(self)
+        server.inner.startFactory = lambda: told.append("start")  # type: ignore[method-assign]
+        server.inner.stopFactory = lambda: told.append("stop")  # type: ignore[method-assign]
+        server.factory.doStart()
+        server.factory.doStart()
+        self.assertNotEqual(server.clock.getDelayedCalls(), [])
+        _, transport = server.connect()
+        server.factory.doStop()
+        server.factory.doStop()
+        self.assertEqual(told, ["start", "stop"])
+        self.assertNotEqual(server.clock.getDelayedCalls(), [])
+        server.factory.doStart()
+        transport.abortConnection()
+        server.settle()
+        self.assertNotEqual(server.clock.getDelayedCalls(), [])
+        server.factory.doStop()
+        self.assertEqual(server.clock.getDelayedCalls(), [])
+
+    def test_sensors(self) -> None:
+        """
+        It publishes how many connections there are, refused, cut off and muted
+        for which reason, and what its gate and its policies know.
+        """
+        server = wrapped(self, limits=ConnectionLimits(maxConnections=2), quota=BUCKET)
+        registry = SensorRegistry(server.clock.seconds)
+        server.factory.addSensors(registry)
+        _, transport = server.connect()
+        protocol, _ = server.connect()
+        server.connect()
+        protocol.transport.pauseProducing()
+        transport.peerSends(bytes(5000))
+        server.settle()
+        server.factory.refused(protocol.transport, "whim")
+        self.assertEqual(
+            {name: registry[name] for name in ("Connections", "ConnectionsRefused", "ConnectionsCutOff")},
+            {"Connections": 2, "ConnectionsRefused": 1, "ConnectionsCutOff": 1},
+        )
+        self.assertEqual(dict(registry.families["ConnectionsMuted"].read(0.0)), {("quota",): 1, ("protocol",): 1})
+        self.assertIn("client-bytes.Produce.byte-rate", registry.families)
+        self.assertIn("MemoryPoolUsed", dict(registry))
+
+    def test_logPrefix(self) -> None:
+        """
+        In the log a port is the wrapped factory's.
+        """
+        server = wrapped(self)
+        self.assertEqual(server.factory.logPrefix(), "Factory (admitted)")

@@ -1,0 +1,75 @@
+"""
+Tests for L{admission.lazynames} and the packages that publish names by it.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+PACKAGES = ("admission", "admission.kafka", "admission.recording", "admission.testing")
+
+HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "lmdb", "OpenSSL", "rbloom", "pympler", "numpy")
+
+
+def announced(package: str) -> Iterator[str]:
+    """
+    The names that a package tells type checkers of.
+    """
+    path = import_module(package).__file__
+    assert path is not None
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.If):
+            for statement in node.body:
+                assert isinstance(statement, ast.ImportFrom)
+                for alias in statement.names:
+                    assert alias.asname == alias.name
+                    yield f"{statement.module}.{alias.name}"
+
+
+class PublicNamesTests(SynchronousTestCase):
+    """
+    The front door and the side doors.
+    """
+
+    def test_everyName(self) -> None:
+        """
+        Each can be imported, and is what type checkers take it for.
+        """
+        for package in PACKAGES:
+            door = import_module(package)
+            found = []
+            for full in announced(package):
+                module, _, name = full.rpartition(".")
+                found.append(name)
+                self.assertIs(getattr(door, name), getattr(import_module(f"{package}.{module}"), name), full)
+            self.assertEqual(sorted(found), door.__all__)
+            self.assertEqual(dir(door), door.__all__)
+
+    def test_missing(self) -> None:
+        """
+        A name that is not there is refused as that of any module.
+        """
+        with self.assertRaisesRegex(AttributeError, "module 'admission' has no attribute 'Kafka'"):
+            _ = import_module("admission").Kafka
+        with self.assertRaisesRegex(ImportError, "cannot import name 'Kafka' from 'admission'"):
+            exec("from admission import Kafka")
+
+    def test_light(self) -> None:
+        """
+        Importing the packages imports none of their modules.
+        """
+        program = (
+            f"import sys, {', '.join(PACKAGES)}\n"
+            f"print([name for name in sys.modules if name.startswith({HEAVY!r})])\n"
+            "print(sorted(name for name in sys.modules if name.startswith('admission')))"
+        )
+        printed = subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()
+        self.assertEqual(printed[0], "[]")
+        self.assertEqual(printed[1], repr(sorted([*PACKAGES, "admission._version", "admission.lazynames"])))
