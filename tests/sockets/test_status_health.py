@@ -34,7 +34,7 @@ class HealthTests(BrokerTestCase):
         """
         super().setUp()
         self.health = Health(
-            self.gate, self.clock.seconds, lambda: self.log.troubles, lambda: len(self.factory.connections)
+            self.gate, self.clock.seconds, lambda: self.log.problems, lambda: len(self.factory.connections)
         )
 
     def assertReason(self, *words: str) -> None:

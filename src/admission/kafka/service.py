@@ -263,7 +263,7 @@ class BrokerService(Service):
         )
         if self._recorder.isRecording:
             self.factory.observers = (BrokerRecording(self._recorder),)
-        self._health = Health(gate, clock.seconds, lambda: log.troubles, lambda: len(self.factory.connections))
+        self._health = Health(gate, clock.seconds, lambda: log.problems, lambda: len(self.factory.connections))
         snapshot = Snapshot(
             self.broker,
             self.factory,
