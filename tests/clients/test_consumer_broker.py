@@ -32,7 +32,7 @@ from admission.kafka.client.errors import AuthenticationFailed, ClientError
 from admission.kafka.client.making import makeConsumer
 from admission.kafka.client.sasl import MECHANISMS, Credentials
 from admission.kafka.client.settings import consumerSettings
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.brokerfixture import batchOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, certificates, sharedBroker
 from tests.kit.rawclient import RawClient

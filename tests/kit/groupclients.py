@@ -405,7 +405,7 @@ class Ours(GroupClient):
         See L{GroupClient.commit}.
         """
         from admission.kafka.client.errors import ClientError
-        from admission.kafka.client.topicpartition import TopicPartition
+        from admission.kafka.client.subscriptionstate import TopicPartition
 
         places = {TopicPartition(self.topic, partition): offset for partition, offset in offsets.items()}
         try:

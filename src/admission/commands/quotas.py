@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 
 from ..interfaces import DEFAULT, QuotaEntity
-from ..kafka.client.connection import ClientConnection
+from ..kafka.client.clientconnection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
 from .connecting import ConnectionOptions, Question, ask
 from .limits import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount

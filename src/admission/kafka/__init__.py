@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         UnsupportedApi as UnsupportedApi,
     )
     from .client.making import makeConsumer as makeConsumer
-    from .client.service import ConsumerService as ConsumerService
+    from .client.consumerservice import ConsumerService as ConsumerService
     from .client.settings import ConsumerSettings as ConsumerSettings, consumerSettings as consumerSettings
-    from .client.topicpartition import ConsumerRecord as ConsumerRecord, TopicPartition as TopicPartition
+    from .client.subscriptionstate import ConsumerRecord as ConsumerRecord, TopicPartition as TopicPartition
     from .wire.batches import Record as Record, encodeBatch as encodeBatch
     from .wire.requests import clientApi as clientApi, decodeResponse as decodeResponse, encodeRequest as encodeRequest
 
@@ -46,12 +46,12 @@ __all__, __getattr__, __dir__ = lazyNames(
             "UnsupportedApi",
         ),
         "client.making": ("makeConsumer",),
-        "client.service": ("ConsumerService",),
+        "client.consumerservice": ("ConsumerService",),
         "client.settings": (
             "ConsumerSettings",
             "consumerSettings",
         ),
-        "client.topicpartition": (
+        "client.subscriptionstate": (
             "ConsumerRecord",
             "TopicPartition",
         ),

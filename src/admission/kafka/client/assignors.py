@@ -14,7 +14,7 @@ from itertools import cycle
 
 from attrs import frozen
 
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 
 @frozen

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_commits -*-
+# -*- test-case-name: tests.unit.kafka.client.test_offsetcommits -*-
 """
 Committing what was polled, without being asked to.
 """
@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from .errors import ClientError
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 
 class AutoCommit:

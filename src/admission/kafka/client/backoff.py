@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_heartbeat -*-
+# -*- test-case-name: tests.unit.kafka.client.test_heartbeats -*-
 """
 How long to wait before trying again.
 """

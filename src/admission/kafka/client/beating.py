@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_groupmember -*-
 """
 Heartbeats: sending them in time, on the reactor, whatever the application is
 doing.
@@ -17,9 +17,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from .backoff import Backoff
-from .coordinator import Coordinator, Identity
+from .coordinatorclient import Coordinator, Identity
 from .errors import ClientError
-from .heartbeat import Heartbeat
+from .heartbeats import Heartbeat
 from .settings import ConsumerSettings
 
 

@@ -16,8 +16,8 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail,
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from .clientconnection import ClientConnection
 from .connecting import ConnectionSettings, EndpointMaker, connectTo
-from .connection import ClientConnection
 from .errors import BrokerRefused, ClientError, ConsumerClosed, Disconnected
 from .throttle import ThrottleTimes
 

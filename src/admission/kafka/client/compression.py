@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_records -*-
+# -*- test-case-name: tests.unit.kafka.client.test_recordsets -*-
 """
 What producers have compressed.
 

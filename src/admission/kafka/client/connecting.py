@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_connection -*-
+# -*- test-case-name: tests.unit.kafka.client.test_clientconnection -*-
 """
 From a host and a port to a connection that is ready for requests.
 """
@@ -23,7 +23,7 @@ from twisted.internet.protocol import Factory
 from admission._version import __version__
 
 from ..wire.requests import clientApi
-from .connection import MAX_RESPONSE_BYTES, REQUEST_TIMEOUT_SECONDS, ClientConnection
+from .clientconnection import MAX_RESPONSE_BYTES, REQUEST_TIMEOUT_SECONDS, ClientConnection
 from .errors import BrokerRefused, ClientError, Disconnected, UnsupportedApi
 from .sasl import Credentials, authenticate
 

@@ -26,8 +26,8 @@ from .reading import Reading
 from .rebalance import PartitionsCallback, ignore
 from .sasl import Credentials
 from .settings import ConsumerSettings
+from .subscriptionstate import ConsumerRecord, TopicPartition
 from .throttle import ThrottleTimes
-from .topicpartition import ConsumerRecord, TopicPartition
 
 
 class Consumer:

@@ -22,9 +22,9 @@ from .backoff import Backoff
 from .cluster import FETCHES, Cluster
 from .errors import BrokerRefused, ClientError, RecordsRefused
 from .positions import Assigned
-from .records import PartitionRecords
+from .recordsets import PartitionRecords
 from .settings import ConsumerSettings
-from .topicpartition import ConsumerRecord, TopicPartition
+from .subscriptionstate import ConsumerRecord, TopicPartition
 
 _NO_SESSION = 0
 _NO_EPOCH = -1

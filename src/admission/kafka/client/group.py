@@ -14,15 +14,15 @@ from twisted.internet.interfaces import IReactorTime
 from .autocommit import AutoCommit
 from .backoff import Backoff
 from .cluster import Cluster
-from .commits import Commits
-from .coordinator import Coordinator
+from .coordinatorclient import Coordinator
+from .groupmember import Membership
 from .leading import Leadership
-from .membership import Membership
 from .metadata import Metadata
+from .offsetcommits import Commits
 from .reading import Reading
 from .rebalance import PartitionsCallback, Rebalances
 from .settings import ConsumerSettings
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 CLOSE_TIMEOUT_SECONDS = 30.0
 """For how long closing waits for the application, and tries to commit."""

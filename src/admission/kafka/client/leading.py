@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_groupmember -*-
 """
 Leading a group: deciding who gets which partition, and noticing when that
 should be decided anew.

@@ -16,11 +16,11 @@ from twisted.python.failure import Failure
 
 from .backoff import Backoff
 from .cluster import FETCHES, Cluster, checkError
-from .commits import Commits
 from .errors import ClientError, Disconnected, NoOffset
-from .records import PartitionRecords
+from .offsetcommits import Commits
+from .recordsets import PartitionRecords
 from .settings import EARLIEST, NONE
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 _LATEST_TIME = -1
 _EARLIEST_TIME = -2

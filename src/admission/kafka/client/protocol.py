@@ -22,7 +22,7 @@ from ..wire.codec import encodeEntity
 from ..wire.guard import countElementsOf
 from ..wire.primitives import MalformedRequest
 from .assignors import Subscriber
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 """What a group of consumers calls itself."""

@@ -14,13 +14,13 @@ from twisted.logger import Logger
 
 from .backoff import Backoff
 from .cluster import Cluster
-from .commits import Commits
 from .errors import BrokerRefused
 from .fetcher import Fetcher
 from .metadata import Metadata
+from .offsetcommits import Commits
 from .positions import Assigned, Positions
 from .settings import ConsumerSettings
-from .topicpartition import ConsumerRecord, TopicPartition
+from .subscriptionstate import ConsumerRecord, TopicPartition
 
 
 class Reading:

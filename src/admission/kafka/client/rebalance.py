@@ -14,9 +14,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from .autocommit import AutoCommit
-from .membership import Membership, MembershipLost
+from .groupmember import Membership, MembershipLost
 from .reading import Reading
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 #: Told which partitions are revoked or assigned; what it returns is waited for.
 PartitionsCallback = Callable[[list[TopicPartition]], Any]

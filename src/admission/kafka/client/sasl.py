@@ -17,7 +17,7 @@ from attrs import field, frozen
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, inlineCallbacks
 
-from .connection import ClientConnection
+from .clientconnection import ClientConnection
 from .errors import AuthenticationFailed
 
 PLAIN = "PLAIN"

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_connection -*-
+# -*- test-case-name: tests.unit.kafka.client.test_clientconnection -*-
 """
 For how long brokers have asked a client to be quiet.
 """

@@ -14,7 +14,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.client.assignors import ASSIGNORS, Subscriber, assignRange, assignRoundRobin
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 
 # kafka-python fails over members that want nothing, and over topics that do not exist.
 _TOPICS = st.frozensets(st.sampled_from("abcd"), min_size=1, max_size=4)

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 
 from admission.kafka.client.errors import BrokerRefused, ClientError, ConsumerClosed, NoOffset
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.metrics.registry import SensorRegistry
 from tests.kit.clientfixture import GROUP, ClientTestCase, errorAnswer
 

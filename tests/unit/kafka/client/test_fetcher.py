@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from admission.kafka.client.errors import BrokerRefused, NoOffset, RecordsRefused
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -18,7 +18,7 @@ from admission.kafka.client.protocol import (
     encodeAssignment,
     encodeSubscription,
 )
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)]
 VERSIONS = range(NEWEST_VERSION + 1)

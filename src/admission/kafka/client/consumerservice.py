@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_service -*-
+# -*- test-case-name: tests.unit.kafka.client.test_consumerservice -*-
 """
 A consumer as a service, which hands records to an application.
 """
@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from .consumer import Consumer
 from .errors import ConsumerClosed
 from .rebalance import PartitionsCallback, ignore
-from .topicpartition import ConsumerRecord
+from .subscriptionstate import ConsumerRecord
 
 
 class ConsumerService(Service):

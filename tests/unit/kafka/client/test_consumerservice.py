@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.service}.
+Tests for L{admission.kafka.client.consumerservice}.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from admission.kafka.client.consumer import Consumer
-from admission.kafka.client.service import ConsumerService
-from admission.kafka.client.topicpartition import ConsumerRecord, TopicPartition
+from admission.kafka.client.consumerservice import ConsumerService
+from admission.kafka.client.subscriptionstate import ConsumerRecord, TopicPartition
 from tests.kit.clientfixture import ClientTestCase
 
 EVENTS = TopicPartition("events", 0)

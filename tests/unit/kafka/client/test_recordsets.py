@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.records} and L{admission.kafka.client.compression}.
+Tests for L{admission.kafka.client.recordsets} and L{admission.kafka.client.compression}.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.client.compression import GZIP, LZ4, SNAPPY, ZSTD, decompress
 from admission.kafka.client.errors import RecordsRefused
-from admission.kafka.client.records import PartitionRecords
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.recordsets import PartitionRecords
+from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import HEADER_BYTES, BatchRefused, Record, encodeBatch
 
 PLACE = TopicPartition("events", 3)

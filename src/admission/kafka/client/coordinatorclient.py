@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_groupmember -*-
 """
 The broker that coordinates our group: finding it, and asking it.
 """
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.logger import Logger
 
+from .clientconnection import ClientConnection
 from .cluster import GROUP, Cluster, checkError
-from .connection import ClientConnection
 from .errors import BrokerRefused, ClientError, Disconnected
 
 _GROUP_KEY = 0

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.connection}, L{admission.kafka.client.connecting}
+Tests for L{admission.kafka.client.clientconnection}, L{admission.kafka.client.connecting}
 and L{admission.kafka.client.throttle}.
 """
 
@@ -16,8 +16,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from admission.kafka.client.clientconnection import CLOSE_GRACE_SECONDS, ClientConnection
 from admission.kafka.client.connecting import ConnectionSettings, connect, connectTo, endpointsOf
-from admission.kafka.client.connection import CLOSE_GRACE_SECONDS, ClientConnection
 from admission.kafka.client.errors import BrokerRefused, Disconnected, RequestTimedOut, UnsupportedApi
 from admission.kafka.client.throttle import ThrottleTimes
 from tests.kit.clientfixture import ClientTestCase, FakeEndpoint

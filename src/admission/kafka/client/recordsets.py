@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_records -*-
+# -*- test-case-name: tests.unit.kafka.client.test_recordsets -*-
 """
 What was fetched of one partition, decoded as it is taken.
 """
@@ -11,7 +11,7 @@ from ..wire.batches import BatchRefused, Record, recordsOf
 from ..wire.stored import batchesIn
 from .compression import decompress
 from .errors import RecordsRefused
-from .topicpartition import ConsumerRecord, TopicPartition
+from .subscriptionstate import ConsumerRecord, TopicPartition
 
 _STORED_TIME_BIT = 0x08
 

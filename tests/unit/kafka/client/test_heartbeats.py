@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.heartbeat} and L{admission.kafka.client.backoff}.
+Tests for L{admission.kafka.client.heartbeats} and L{admission.kafka.client.backoff}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.client.backoff import Backoff
-from admission.kafka.client.heartbeat import Heartbeat
+from admission.kafka.client.heartbeats import Heartbeat
 
 
 class HeartbeatTests(SynchronousTestCase):

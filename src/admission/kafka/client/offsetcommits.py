@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_commits -*-
+# -*- test-case-name: tests.unit.kafka.client.test_offsetcommits -*-
 """
 Committing offsets, and learning which were committed.
 """
@@ -15,11 +15,11 @@ from twisted.internet.task import deferLater
 
 from .backoff import Backoff
 from .cluster import checkError
-from .coordinator import NO_GENERATION, NO_MEMBER, Coordinator, Identity
+from .coordinatorclient import NO_GENERATION, NO_MEMBER, Coordinator, Identity
 from .errors import BrokerRefused, ClientError, CommitFailed
-from .membership import COMPLETING, PREPARING, UNJOINED, Membership
+from .groupmember import COMPLETING, PREPARING, UNJOINED, Membership
 from .settings import ConsumerSettings
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 _MEMBERSHIP_LOST = frozenset(
     (

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_groupmember -*-
 """
 Being a member of a group: joining, heartbeats, leaving.
 """
@@ -18,12 +18,12 @@ from twisted.python.failure import Failure
 from .backoff import Backoff
 from .beating import Beating
 from .cluster import checkError
-from .coordinator import NO_GENERATION, NO_MEMBER, Coordinator, Identity
+from .coordinatorclient import NO_GENERATION, NO_MEMBER, Coordinator, Identity
 from .errors import BrokerRefused, ClientError
 from .leading import Leadership
 from .protocol import PROTOCOL_TYPE, MalformedMembership, decodeAssignment, encodeSubscription
 from .settings import ConsumerSettings
-from .topicpartition import TopicPartition
+from .subscriptionstate import TopicPartition
 
 UNJOINED = "unjoined"
 PREPARING = "preparing"

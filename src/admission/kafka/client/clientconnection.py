@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_connection -*-
+# -*- test-case-name: tests.unit.kafka.client.test_clientconnection -*-
 """
 A client's connection to a broker: requests out, responses in.
 """

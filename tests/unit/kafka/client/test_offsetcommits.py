@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.commits} and L{admission.kafka.client.autocommit}.
+Tests for L{admission.kafka.client.offsetcommits} and L{admission.kafka.client.autocommit}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
 from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed, Disconnected
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 EVENTS = TopicPartition("events", 0)

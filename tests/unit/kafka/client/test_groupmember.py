@@ -1,6 +1,6 @@
 """
-Tests for L{admission.kafka.client.membership}, L{admission.kafka.client.beating},
-L{admission.kafka.client.leading} and L{admission.kafka.client.coordinator}: a member
+Tests for L{admission.kafka.client.groupmember}, L{admission.kafka.client.beating},
+L{admission.kafka.client.leading} and L{admission.kafka.client.coordinatorclient}: a member
 beside a coordinator that speaks real bytes.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.kafka.client.coordinator import Identity
+from admission.kafka.client.coordinatorclient import Identity
 from admission.kafka.client.errors import BrokerRefused
-from admission.kafka.client.membership import STABLE
+from admission.kafka.client.groupmember import STABLE
 from admission.kafka.client.protocol import decodeAssignment, encodeAssignment, encodeSubscription
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 

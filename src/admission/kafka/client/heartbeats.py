@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.client.test_heartbeat -*-
+# -*- test-case-name: tests.unit.kafka.client.test_heartbeats -*-
 """
 The three timers of a group's member (KIP-62): when to send a heartbeat, when
 the coordinator has been silent for too long, when the application has.
