@@ -18,8 +18,7 @@ from twisted.python.failure import Failure
 from twisted.python.usage import Options, UsageError
 
 from ..clock import MonotonicClock
-from ..kafka.client.clientconnection import ClientConnection
-from ..kafka.client.connecting import ConnectionSettings, connect
+from ..kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
 from .talk import CommandFailed, parseTimeout

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.client.test_clientconnection -*-
 """
-A client's connection to a broker: requests out, responses in.
+A client's connection to a broker: connecting, requests out, responses in.
 """
 
 from __future__ import annotations
@@ -8,39 +8,84 @@ from __future__ import annotations
 import datetime
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from attrs import define
+from attrs import define, frozen
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime, ITCPTransport
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, inlineCallbacks, succeed
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectError, DNSLookupError
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IOpenSSLClientConnectionCreator,
+    IReactorTime,
+    IStreamClientEndpoint,
+    ITCPTransport,
+)
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
+
+from admission._version import __version__
 
 from ..wire.requests import ClientApi, MalformedResponse, clientApi, decodeResponse, encodeRequest, readCorrelationId
 from ..wire.versions import API_VERSIONS
-from .errors import Disconnected, RequestTimedOut, UnsupportedApi
+from .errors import (
+    AuthenticationFailed,
+    ClientError,
+    Disconnected,
+    RequestTimedOut,
+    UnsupportedApi,
+    checkError,
+)
+from .sasl import Credentials, conversationFor
 
 MAX_RESPONSE_BYTES = 100_000_000
-"""The largest response that is read, unless told otherwise; librdkafka's default."""
+"""The default of the largest response to read; as in librdkafka."""
 
 REQUEST_TIMEOUT_SECONDS = 30.0
-"""For how long a response is waited for, unless told otherwise; Kafka's default."""
+"""The default of how long to wait for a response; as in Kafka."""
+
+CONNECT_TIMEOUT_SECONDS = 30.0
+"""The default of how long connecting may take, negotiating and logging in included."""
 
 CLOSE_GRACE_SECONDS = 2.0
 """How long closing may take before the connection is aborted."""
 
+_NEWEST_API_VERSIONS = 3
 _LENGTH = struct.Struct(">i")
 _ERROR = struct.Struct(">ih")
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _LARGEST_CORRELATION_ID = 2**31 - 1
 
 
+@frozen(kw_only=True)
+class ConnectionSettings:
+    """
+    What all connections of a client have in common.
+
+    @ivar clientId: the name that the client gives itself, if any.
+    @ivar tls: given a broker's host name, makes the options of a TLS
+        connection (L{twisted.internet.ssl.optionsForClientTLS} will do);
+        L{None} for plain TCP.
+    @ivar credentials: who we are, if the brokers want to know.
+    @ivar requestTimeoutSeconds: for how long a response is waited for.
+    @ivar connectTimeoutSeconds: how long connecting may take in all.
+    @ivar maxResponseBytes: the largest response to read.
+    """
+
+    clientId: str | None = "admission"
+    tls: Callable[[str], IOpenSSLClientConnectionCreator] | None = None
+    credentials: Credentials | None = None
+    requestTimeoutSeconds: float = REQUEST_TIMEOUT_SECONDS
+    connectTimeoutSeconds: float = CONNECT_TIMEOUT_SECONDS
+    maxResponseBytes: int = MAX_RESPONSE_BYTES
+
+
 @define(eq=False)
 class _Pending:
     """
-    A request that has not been answered.
+    A request without an answer yet.
     """
 
     api: ClientApi
@@ -53,7 +98,7 @@ class _Pending:
 
     def finish(self, result: Any) -> None:
         """
-        Tell whoever asked, unless they do not care any more.
+        Fire with C{result}, unless the request was cancelled.
         """
         if self.timer is not None:
             self.timer.cancel()
@@ -65,44 +110,31 @@ class _Pending:
 
 class ClientConnection(Protocol):
     """
-    One connection.  Requests may be made before the last one is answered;
-    responses come in their order.
+    One connection.  Requests may be pipelined; responses come in their order.
 
-    While the broker has the client throttled (C{throttle_time_ms}, KIP-219),
-    requests are throttled; their timeout begins when they leave.
+    While the broker throttles the client (C{throttle_time_ms}, KIP-219),
+    requests wait; their timeout begins when they are sent.
 
-    @ivar peer: who is at the other end, in words.
+    @ivar peer: what to call the broker in errors.
     @ivar versions: for each API key the oldest and the newest version that
-        the broker speaks; set once that is known
-        (L{admission.kafka.client.connecting.negotiate}).
+        the broker speaks, once L{negotiate} knows.
     @ivar onThrottle: called with seconds, zero included, for each response
         that names a throttle time.
     """
 
     transport: Any
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        clientId: str | None,
-        *,
-        requestTimeoutSeconds: float = REQUEST_TIMEOUT_SECONDS,
-        maxResponseBytes: int = MAX_RESPONSE_BYTES,
-    ) -> None:
+    def __init__(self, clock: IReactorTime, settings: ConnectionSettings) -> None:
         """
         @param clock: measures timeouts; monotonic.
-        @param clientId: the name that the client gives itself, if any.
-        @param maxResponseBytes: the largest response to read.
         """
         self._clock = clock
-        self._clientId = clientId
-        self._requestTimeoutSeconds = requestTimeoutSeconds
-        self._maxResponseBytes = maxResponseBytes
+        self._settings = settings
         self._pending: deque[_Pending] = deque()
-        self._held: deque[_Pending] = deque()
+        self._throttled: deque[_Pending] = deque()
         self._lastCorrelationId = 0
-        self._quietUntilSeconds = float("-inf")
-        self._quietTimer: IDelayedCall | None = None
+        self._throttledUntilSeconds = float("-inf")
+        self._throttleTimer: IDelayedCall | None = None
         self._chunks: list[bytes] = []
         self._receivedBytes = 0
         self._neededBytes = _LENGTH.size
@@ -122,9 +154,6 @@ class ClientConnection(Protocol):
         return self._lost is None and self.connected != 0
 
     def connectionMade(self) -> None:
-        """
-        Requests are small and somebody waits for each.
-        """
         peer = self.transport.getPeer()
         self.peer = f"the broker at {getattr(peer, 'host', peer)}:{getattr(peer, 'port', '?')}"
         if ITCPTransport.providedBy(self.transport):
@@ -151,7 +180,7 @@ class ClientConnection(Protocol):
 
     def request(self, apiName: str, fields: Mapping[str, Any], timeoutSeconds: float | None = None) -> Deferred[Any]:
         """
-        Ask the broker something, in the newest version that both speak.
+        Send a request in the newest version that both sides speak.
 
         @param apiName: as Kafka's documentation spells it: C{"JoinGroup"}.
         @param fields: one dictionary for all versions; see
@@ -174,28 +203,23 @@ class ClientConnection(Protocol):
         self, api: ClientApi, apiVersion: int, fields: Mapping[str, Any], timeoutSeconds: float | None = None
     ) -> Deferred[Any]:
         """
-        Do the same in a version of the caller's choice.
+        Send a request in a given version.
         """
         if not self.isOpen:
             return fail(self._lost or Disconnected(f"there is no connection to {self.peer}"))
-        pending = _Pending(
-            api,
-            apiVersion,
-            fields,
-            self._requestTimeoutSeconds if timeoutSeconds is None else timeoutSeconds,
-            None,
-        )
+        if timeoutSeconds is None:
+            timeoutSeconds = self._settings.requestTimeoutSeconds
 
         def cancel(answer: Deferred[Any]) -> None:
             pending.answer = None
-            if pending in self._held:
-                self._held.remove(pending)
+            if pending in self._throttled:
+                self._throttled.remove(pending)
 
         answer: Deferred[Any] = Deferred(cancel)
-        pending.answer = answer
-        if self._held or self._quietUntilSeconds > self._clock.seconds():
-            self._held.append(pending)
-            self._waitForQuiet()
+        pending = _Pending(api, apiVersion, fields, timeoutSeconds, answer)
+        if self._throttled or self._throttledUntilSeconds > self._clock.seconds():
+            self._throttled.append(pending)
+            self._waitForThrottle()
         else:
             self._send(pending)
         return answer
@@ -204,7 +228,8 @@ class ClientConnection(Protocol):
         correlationId = self._lastCorrelationId = (self._lastCorrelationId + 1) & _LARGEST_CORRELATION_ID
         pending.correlationId = correlationId
         try:
-            frame = encodeRequest(pending.api, pending.apiVersion, correlationId, self._clientId, pending.fields)
+            clientId = self._settings.clientId
+            frame = encodeRequest(pending.api, pending.apiVersion, correlationId, clientId, pending.fields)
         except Exception:
             pending.finish(Failure())  # type: ignore[no-untyped-call]
             return
@@ -221,10 +246,7 @@ class ClientConnection(Protocol):
     # Responses
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Collect responses.  Memory is taken as bytes arrive, not as they are
-        announced.
-        """
+        # Memory is taken as bytes arrive, not as they are announced.
         while data and self._lost is None:
             taken = data[: self._neededBytes - self._receivedBytes]
             data = data[len(taken) :]
@@ -243,12 +265,9 @@ class ClientConnection(Protocol):
             self._responseReceived(whole)
             return
         (sizeBytes,) = _LENGTH.unpack(whole)
-        if not _LENGTH.size <= sizeBytes <= self._maxResponseBytes:
-            self._fail(
-                Disconnected(
-                    f"{self.peer} announced a response of {sizeBytes} bytes, not from 4 to {self._maxResponseBytes}"
-                )
-            )
+        maxBytes = self._settings.maxResponseBytes
+        if not _LENGTH.size <= sizeBytes <= maxBytes:
+            self._fail(Disconnected(f"{self.peer} announced a response of {sizeBytes} bytes, not from 4 to {maxBytes}"))
             return
         self._isBody = True
         self._neededBytes = sizeBytes
@@ -286,21 +305,21 @@ class ClientConnection(Protocol):
         throttleSeconds = max(throttleMs, 0) / 1000
         if throttleSeconds:
             until = self._clock.seconds() + throttleSeconds
-            self._quietUntilSeconds = max(self._quietUntilSeconds, until)
+            self._throttledUntilSeconds = max(self._throttledUntilSeconds, until)
         self.onThrottle(throttleSeconds)
 
-    def _waitForQuiet(self) -> None:
-        if self._quietTimer is None:
-            delaySeconds = max(self._quietUntilSeconds - self._clock.seconds(), 0.0)
-            self._quietTimer = self._clock.callLater(delaySeconds, self._quietIsOver)
+    def _waitForThrottle(self) -> None:
+        if self._throttleTimer is None:
+            delaySeconds = max(self._throttledUntilSeconds - self._clock.seconds(), 0.0)
+            self._throttleTimer = self._clock.callLater(delaySeconds, self._throttleIsOver)
 
-    def _quietIsOver(self) -> None:
-        self._quietTimer = None
-        if self._quietUntilSeconds > self._clock.seconds():
-            self._waitForQuiet()
+    def _throttleIsOver(self) -> None:
+        self._throttleTimer = None
+        if self._throttledUntilSeconds > self._clock.seconds():
+            self._waitForThrottle()
             return
-        while self._held and self._lost is None:
-            self._send(self._held.popleft())
+        while self._throttled and self._lost is None:
+            self._send(self._throttled.popleft())
 
     # The end
 
@@ -317,15 +336,12 @@ class ClientConnection(Protocol):
         if self._aborting is None:
             self._aborting = self._clock.callLater(CLOSE_GRACE_SECONDS, self._abort)
             self.transport.loseConnection()
-        self._give(Disconnected(f"the connection to {self.peer} was closed"))
+        self._failAll(Disconnected(f"the connection to {self.peer} was closed"))
         return closed
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Whoever waits for a response waits in vain.
-        """
         self.connected = 0
-        self._give(Disconnected(f"{self.peer} closed the connection: {reason.getErrorMessage()}"))
+        self._failAll(Disconnected(f"{self.peer} closed the connection: {reason.getErrorMessage()}"))
         if self._aborting is not None and self._aborting.active():
             self._aborting.cancel()
         closing, self._closing = self._closing, []
@@ -334,25 +350,140 @@ class ClientConnection(Protocol):
 
     def _fail(self, reason: Disconnected) -> None:
         """
-        Give up the connection for a reason of our own.
+        Abort the connection for a reason of our own.
         """
-        self._give(reason)
+        self._failAll(reason)
         self._abort()
 
-    def _give(self, reason: Disconnected) -> None:
+    def _failAll(self, reason: Disconnected) -> None:
         if self._lost is not None:
             return
         self._lost = reason
         self._chunks.clear()
-        if self._quietTimer is not None:
-            self._quietTimer.cancel()
-            self._quietTimer = None
-        unanswered = [*self._pending, *self._held]
+        if self._throttleTimer is not None:
+            self._throttleTimer.cancel()
+            self._throttleTimer = None
+        unanswered = [*self._pending, *self._throttled]
         self._pending.clear()
-        self._held.clear()
+        self._throttled.clear()
         for pending in unanswered:
             pending.finish(Failure(reason))  # type: ignore[no-untyped-call]
 
     def _abort(self) -> None:
         if self.connected:
             self.transport.abortConnection()
+
+
+#: Makes the endpoint for a broker's host and port.
+EndpointMaker = Callable[[str, int], IStreamClientEndpoint]
+
+
+def endpointsOf(reactor: Any, settings: ConnectionSettings) -> EndpointMaker:
+    """
+    Endpoints on the network, with TLS if C{settings} say so.
+    """
+
+    def endpointFor(host: str, port: int) -> IStreamClientEndpoint:
+        endpoint = HostnameEndpoint(reactor, host.encode("idna"), port, timeout=settings.connectTimeoutSeconds)
+        return endpoint if settings.tls is None else wrapClientTLS(settings.tls(host), endpoint)
+
+    return endpointFor
+
+
+@inlineCallbacks
+def negotiate(connection: ClientConnection) -> Generator[Deferred[Any], Any, None]:
+    """
+    Learn which versions the broker speaks (C{ApiVersions}).
+
+    @return: fails with a L{ClientError} if the broker does not say.
+    """
+    api = clientApi("ApiVersions")
+    software = {"client_software_name": "admission", "client_software_version": __version__}
+    response = yield connection.requestIn(api, _NEWEST_API_VERSIONS, software)
+    if response.error_code == ErrorCode.unsupported_version:
+        # Then the body is that of version 0, and may tell what would have been right (KIP-511).
+        offered = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        version = api.newestVersion(*offered.get(api.apiKey, (0, 0)))
+        if version is None or version >= _NEWEST_API_VERSIONS:
+            raise UnsupportedApi(f"{connection.peer} does not tell what it speaks")
+        response = yield connection.requestIn(api, version, software)
+    checkError(response.error_code, api.name)
+    connection.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+
+
+@inlineCallbacks
+def authenticate(connection: ClientConnection, credentials: Credentials) -> Generator[Deferred[Any], Any, None]:
+    """
+    Log in.
+
+    @param connection: one that has negotiated versions.
+    @return: fails with L{AuthenticationFailed}, or what
+        L{ClientConnection.request} fails with.
+    """
+    mechanism = credentials.mechanism
+    response = yield connection.request("SaslHandshake", {"mechanism": mechanism})
+    if response.error_code:
+        raise AuthenticationFailed(
+            f"{connection.peer} does not know {mechanism}, only {', '.join(response.mechanisms) or 'nothing'}"
+        )
+    conversation = conversationFor(credentials)
+    message: bytes | None = conversation.first()
+    while message is not None:
+        response = yield connection.request("SaslAuthenticate", {"auth_bytes": message})
+        if response.error_code:
+            reason = response.error_message or ErrorCode(response.error_code).name
+            raise AuthenticationFailed(f"{connection.peer} refuses {credentials.username!r}: {reason}")
+        message = conversation.reply(response.auth_bytes)
+
+
+@inlineCallbacks
+def connectTo(
+    endpoint: IStreamClientEndpoint, clock: IReactorTime, settings: ConnectionSettings, place: str = "the broker"
+) -> Generator[Deferred[Any], Any, ClientConnection]:
+    """
+    Connect, learn the broker's versions (L{negotiate}) and log in.
+
+    @param clock: measures timeouts; monotonic.
+    @param place: what to call the broker in errors.
+    @return: fires with a connection that is ready for requests; fails with
+        a L{ClientError}.  It can be cancelled.
+    """
+    connection = ClientConnection(clock, settings)
+    deadline = clock.seconds() + settings.connectTimeoutSeconds
+
+    def timed(step: Deferred[Any]) -> Deferred[Any]:
+        return step.addTimeout(max(deadline - clock.seconds(), 0.0), clock)
+
+    try:
+        factory: Any = Factory.forProtocol(lambda: connection)
+        factory.noisy = False
+        yield timed(endpoint.connect(factory))
+        yield timed(negotiate(connection))
+        if settings.credentials is not None:
+            yield timed(authenticate(connection, settings.credentials))
+    except TimeoutError as error:
+        connection.close()
+        raise Disconnected(f"{place} was not ready within {settings.connectTimeoutSeconds:g} seconds") from error
+    except (ConnectError, DNSLookupError) as error:
+        raise Disconnected(f"cannot connect to {place}: {error}") from error
+    except (ClientError, CancelledError):
+        connection.close()
+        raise
+    except Exception as error:
+        connection.close()
+        raise Disconnected(f"cannot talk to {place}: {error}") from error
+    return connection
+
+
+def connect(
+    reactor: Any, clock: IReactorTime, host: str, port: int, settings: ConnectionSettings | None = None
+) -> Deferred[ClientConnection]:
+    """
+    Connect to one broker on the network, without a consumer.
+
+    @param reactor: where to connect.
+    @param clock: measures timeouts: a L{admission.clock.MonotonicClock}.
+    @return: as L{connectTo}.
+    """
+    settings = settings or ConnectionSettings()
+    return connectTo(endpointsOf(reactor, settings)(host, port), clock, settings, f"{host}:{port}")

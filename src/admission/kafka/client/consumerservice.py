@@ -13,10 +13,9 @@ from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred, suc
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from .consumer import Consumer
+from .consumer import Consumer, PartitionsCallback, ignore
 from .errors import ConsumerClosed
-from .rebalance import PartitionsCallback, ignore
-from .subscriptionstate import ConsumerRecord
+from .recordsets import ConsumerRecord
 
 
 class ConsumerService(Service):

@@ -1,112 +1,109 @@
 # -*- test-case-name: tests.unit.kafka.client.test_heartbeats -*-
 """
-The three timers of a group's member (KIP-62): when to send a heartbeat, when
-the coordinator has been silent for too long, when the application has.
-
-Nothing here sends anything.  A timer has expired when its time has come, not
-only when it has passed.
+Heartbeats of a group's member (KIP-62): when to send one, when the coordinator
+has been silent for too long, when the application has.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from .backoff import Backoff
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from .coordinatorclient import CoordinatorClient, Identity
+from .errors import Backoff, ClientError
+from .settings import ConsumerSettings
 
 
-class Heartbeat:
+class HeartbeatTimers:
     """
-    The timers of one member, which somebody else looks at.
+    The three timers of one member, without I/O.  A timer has expired once its
+    time has come.
+
+    @ivar isInFlight: whether a heartbeat waits for its answer.
     """
 
-    def __init__(
-        self,
-        seconds: Callable[[], float],
-        backoff: Backoff,
-        *,
-        intervalSeconds: float,
-        sessionTimeoutSeconds: float,
-        processTimeoutSeconds: float,
-    ) -> None:
+    def __init__(self, seconds: Callable[[], float], backoff: Backoff, settings: ConsumerSettings) -> None:
         """
         @param seconds: a monotonic clock.
-        @param backoff: how long to wait after a heartbeat has failed.
-        @param intervalSeconds: between heartbeats.
-        @param sessionTimeoutSeconds: how long the coordinator may be silent.
-        @param processTimeoutSeconds: how long the application may.
+        @param backoff: delays the next heartbeat after one that has failed.
         """
         self._seconds = seconds
         self._backoff = backoff
-        self._intervalSeconds = intervalSeconds
-        self._sessionTimeoutSeconds = sessionTimeoutSeconds
-        self._processTimeoutSeconds = processTimeoutSeconds
+        self._settings = settings
         self._failures = 0
-        self._isBusy = False
+        self._isProcessing = False
         self._processDue = math.inf
         self.isInFlight = False
         self.reset()
 
     def reset(self) -> None:
         """
-        Start all timers afresh: the member has joined.
+        Restart all timers: the member has joined.
         """
         now = self._seconds()
         self._failures = 0
-        self._beatDue = now + self._intervalSeconds
-        self._sessionDue = now + self._sessionTimeoutSeconds
-        if self._isBusy:
-            self._processDue = now + self._processTimeoutSeconds
+        self._heartbeatDue = now + self._settings.heartbeatIntervalSeconds
+        self._sessionDue = now + self._settings.sessionTimeoutSeconds
+        if self._isProcessing:
+            self._processDue = now + self._settings.processTimeoutSeconds
 
     def sent(self) -> None:
         """
-        A heartbeat is on its way.
+        A heartbeat was sent.
         """
         self.isInFlight = True
-        self._beatDue = self._seconds() + self._intervalSeconds
+        self._heartbeatDue = self._seconds() + self._settings.heartbeatIntervalSeconds
 
     def failed(self) -> None:
         """
-        The heartbeat was not answered, or not well; another follows soon.
+        The heartbeat was not answered, or with an error; send the next one soon.
         """
         self.isInFlight = False
         self._failures += 1
-        self._beatDue = self._seconds() + self._backoff.delaySeconds(self._failures)
+        self._heartbeatDue = self._seconds() + self._backoff.delaySeconds(self._failures)
 
-    def received(self) -> None:
+    def succeeded(self) -> None:
         """
-        The coordinator knows that we live, and we know that it does.
+        The heartbeat was answered without an error.
         """
         self.isInFlight = False
         self._failures = 0
-        self.coordinatorSpoke()
+        self.restartSession()
 
-    def coordinatorSpoke(self) -> None:
+    def restartSession(self) -> None:
         """
-        The coordinator lives: restart the session.
+        The coordinator has answered something.
         """
-        self._sessionDue = self._seconds() + self._sessionTimeoutSeconds
+        self._sessionDue = self._seconds() + self._settings.sessionTimeoutSeconds
 
-    def polled(self) -> None:
+    def pollStarted(self) -> None:
         """
-        The application waits for us, and not we for it.
+        The application waits for records.
         """
-        self._isBusy = False
+        self._isProcessing = False
         self._processDue = math.inf
 
-    def handedOver(self) -> None:
+    def recordsReturned(self) -> None:
         """
-        The application has something to work on; its time begins.
+        The application has records to process, or a callback to run.
         """
-        self._isBusy = True
-        self._processDue = self._seconds() + self._processTimeoutSeconds
+        self._isProcessing = True
+        self._processDue = self._seconds() + self._settings.processTimeoutSeconds
 
     @property
-    def isBeatDue(self) -> bool:
+    def isHeartbeatDue(self) -> bool:
         """
         Whether to send a heartbeat.
         """
-        return not self.isInFlight and self._seconds() >= self._beatDue
+        return not self.isInFlight and self._seconds() >= self._heartbeatDue
 
     @property
     def isSessionExpired(self) -> bool:
@@ -118,15 +115,173 @@ class Heartbeat:
     @property
     def isProcessExpired(self) -> bool:
         """
-        Whether the application has.
+        Whether the application has not polled for too long.
         """
         return self._seconds() >= self._processDue
 
     @property
     def nextDelaySeconds(self) -> float:
         """
-        How long nothing of the above will change by itself; zero or more,
+        How long until one of the above can change by itself; zero or more,
         perhaps infinite.
         """
-        due = min(self._sessionDue, self._processDue, math.inf if self.isInFlight else self._beatDue)
+        due = min(self._sessionDue, self._processDue, math.inf if self.isInFlight else self._heartbeatDue)
         return max(due - self._seconds(), 0.0)
+
+
+class HeartbeatSender:
+    """
+    Sends heartbeats while the coordinator counts the member's session,
+    whatever the application is doing.
+
+    The coordinator being unknown is looked at first, then its silence, then
+    that of the application, then whether a heartbeat is due.  So no member
+    leaves a group whose coordinator is unknown.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        coordinator: CoordinatorClient,
+        settings: ConsumerSettings,
+        clock: IReactorTime,
+        backoff: Backoff,
+        *,
+        identity: Callable[[], Identity],
+        onError: Callable[[ErrorCode, Identity], None],
+        onSilence: Callable[[], None],
+    ) -> None:
+        """
+        @param clock: runs and measures the timers; monotonic.
+        @param identity: returns the member's identity.
+        @param onError: called with an error in answer to a heartbeat, if the
+            member still has the identity that it was sent with.
+        @param onSilence: called when the application has not polled in time.
+        """
+        self._coordinator = coordinator
+        self._settings = settings
+        self._clock = clock
+        self._backoff = backoff
+        self._identity = identity
+        self._onError = onError
+        self._onSilence = onSilence
+        self._isRunning = False
+        self._timer: IDelayedCall | None = None
+        self._search: Deferred[Any] | None = None
+        self._searchFailures = 0
+        self._timers = HeartbeatTimers(clock.seconds, backoff, settings)
+
+    def start(self) -> None:
+        """
+        Restart all timers: the coordinator counts a session from now on.
+        """
+        self._isRunning = True
+        self._timers.reset()
+        self._arm()
+
+    def stop(self) -> None:
+        """
+        The coordinator counts no session any more.
+        """
+        self._isRunning = False
+        self._arm()
+
+    def close(self) -> None:
+        """
+        Cancel all timers.
+        """
+        self.stop()
+        if self._search is not None:
+            self._search.cancel()
+
+    def restartSession(self) -> None:
+        """
+        The coordinator has restarted the session.
+        """
+        self._timers.restartSession()
+        self._arm()
+
+    def pollStarted(self) -> None:
+        """
+        The application waits for records.
+        """
+        self._timers.pollStarted()
+        self._arm()
+
+    def recordsReturned(self) -> None:
+        """
+        The application has records to process, or a callback to run.
+        """
+        self._timers.recordsReturned()
+        self._arm()
+
+    def _arm(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if self._isRunning and self._search is None:
+            self._timer = self._clock.callLater(self._timers.nextDelaySeconds, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        coordinator = self._coordinator
+        if coordinator.isKnown and self._timers.isSessionExpired:
+            coordinator.lost(f"it has not answered for {self._settings.sessionTimeoutSeconds:g} seconds")
+        if not coordinator.isKnown:
+            self._searchCoordinator()
+            return
+        if self._timers.isProcessExpired:
+            self._onSilence()
+        elif self._timers.isHeartbeatDue:
+            self._send()
+        self._arm()
+
+    def _searchCoordinator(self) -> None:
+        self._search = search = self._coordinator.find()
+        search.addCallbacks(self._found, self._notFound)
+        search.addErrback(self._searchCancelled)
+
+    def _found(self, _: object) -> None:
+        self._search = None
+        self._searchFailures = 0
+        self.restartSession()
+
+    def _notFound(self, failure: Failure) -> Deferred[None]:
+        failure.trap(ClientError)  # type: ignore[no-untyped-call]
+        self._searchFailures += 1
+        waiting: Deferred[None] = deferLater(self._clock, self._backoff.delaySeconds(self._searchFailures))
+        return waiting.addCallback(self._searchAgain)
+
+    def _searchAgain(self, _: object) -> None:
+        self._search = None
+        if self._isRunning:
+            self._check()
+
+    def _searchCancelled(self, failure: Failure) -> None:
+        failure.trap(CancelledError)  # type: ignore[no-untyped-call]
+        self._search = None
+
+    def _send(self) -> None:
+        identity = self._identity()
+        self._timers.sent()
+        answer = self._coordinator.ask("Heartbeat", self._coordinator.memberFields(identity))
+        answer.addCallbacks(self._answered, self._unanswered, callbackArgs=(identity,))
+        answer.addErrback(lambda failure: self.log.failure("a heartbeat went wrong", failure))
+
+    def _answered(self, response: Any, identity: Identity) -> None:
+        errorCode = response.error_code
+        isPast = identity != self._identity()
+        # In a rebalance the coordinator restarts the session all the same.
+        if not errorCode or errorCode == ErrorCode.rebalance_in_progress or isPast:
+            self._timers.succeeded()
+        else:
+            self._timers.failed()
+        if errorCode and not isPast:
+            self._onError(errorCode, identity)
+        self._arm()
+
+    def _unanswered(self, failure: Failure) -> None:
+        failure.trap(ClientError)  # type: ignore[no-untyped-call]
+        self._timers.failed()
+        self._arm()

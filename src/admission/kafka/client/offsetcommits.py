@@ -1,25 +1,24 @@
 # -*- test-case-name: tests.unit.kafka.client.test_offsetcommits -*-
 """
-Committing offsets, and learning which were committed.
+Committing offsets, on request and automatically, and reading committed ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, inlineCallbacks
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 
-from .backoff import Backoff
-from .cluster import checkError
-from .coordinatorclient import NO_GENERATION, NO_MEMBER, Coordinator, Identity
-from .errors import BrokerRefused, ClientError, CommitFailed
-from .groupmember import COMPLETING, PREPARING, UNJOINED, Membership
+from .coordinatorclient import NO_GENERATION, NO_MEMBER, CoordinatorClient, Identity
+from .errors import Backoff, BrokerRefused, ClientError, CommitFailed, checkError
+from .groupmember import COMPLETING, PREPARING, STABLE, UNJOINED, GroupMember
 from .settings import ConsumerSettings
-from .subscriptionstate import TopicPartition
+from .subscriptionstate import SubscriptionState, TopicPartition
 
 _MEMBERSHIP_LOST = frozenset(
     (
@@ -32,50 +31,68 @@ _MEMBERSHIP_LOST = frozenset(
 _NO_OFFSET = -1
 
 
-class Commits:
+class OffsetCommits:
     """
     The offsets of one group.
+
+    If C{enable.auto.commit} is set, positions are committed now and then, at a
+    poll or while the application waits in one: then it has processed all
+    records of earlier polls.
     """
+
+    log = Logger()
 
     def __init__(
         self,
-        coordinator: Coordinator,
-        membership: Membership,
+        subscription: SubscriptionState,
+        coordinator: CoordinatorClient,
+        member: GroupMember,
         settings: ConsumerSettings,
         clock: IReactorTime,
         backoff: Backoff,
     ) -> None:
+        """
+        @param subscription: whether the group assigns the partitions, and how
+            far they were read.
+        @param clock: runs and measures timers; monotonic.
+        """
+        self._subscription = subscription
         self._coordinator = coordinator
-        self._membership = membership
+        self._member = member
         self._settings = settings
         self._clock = clock
         self._backoff = backoff
+        self._timer: IDelayedCall | None = None
+        self._running: Deferred[None] | None = None
+        self._isDue = False
+        self._isPolling = False
+        self._isStopped = not settings.autoCommit
+        self._lastCommitted: Mapping[TopicPartition, int] = {}
 
     @inlineCallbacks
     def commit(
-        self, offsets: Mapping[TopicPartition, int], isMember: bool, timeoutSeconds: float | None = None
+        self, offsets: Mapping[TopicPartition, int], timeoutSeconds: float | None = None
     ) -> Generator[Deferred[Any], Any, None]:
         """
-        Commit, trying again for a while if the coordinator is not there.
+        Commit, as a member of the group if it assigns our partitions; try again
+        for a while if the coordinator does not answer.
 
-        @param offsets: for each partition where to go on: the offset behind
-            the last record that is done with.
-        @param isMember: whether the group assigned the partitions, so that
-            the commit must come from a member.
-        @param timeoutSeconds: for how long to try.
+        @param offsets: for each partition the offset behind the last record
+            processed.
+        @param timeoutSeconds: how long to try; C{default.api.timeout.ms} unless
+            given.
         @return: fails with L{CommitFailed} if the partitions are not ours any
             more, or another L{ClientError}.
         """
-        if not offsets:
-            return
-        yield self._repeatedly(lambda: self._commitOnce(offsets, isMember), timeoutSeconds)
+        if offsets:
+            yield self._retry(lambda: self._commitOnce(offsets, bool(self._subscription.topics)), timeoutSeconds)
 
     @inlineCallbacks
     def _commitOnce(self, offsets: Mapping[TopicPartition, int], isMember: bool) -> Generator[Deferred[Any], Any, None]:
         identity = Identity(NO_GENERATION, NO_MEMBER)
         if isMember:
             self._checkMembership()
-            identity = self._membership.identity
+            identity = self._member.identity
         answer = yield self._coordinator.ask(
             "OffsetCommit",
             {
@@ -102,38 +119,35 @@ class Commits:
         ]
         if not errors:
             return
-        # What holds for one for good holds for the commit.
+        # A permanent error of one partition is one of the commit.
         error = min(errors, key=lambda error: error.isRetriable)
         if isMember:
-            self._membership.noteError(error, identity)
+            self._member.noteError(error, identity)
         else:
             self._coordinator.noteError(error)
         if error.errorCode in _MEMBERSHIP_LOST:
-            raise CommitFailed(f"{error}; whoever gets the partitions begins at the last commit") from error
+            raise CommitFailed(f"{error}; the next owner of the partitions begins at the last commit") from error
         raise error
 
     def _checkMembership(self) -> None:
-        state = self._membership.state
+        state = self._member.state
         if state in (PREPARING, COMPLETING):
             raise CommitFailed("the group is being rebalanced; commit from the callback for revoked partitions")
-        if state == UNJOINED or self._membership.isLost:
+        if state == UNJOINED or self._member.isLost:
             raise CommitFailed("we are no member of the group any more, and its partitions may be another's")
 
     @inlineCallbacks
     def committed(
-        self, partitions: Collection[TopicPartition], timeoutSeconds: float | None = None
+        self, partitions: Collection[TopicPartition]
     ) -> Generator[Deferred[Any], Any, dict[TopicPartition, int]]:
         """
-        The offsets that were committed last, for those of C{partitions} for
-        which there is one.
+        The offsets committed last; partitions without are left out.
 
         @return: fails with a L{ClientError}.
         """
         if not partitions:
             return {}
-        offsets: dict[TopicPartition, int] = yield self._repeatedly(
-            lambda: self._committedOnce(partitions), timeoutSeconds
-        )
+        offsets: dict[TopicPartition, int] = yield self._retry(lambda: self._committedOnce(partitions))
         return offsets
 
     @inlineCallbacks
@@ -165,10 +179,9 @@ class Commits:
         return {}
 
     @inlineCallbacks
-    def _repeatedly(self, attempt: Any, timeoutSeconds: float | None) -> Generator[Deferred[Any], Any, Any]:
-        """
-        Try until it works, trying is of no use, or the time is over.
-        """
+    def _retry(
+        self, attempt: Callable[[], Deferred[Any]], timeoutSeconds: float | None = None
+    ) -> Generator[Deferred[Any], Any, Any]:
         if timeoutSeconds is None:
             timeoutSeconds = self._settings.defaultApiTimeoutSeconds
         deadline = self._clock.seconds() + timeoutSeconds
@@ -182,6 +195,91 @@ class Commits:
                 if not error.isRetriable or self._clock.seconds() + delaySeconds >= deadline:
                     raise
             yield deferLater(self._clock, delaySeconds)
+
+    # Automatic commits
+
+    def start(self) -> None:
+        """
+        Commit automatically from now on, if the settings say so.
+        """
+        if self._timer is None and not self._isStopped:
+            self._timer = self._clock.callLater(self._settings.autoCommitIntervalSeconds, self._timeToCommit)
+
+    def pollStarted(self) -> None:
+        """
+        The application has processed the records it has.
+        """
+        self._isPolling = True
+        self._commitIfDue()
+
+    def recordsReturned(self) -> None:
+        """
+        The application has records to process.
+        """
+        self._isPolling = False
+
+    def _timeToCommit(self) -> None:
+        self._timer = None
+        self.start()
+        self._isDue = True
+        self._commitIfDue()
+
+    def _commitIfDue(self) -> None:
+        if not self._isDue or not self._isPolling:
+            return
+        self._isDue = False
+        if self._running is None:
+            self._running = running = self.commitPositions(self._settings.requestTimeoutSeconds)
+            running.addBoth(self._ended)
+            running.addErrback(lambda failure: self.log.failure("a commit went wrong", failure))
+
+    def _ended(self, result: Any) -> Any:
+        self._running = None
+        return result
+
+    @inlineCallbacks
+    def commitPositions(self, timeoutSeconds: float) -> Generator[Deferred[Any], Any, None]:
+        """
+        Commit automatically, for example because the partitions are about to be
+        revoked; do nothing unless the settings say so.
+
+        @return: never fails because of brokers: records behind the last commit
+            are only read again.
+        """
+        subscription = self._subscription
+        isAllowed = not subscription.topics or (self._member.state == STABLE and not self._member.isLost)
+        offsets = subscription.offsets if isAllowed else {}
+        if self._isStopped or not offsets or offsets == self._lastCommitted:
+            return
+        try:
+            yield self.commit(offsets, timeoutSeconds)
+            self._lastCommitted = offsets
+        except ClientError as error:
+            self.log.warn("what was polled could not be committed: {reason}", reason=error)
+
+    def revoked(self) -> None:
+        """
+        Forget what was committed of the partitions that are revoked.
+        """
+        self._lastCommitted = {}
+
+    def stop(self, commit: bool) -> Deferred[None]:
+        """
+        Start no automatic commits any more.
+
+        @param commit: whether L{commitPositions} is still to do anything.
+        @return: fires when a commit that was running has ended.
+        """
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self._isDue = False
+        self._isStopped = self._isStopped or not commit
+        if self._running is None:
+            return succeed(None)
+        ended: Deferred[None] = Deferred()
+        self._running.addBoth(lambda _: ended.callback(None))
+        return ended
 
 
 def _byTopic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:

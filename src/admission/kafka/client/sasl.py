@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.client.test_sasl -*-
 """
-Telling a broker who we are: SASL PLAIN and SCRAM, the client's side.
+The client's side of SASL PLAIN and SCRAM, as arithmetic on messages.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from attrs import field, frozen
-from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, inlineCallbacks
 
-from .clientconnection import ClientConnection
 from .errors import AuthenticationFailed
 
 PLAIN = "PLAIN"
@@ -27,7 +23,7 @@ SCRAM_SHA_512 = "SCRAM-SHA-512"
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
 
 MIN_ITERATIONS = 4096
-"""Fewer would let whoever listens guess passwords; as in Kafka."""
+"""Fewer would let eavesdroppers guess passwords; as in Kafka."""
 
 MAX_ITERATIONS = 1_000_000
 """More would let a broker keep the reactor busy for seconds."""
@@ -56,53 +52,47 @@ class Credentials:
 
 class Conversation(Protocol):
     """
-    The client's part of what is said for one mechanism.
+    The client's messages in one mechanism.
     """
 
     def first(self) -> bytes:
         """
-        What to say first.
+        The initial response.
         """
 
     def reply(self, challenge: bytes) -> bytes | None:
         """
-        What to say to what the broker says; L{None} once it has said enough.
+        The response to a challenge; L{None} when there is nothing left to send.
 
-        @raise AuthenticationFailed: if the broker is not to be believed.
+        @raise AuthenticationFailed: if the challenge is malformed, or does not
+            prove that the broker knows the password.
         """
 
 
 class PlainConversation:
     """
-    The password as it is; only for connections that nobody else reads.
+    PLAIN (RFC 4616), which needs TLS to keep the password secret.
     """
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
     def first(self) -> bytes:
-        """
-        See L{Conversation}.
-        """
         return f"\0{self._credentials.username}\0{self._credentials.password}".encode()
 
     def reply(self, challenge: bytes) -> bytes | None:
-        """
-        See L{Conversation}.
-        """
         return None
 
 
 class ScramConversation:
     """
-    RFC 5802 without channel binding: each side proves that it knows the
-    password, and nobody says it.
+    SCRAM (RFC 5802) without channel binding: each side proves that it knows
+    the password without sending it.
     """
 
     def __init__(self, credentials: Credentials, nonce: str | None = None) -> None:
         """
-        @param nonce: what makes this conversation unlike any other; made up
-            unless given.
+        @param nonce: unique to this conversation; random unless given.
         """
         self._credentials = credentials
         self._hashName = _HASHES[credentials.mechanism]
@@ -112,15 +102,9 @@ class ScramConversation:
         self._serverSignature: bytes | None = None
 
     def first(self) -> bytes:
-        """
-        See L{Conversation}.
-        """
         return f"n,,{self._firstBare}".encode()
 
     def reply(self, challenge: bytes) -> bytes | None:
-        """
-        See L{Conversation}.
-        """
         try:
             text = challenge.decode()
             said = dict(part.split("=", 1) for part in text.split(","))
@@ -159,30 +143,4 @@ def conversationFor(credentials: Credentials) -> Conversation:
     """
     The client's part for the mechanism of C{credentials}.
     """
-    makers: dict[str, Callable[[Credentials], Conversation]] = {PLAIN: PlainConversation}
-    return makers.get(credentials.mechanism, ScramConversation)(credentials)
-
-
-@inlineCallbacks
-def authenticate(connection: ClientConnection, credentials: Credentials) -> Generator[Deferred[Any], Any, None]:
-    """
-    Have a broker believe who we are.
-
-    @param connection: one that has negotiated versions.
-    @return: fails with L{AuthenticationFailed}, or what
-        L{ClientConnection.request} fails with.
-    """
-    mechanism = credentials.mechanism
-    response = yield connection.request("SaslHandshake", {"mechanism": mechanism})
-    if response.error_code:
-        raise AuthenticationFailed(
-            f"{connection.peer} does not know {mechanism}, only {', '.join(response.mechanisms) or 'nothing'}"
-        )
-    conversation = conversationFor(credentials)
-    message: bytes | None = conversation.first()
-    while message is not None:
-        response = yield connection.request("SaslAuthenticate", {"auth_bytes": message})
-        if response.error_code:
-            reason = response.error_message or ErrorCode(response.error_code).name
-            raise AuthenticationFailed(f"{connection.peer} refuses {credentials.username!r}: {reason}")
-        message = conversation.reply(response.auth_bytes)
+    return PlainConversation(credentials) if credentials.mechanism == PLAIN else ScramConversation(credentials)

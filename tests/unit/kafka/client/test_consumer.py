@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 
-from admission.kafka.client.errors import BrokerRefused, ClientError, ConsumerClosed, NoOffset
+from admission.kafka.client.errors import BrokerRefused, ConsumerClosed, NoOffset
 from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.metrics.registry import SensorRegistry
 from tests.kit.clientfixture import GROUP, ClientTestCase, errorAnswer
@@ -530,20 +530,3 @@ class CloseTests(ClientTestCase):
             if subscribe:
                 consumer.subscribe(["events"])
             self.successResultOf(consumer.close())
-
-
-class ClientErrorTests(ClientTestCase):
-    """
-    Errors are sentences.
-    """
-
-    def test_isRetriable(self) -> None:
-        """
-        Whether trying again helps is Kafka's to say.
-        """
-        self.assertTrue(BrokerRefused(ErrorCode.not_coordinator, "a commit").isRetriable)
-        self.assertFalse(BrokerRefused(ErrorCode.unknown_member_id, "a commit").isRetriable)
-        self.assertFalse(ClientError.isRetriable)
-        self.assertEqual(
-            str(BrokerRefused(25, "a heartbeat", "who?")), "a heartbeat was answered UNKNOWN_MEMBER_ID (25): who?"
-        )

@@ -11,7 +11,8 @@ from twisted.internet.defer import Deferred
 
 from admission.kafka.client.consumer import Consumer
 from admission.kafka.client.consumerservice import ConsumerService
-from admission.kafka.client.subscriptionstate import ConsumerRecord, TopicPartition
+from admission.kafka.client.recordsets import ConsumerRecord
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase
 
 EVENTS = TopicPartition("events", 0)

@@ -1,6 +1,5 @@
 """
-Tests for L{admission.kafka.client.fetcher}, L{admission.kafka.client.positions} and
-L{admission.kafka.client.reading}.
+Tests for L{admission.kafka.client.fetcher}.
 """
 
 from __future__ import annotations
@@ -109,10 +108,10 @@ class FetchTests(FetchTestCase):
             polling = consumer.poll()
             self.runFor(0.2)
             values += len(self.successResultOf(polling))
-            peak = max(peak, consumer._reading.fetcher.heldBytes)
+            peak = max(peak, consumer._fetcher.bufferedBytes)
         self.assertEqual(values, 16)
         self.assertTrue(0 < peak <= 20_000)
-        self.assertEqual(consumer._reading.fetcher.heldBytes, 0)
+        self.assertEqual(consumer._fetcher.bufferedBytes, 0)
         self.assertTrue(all(each.max_bytes <= 10_000 for each in self.broker.requests("Fetch")))
 
     def test_smallRoom(self) -> None:

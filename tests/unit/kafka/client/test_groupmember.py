@@ -1,7 +1,6 @@
 """
-Tests for L{admission.kafka.client.groupmember}, L{admission.kafka.client.beating},
-L{admission.kafka.client.leading} and L{admission.kafka.client.coordinatorclient}: a member
-beside a coordinator that speaks real bytes.
+Tests for L{admission.kafka.client.groupmember}, L{admission.kafka.client.heartbeats} and
+L{admission.kafka.client.coordinatorclient}: a member beside a coordinator that speaks real bytes.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
+from admission.kafka.client.assignors import decodeAssignment, encodeAssignment, encodeSubscription
 from admission.kafka.client.coordinatorclient import Identity
 from admission.kafka.client.errors import BrokerRefused
 from admission.kafka.client.groupmember import STABLE
-from admission.kafka.client.protocol import decodeAssignment, encodeAssignment, encodeSubscription
 from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 
-class MembershipTestCase(ClientTestCase):
+class MemberTestCase(ClientTestCase):
     """
     A topic with a record in it, and a way to join.
     """
@@ -69,7 +68,7 @@ class MembershipTestCase(ClientTestCase):
         return consumer
 
 
-class TimeoutTests(MembershipTestCase):
+class TimeoutTests(MemberTestCase):
     """
     The three timeouts of KIP-62, to the number.
     """
@@ -200,7 +199,7 @@ class TimeoutTests(MembershipTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
 
-class HeartbeatErrorTests(MembershipTestCase):
+class HeartbeatErrorTests(MemberTestCase):
     """
     What the answers to heartbeats mean.
     """
@@ -294,8 +293,8 @@ class HeartbeatErrorTests(MembershipTestCase):
         """
         consumer = self.working()
         for errorCode in (22, 25, 82):
-            consumer._group.membership.noteError(BrokerRefused(errorCode, "a heartbeat"), Identity(0, "member-1"))
-        self.assertEqual((consumer._group.membership.state, consumer._group.membership.rejoinNeeded), (STABLE, False))
+            consumer._member.noteError(BrokerRefused(errorCode, "a heartbeat"), Identity(0, "member-1"))
+        self.assertEqual((consumer._member.state, consumer._member.rejoinNeeded), (STABLE, False))
 
     def test_connectionLost(self) -> None:
         """
@@ -309,7 +308,7 @@ class HeartbeatErrorTests(MembershipTestCase):
         self.assertEqual(len(self.broker.requests("Heartbeat")), 3)
 
 
-class JoinTests(MembershipTestCase):
+class JoinTests(MemberTestCase):
     """
     Joining, and joining again.
     """
@@ -513,7 +512,7 @@ class JoinTests(MembershipTestCase):
         self.assertIn("the assignment of group", str(self.failureResultOf(polling, BrokerRefused).value))
 
 
-class LeaveTests(MembershipTestCase):
+class LeaveTests(MemberTestCase):
     """
     Leaving, or not.
     """

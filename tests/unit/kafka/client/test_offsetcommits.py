@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.offsetcommits} and L{admission.kafka.client.autocommit}.
+Tests for L{admission.kafka.client.offsetcommits}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed, Disconnected
+from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed
 from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
@@ -163,7 +163,7 @@ class CommitTests(CommitTestCase):
             consumer = self.member()
             self.broker.answers["OffsetCommit"] = refusal(errorCode)
             self.assertIn(errorCode.name.upper(), self.failure(consumer.commit(), CommitFailed, 0))
-            self.assertTrue(consumer._group.membership.rejoinNeeded)
+            self.assertTrue(consumer._member.rejoinNeeded)
             consumer.close()
             self.runFor(1)
 
@@ -314,10 +314,3 @@ class AutoCommitTests(CommitTestCase):
         self.poll(consumer, 1)
         self.poll(consumer, 6)
         self.assertEqual(self.broker.requests("OffsetCommit"), [])
-
-    def test_disconnectedIsRetriable(self) -> None:
-        """
-        What ends a connection may pass.
-        """
-        self.assertTrue(Disconnected("gone").isRetriable)
-        self.assertFalse(CommitFailed("gone").isRetriable)
