@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import secrets
 from typing import Any, Protocol
 
 from attrs import field, frozen
 
+from ..security.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramKeys, xor
 from .errors import AuthenticationFailed
 
 PLAIN = "PLAIN"
-SCRAM_SHA_256 = "SCRAM-SHA-256"
 SCRAM_SHA_512 = "SCRAM-SHA-512"
 
-MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+MECHANISMS = (PLAIN, *HASHES)
 
-MIN_ITERATIONS = 4096
-"""Fewer would let eavesdroppers guess passwords; as in Kafka."""
-
-MAX_ITERATIONS = 1_000_000
-"""More would let a broker keep the reactor busy for seconds."""
-
-_HASHES = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 _NONCE_BYTES = 24
 
 
@@ -95,7 +87,6 @@ class ScramConversation:
         @param nonce: unique to this conversation; random unless given.
         """
         self._credentials = credentials
-        self._hashName = _HASHES[credentials.mechanism]
         self._nonce = secrets.token_urlsafe(_NONCE_BYTES) if nonce is None else nonce
         name = credentials.username.replace("=", "=3D").replace(",", "=2C")
         self._firstBare = f"n={name},r={self._nonce}"
@@ -128,15 +119,11 @@ class ScramConversation:
             )
         final = f"c=biws,r={nonce}"
         exchanged = f"{self._firstBare},{challenge},{final}".encode()
-        salted = hashlib.pbkdf2_hmac(self._hashName, self._credentials.password.encode(), salt, iterations)
-        clientKey = self._hmac(salted, b"Client Key")
-        storedKey = hashlib.new(self._hashName, clientKey).digest()
-        proof = bytes(a ^ b for a, b in zip(clientKey, self._hmac(storedKey, exchanged), strict=True))
-        self._serverSignature = self._hmac(self._hmac(salted, b"Server Key"), exchanged)
+        mechanism = self._credentials.mechanism
+        keys = ScramKeys.ofPassword(mechanism, self._credentials.password.encode(), iterations, salt)
+        proof = xor(keys.client, hmac.digest(keys.stored, exchanged, HASHES[mechanism]))
+        self._serverSignature = hmac.digest(keys.server, exchanged, HASHES[mechanism])
         return f"{final},p={base64.b64encode(proof).decode()}".encode()
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self._hashName)
 
 
 def conversationFor(credentials: Credentials) -> Conversation:
