@@ -26,7 +26,7 @@ from kio.static.protocol import Entity
 from ..wire.codec import encodeEntity
 from ..wire.guard import countElementsOf
 from ..wire.primitives import MalformedRequest
-from .subscriptionstate import TopicPartition
+from .subscriptionstate import TopicPartition, byTopic
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of groups of consumers."""
@@ -135,7 +135,7 @@ def encodeSubscription(
         version,
         {
             "topics": sorted(topics),
-            "owned_partitions": _byTopic(ownedPartitions),
+            "owned_partitions": _topics(ownedPartitions),
             "generation_id": generation,
         },
     )
@@ -168,7 +168,7 @@ def encodeAssignment(partitions: Iterable[TopicPartition], version: int = 0) -> 
     """
     Encode which partitions a member gets.
     """
-    return _encode(_ASSIGNMENT, version, {"assigned_partitions": _byTopic(partitions)})
+    return _encode(_ASSIGNMENT, version, {"assigned_partitions": _topics(partitions)})
 
 
 def decodeAssignment(data: bytes) -> list[TopicPartition]:
@@ -187,11 +187,8 @@ def decodeAssignment(data: bytes) -> list[TopicPartition]:
     ]
 
 
-def _byTopic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    byTopic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        byTopic.setdefault(topic, []).append(partition)
-    return [{"topic": topic, "partitions": indexes} for topic, indexes in byTopic.items()]
+def _topics(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partitions": indexes} for topic, indexes in byTopic(partitions).items()]
 
 
 def _encode(name: str, version: int, values: dict[str, Any]) -> bytes:

@@ -38,7 +38,7 @@ from .errors import (
     UnsupportedApi,
     checkError,
 )
-from .sasl import Credentials, conversationFor
+from .sasl import PLAIN, Credentials, PlainConversation, ScramConversation
 
 MAX_RESPONSE_BYTES = 100_000_000
 """The default of the largest response to read; as in librdkafka."""
@@ -118,6 +118,7 @@ class ClientConnection(Protocol):
     @ivar peer: what to call the broker in errors.
     @ivar versions: for each API key the oldest and the newest version that
         the broker speaks, once L{negotiate} knows.
+    @ivar isOpen: whether requests can be made.
     @ivar onThrottle: called with seconds, zero included, for each response
         that names a throttle time.
     """
@@ -148,9 +149,6 @@ class ClientConnection(Protocol):
 
     @property
     def isOpen(self) -> bool:
-        """
-        Whether requests can be made.
-        """
         return self._lost is None and self.connected != 0
 
     def connectionMade(self) -> None:
@@ -202,9 +200,6 @@ class ClientConnection(Protocol):
     def requestIn(
         self, api: ClientApi, apiVersion: int, fields: Mapping[str, Any], timeoutSeconds: float | None = None
     ) -> Deferred[Any]:
-        """
-        Send a request in a given version.
-        """
         if not self.isOpen:
             return fail(self._lost or Disconnected(f"there is no connection to {self.peer}"))
         if timeoutSeconds is None:
@@ -426,7 +421,7 @@ def authenticate(connection: ClientConnection, credentials: Credentials) -> Gene
         raise AuthenticationFailed(
             f"{connection.peer} does not know {mechanism}, only {', '.join(response.mechanisms) or 'nothing'}"
         )
-    conversation = conversationFor(credentials)
+    conversation = PlainConversation(credentials) if mechanism == PLAIN else ScramConversation(credentials)
     message: bytes | None = conversation.first()
     while message is not None:
         response = yield connection.request("SaslAuthenticate", {"auth_bytes": message})

@@ -40,7 +40,7 @@ _LATEST_TIME = -1
 class ThrottleTimes:
     """
     The average and the largest C{throttle_time_ms} of the last minute, of
-    responses that name one, zero included.
+    responses that name one, zero included; zero if there was no response.
     """
 
     def __init__(self) -> None:
@@ -49,25 +49,16 @@ class ThrottleTimes:
         self._largest = (0.0, 0.0)
 
     def record(self, throttleSeconds: float, now: float) -> None:
-        """
-        Count one response.
-        """
         self._mean.record(throttleSeconds, now)
         self._age(now)
         older, current = self._largest
         self._largest = (older, max(current, throttleSeconds))
 
     def averageSeconds(self, now: float) -> float:
-        """
-        The average, or zero if there was no response.
-        """
         mean = self._mean.mean(now)
         return 0.0 if math.isnan(mean) else mean
 
     def largestSeconds(self, now: float) -> float:
-        """
-        The largest, or zero if there was no response.
-        """
         self._age(now)
         return max(self._largest)
 
@@ -93,9 +84,6 @@ class SharedCall:
 
     @property
     def isRunning(self) -> bool:
-        """
-        Whether a result is to come.
-        """
         return self._running is not None
 
     def wait(self) -> Deferred[Any]:
@@ -113,9 +101,6 @@ class SharedCall:
         return waiting
 
     def cancel(self) -> None:
-        """
-        Cancel the operation if it is running.
-        """
         if self._running is not None:
             self._running.cancel()
 

@@ -39,7 +39,7 @@ class CoordinatorClient:
     A client of the coordinator of one group, which is found by the first
     request, and again whenever it is lost.
 
-    @ivar groupId: the group.
+    @ivar isKnown: whether it can be asked without being found first.
     """
 
     log = Logger()
@@ -57,9 +57,6 @@ class CoordinatorClient:
 
     @property
     def isKnown(self) -> bool:
-        """
-        Whether it can be asked without being found first.
-        """
         return self._connection is not None and self._connection.isOpen
 
     def find(self) -> Deferred[ClientConnection]:

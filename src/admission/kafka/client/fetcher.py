@@ -127,9 +127,6 @@ class Fetcher:
             self._cluster.refreshSoon(isUrgent=True)
 
     def metadataRefreshed(self) -> None:
-        """
-        Note which topics must not be read.
-        """
         topics = self._subscription.ownTopics
         self._topicErrors = {
             topic: BrokerRefused(errorCode.value, f"looking for topic {topic!r}")
@@ -402,9 +399,6 @@ class Fetcher:
         self._fetch()
 
     def close(self) -> None:
-        """
-        Stop fetching.
-        """
         self._isClosed = True
         for timer in (self._fetchTimer, self._findTimer):
             if timer is not None:

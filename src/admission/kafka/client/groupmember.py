@@ -65,6 +65,7 @@ class GroupMember:
 
     @ivar state: L{UNJOINED}, L{PREPARING} (waiting for the other members),
         L{COMPLETING} (waiting for the assignment) or L{STABLE}.
+    @ivar identity: as what the coordinator knows this member.
     @ivar rejoinNeeded: whether the consumer should L{join}.
     @ivar isLost: whether the partitions assigned last are not ours any more,
         so that nothing can be committed for them.
@@ -96,7 +97,7 @@ class GroupMember:
         self._clock = clock
         self._backoff = backoff
         self._onChange = onChange
-        self._identity = Identity(NO_GENERATION, NO_MEMBER)
+        self.identity = Identity(NO_GENERATION, NO_MEMBER)
         self._departures = 0
         # The partitions of each topic, as of the last assignment that we decided as the leader.
         self._assignedCounts: Mapping[str, int] | None = None
@@ -109,17 +110,10 @@ class GroupMember:
             settings,
             clock,
             backoff,
-            identity=lambda: self._identity,
+            identity=lambda: self.identity,
             onError=self._heartbeatRefused,
             onSilence=self._applicationIsSilent,
         )
-
-    @property
-    def identity(self) -> Identity:
-        """
-        As what the coordinator knows this member.
-        """
-        return self._identity
 
     def requestRejoin(self, reason: str) -> None:
         """
@@ -180,7 +174,7 @@ class GroupMember:
             {
                 "session_timeout_ms": round(settings.sessionTimeoutSeconds * 1000),
                 "rebalance_timeout_ms": round(settings.maxPollIntervalSeconds * 1000),
-                "member_id": self._identity.memberId,
+                "member_id": self.identity.memberId,
                 "group_instance_id": settings.groupInstanceId,
                 "protocol_type": PROTOCOL_TYPE,
                 "protocols": [{"name": name, "metadata": metadata} for name in settings.assignors],
@@ -188,9 +182,9 @@ class GroupMember:
             settings.joinTimeoutSeconds,
         )
         if joined.error_code == ErrorCode.member_id_required:
-            self._identity = Identity(NO_GENERATION, joined.member_id)
+            self.identity = Identity(NO_GENERATION, joined.member_id)
         checkError(joined.error_code, f"joining group {group!r}")
-        self._identity = identity = Identity(joined.generation_id, joined.member_id)
+        self.identity = identity = Identity(joined.generation_id, joined.member_id)
         # From here on the coordinator counts the session, though the assignment is still to come.
         self.state = COMPLETING
         self.heartbeats.start()
@@ -257,7 +251,7 @@ class GroupMember:
         return self._cluster.partitionCounts(self._subscription.groupTopics)
 
     def _checkIdentity(self, identity: Identity) -> None:
-        if identity != self._identity:
+        if identity != self.identity:
             raise MembershipLost(f"generation {identity.generation} of group {self._coordinator.groupId!r} is over")
 
     def _noteJoinError(self, error: ClientError) -> bool:
@@ -273,9 +267,9 @@ class GroupMember:
                 return True
             raise error
         if error.errorCode in _FORGET_GENERATION:
-            self._identity = Identity(NO_GENERATION, self._identity.memberId)
+            self.identity = Identity(NO_GENERATION, self.identity.memberId)
         elif error.errorCode in _FORGET_MEMBER:
-            self._identity = Identity(NO_GENERATION, NO_MEMBER)
+            self.identity = Identity(NO_GENERATION, NO_MEMBER)
         if error.errorCode in _REJOIN_LATER:
             return True
         if error.errorCode in _REJOIN_AT_ONCE | _FORGET_GENERATION or error.errorCode == ErrorCode.unknown_member_id:
@@ -302,12 +296,12 @@ class GroupMember:
             identity are ignored.
         """
         self._coordinator.noteError(error)
-        if identity != self._identity:
+        if identity != self.identity:
             return
         if error.errorCode == ErrorCode.rebalance_in_progress:
             self.requestRejoin(str(error))
         elif error.errorCode in _FORGET_GENERATION:
-            self._forget(self._identity.memberId, str(error))
+            self._forget(self.identity.memberId, str(error))
         elif error.errorCode in _FORGET_MEMBER:
             self._forget(NO_MEMBER, str(error))
             if error.errorCode == ErrorCode.fenced_instance_id:
@@ -339,7 +333,7 @@ class GroupMember:
         @return: fires when the coordinator has answered, or the request failed.
         """
         left: Deferred[Any] = succeed(None)
-        memberId = self._identity.memberId
+        memberId = self.identity.memberId
         if self._settings.groupInstanceId is None and memberId and self.state != UNJOINED:
             if self.state == STABLE and not self._coordinator.isKnown:
                 self.log.info(
@@ -368,14 +362,11 @@ class GroupMember:
     def _forget(self, memberId: str, reason: str) -> None:
         self.log.info("out of group {group!r}: {reason}", group=self._coordinator.groupId, reason=reason)
         self.heartbeats.stop()
-        self._identity = Identity(NO_GENERATION, memberId)
+        self.identity = Identity(NO_GENERATION, memberId)
         self.state = UNJOINED
         self.isLost = self.rejoinNeeded = True
         self._onChange()
 
     def close(self) -> None:
-        """
-        Cancel all timers.
-        """
         self.state = UNJOINED
         self.heartbeats.close()

@@ -7,11 +7,11 @@ has been silent for too long, when the application has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -24,10 +24,14 @@ from .settings import ConsumerSettings
 
 class HeartbeatTimers:
     """
-    The three timers of one member, without I/O.  A timer has expired once its
-    time has come.
+    The three timers of one member, without I/O, to be told what happens.  A
+    timer has expired once its time has come.
 
     @ivar isInFlight: whether a heartbeat waits for its answer.
+    @ivar isHeartbeatDue: whether to send a heartbeat.
+    @ivar isSessionExpired: whether the coordinator has been silent for too
+        long.
+    @ivar isProcessExpired: whether the application has not polled for too long.
     """
 
     def __init__(self, seconds: Callable[[], float], backoff: Backoff, settings: ConsumerSettings) -> None:
@@ -56,9 +60,6 @@ class HeartbeatTimers:
             self._processDue = now + self._settings.processTimeoutSeconds
 
     def sent(self) -> None:
-        """
-        A heartbeat was sent.
-        """
         self.isInFlight = True
         self._heartbeatDue = self._seconds() + self._settings.heartbeatIntervalSeconds
 
@@ -71,52 +72,31 @@ class HeartbeatTimers:
         self._heartbeatDue = self._seconds() + self._backoff.delaySeconds(self._failures)
 
     def succeeded(self) -> None:
-        """
-        The heartbeat was answered without an error.
-        """
         self.isInFlight = False
         self._failures = 0
         self.restartSession()
 
     def restartSession(self) -> None:
-        """
-        The coordinator has answered something.
-        """
         self._sessionDue = self._seconds() + self._settings.sessionTimeoutSeconds
 
     def pollStarted(self) -> None:
-        """
-        The application waits for records.
-        """
         self._isProcessing = False
         self._processDue = math.inf
 
     def recordsReturned(self) -> None:
-        """
-        The application has records to process, or a callback to run.
-        """
         self._isProcessing = True
         self._processDue = self._seconds() + self._settings.processTimeoutSeconds
 
     @property
     def isHeartbeatDue(self) -> bool:
-        """
-        Whether to send a heartbeat.
-        """
         return not self.isInFlight and self._seconds() >= self._heartbeatDue
 
     @property
     def isSessionExpired(self) -> bool:
-        """
-        Whether the coordinator has been silent for too long.
-        """
         return self._seconds() >= self._sessionDue
 
     @property
     def isProcessExpired(self) -> bool:
-        """
-        Whether the application has not polled for too long.
-        """
         return self._seconds() >= self._processDue
 
     @property
@@ -168,8 +148,7 @@ class HeartbeatSender:
         self._onSilence = onSilence
         self._isRunning = False
         self._timer: IDelayedCall | None = None
-        self._search: Deferred[Any] | None = None
-        self._searchFailures = 0
+        self._search: Deferred[None] | None = None
         self._timers = HeartbeatTimers(clock.seconds, backoff, settings)
 
     def start(self) -> None:
@@ -229,7 +208,8 @@ class HeartbeatSender:
         if coordinator.isKnown and self._timers.isSessionExpired:
             coordinator.lost(f"it has not answered for {self._settings.sessionTimeoutSeconds:g} seconds")
         if not coordinator.isKnown:
-            self._searchCoordinator()
+            self._search = self._findCoordinator()
+            self._search.addBoth(self._searchEnded)
             return
         if self._timers.isProcessExpired:
             self._onSilence()
@@ -237,30 +217,22 @@ class HeartbeatSender:
             self._send()
         self._arm()
 
-    def _searchCoordinator(self) -> None:
-        self._search = search = self._coordinator.find()
-        search.addCallbacks(self._found, self._notFound)
-        search.addErrback(self._searchCancelled)
+    @inlineCallbacks
+    def _findCoordinator(self) -> Generator[Deferred[Any], Any, None]:
+        failures = 0
+        while self._isRunning and not self._coordinator.isKnown:
+            try:
+                yield self._coordinator.find()
+                self._timers.restartSession()
+            except ClientError:
+                failures += 1
+                yield deferLater(self._clock, self._backoff.delaySeconds(failures))
 
-    def _found(self, _: object) -> None:
+    def _searchEnded(self, result: Any) -> None:
         self._search = None
-        self._searchFailures = 0
-        self.restartSession()
-
-    def _notFound(self, failure: Failure) -> Deferred[None]:
-        failure.trap(ClientError)  # type: ignore[no-untyped-call]
-        self._searchFailures += 1
-        waiting: Deferred[None] = deferLater(self._clock, self._backoff.delaySeconds(self._searchFailures))
-        return waiting.addCallback(self._searchAgain)
-
-    def _searchAgain(self, _: object) -> None:
-        self._search = None
-        if self._isRunning:
-            self._check()
-
-    def _searchCancelled(self, failure: Failure) -> None:
-        failure.trap(CancelledError)  # type: ignore[no-untyped-call]
-        self._search = None
+        if isinstance(result, Failure) and not isinstance(result.value, CancelledError):
+            self.log.failure("finding the coordinator went wrong", result)
+        self._arm()
 
     def _send(self) -> None:
         identity = self._identity()

@@ -18,7 +18,7 @@ from .coordinatorclient import NO_GENERATION, NO_MEMBER, CoordinatorClient, Iden
 from .errors import Backoff, BrokerRefused, ClientError, CommitFailed, checkError
 from .groupmember import COMPLETING, PREPARING, STABLE, UNJOINED, GroupMember
 from .settings import ConsumerSettings
-from .subscriptionstate import SubscriptionState, TopicPartition
+from .subscriptionstate import SubscriptionState, TopicPartition, byTopic
 
 _MEMBERSHIP_LOST = frozenset(
     (
@@ -103,11 +103,15 @@ class OffsetCommits:
                     {
                         "name": topic,
                         "partitions": [
-                            {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
-                            for index, offset in partitions.items()
+                            {
+                                "partition_index": index,
+                                "committed_offset": offsets[TopicPartition(topic, index)],
+                                "committed_metadata": "",
+                            }
+                            for index in indexes
                         ],
                     }
-                    for topic, partitions in _byTopic(offsets).items()
+                    for topic, indexes in byTopic(offsets).items()
                 ],
             },
         )
@@ -154,10 +158,7 @@ class OffsetCommits:
     def _committedOnce(
         self, partitions: Collection[TopicPartition]
     ) -> Generator[Deferred[Any], Any, dict[TopicPartition, int]]:
-        topics = [
-            {"name": topic, "partition_indexes": list(indexes)}
-            for topic, indexes in _byTopic(dict.fromkeys(partitions, 0)).items()
-        ]
+        topics = [{"name": topic, "partition_indexes": indexes} for topic, indexes in byTopic(partitions).items()]
         group = self._coordinator.groupId
         answer = yield self._coordinator.ask(
             "OffsetFetch", {"topics": topics, "groups": [{"group_id": group, "topics": topics}]}
@@ -206,16 +207,10 @@ class OffsetCommits:
             self._timer = self._clock.callLater(self._settings.autoCommitIntervalSeconds, self._timeToCommit)
 
     def pollStarted(self) -> None:
-        """
-        The application has processed the records it has.
-        """
         self._isPolling = True
         self._commitIfDue()
 
     def recordsReturned(self) -> None:
-        """
-        The application has records to process.
-        """
         self._isPolling = False
 
     def _timeToCommit(self) -> None:
@@ -280,10 +275,3 @@ class OffsetCommits:
         ended: Deferred[None] = Deferred()
         self._running.addBoth(lambda _: ended.callback(None))
         return ended
-
-
-def _byTopic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    byTopic: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in offsets.items():
-        byTopic.setdefault(topic, {})[partition] = offset
-    return byTopic

@@ -9,7 +9,7 @@ import base64
 import binascii
 import hmac
 import secrets
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import field, frozen
 
@@ -40,25 +40,6 @@ class Credentials:
     def _isKnown(self, attribute: Any, value: str) -> None:
         if value not in MECHANISMS:
             raise ValueError(f"{value!r} is none of the mechanisms {', '.join(MECHANISMS)}")
-
-
-class Conversation(Protocol):
-    """
-    The client's messages in one mechanism.
-    """
-
-    def first(self) -> bytes:
-        """
-        The initial response.
-        """
-
-    def reply(self, challenge: bytes) -> bytes | None:
-        """
-        The response to a challenge; L{None} when there is nothing left to send.
-
-        @raise AuthenticationFailed: if the challenge is malformed, or does not
-            prove that the broker knows the password.
-        """
 
 
 class PlainConversation:
@@ -96,6 +77,12 @@ class ScramConversation:
         return f"n,,{self._firstBare}".encode()
 
     def reply(self, challenge: bytes) -> bytes | None:
+        """
+        The response to a challenge; L{None} when there is nothing left to send.
+
+        @raise AuthenticationFailed: if the challenge is malformed, or does not
+            prove that the broker knows the password.
+        """
         try:
             text = challenge.decode()
             said = dict(part.split("=", 1) for part in text.split(","))
@@ -124,10 +111,3 @@ class ScramConversation:
         proof = xor(keys.client, hmac.digest(keys.stored, exchanged, HASHES[mechanism]))
         self._serverSignature = hmac.digest(keys.server, exchanged, HASHES[mechanism])
         return f"{final},p={base64.b64encode(proof).decode()}".encode()
-
-
-def conversationFor(credentials: Credentials) -> Conversation:
-    """
-    The client's part for the mechanism of C{credentials}.
-    """
-    return PlainConversation(credentials) if credentials.mechanism == PLAIN else ScramConversation(credentials)

@@ -23,6 +23,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def byTopic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """
+    The indexes of partitions, by topic.
+    """
+    indexes: dict[str, list[int]] = {}
+    for topic, partition in places:
+        indexes.setdefault(topic, []).append(partition)
+    return indexes
+
+
 @define(eq=False)
 class PartitionState:
     """
@@ -59,6 +69,9 @@ class SubscriptionState:
     @ivar groupTopics: what all members of the group subscribe to, while this
         one leads it.
     @ivar partitions: the assigned ones; those to be fetched first come first.
+    @ivar assignment: the same, sorted.
+    @ivar ownTopics: the topics of the subscription and of the assignment.
+    @ivar offsets: the positions, as far as they are known.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -73,23 +86,14 @@ class SubscriptionState:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """
-        The assigned partitions, sorted.
-        """
         return sorted(self.partitions)
 
     @property
     def ownTopics(self) -> frozenset[str]:
-        """
-        The topics of the subscription and of the assignment.
-        """
         return self.topics.union(place.topic for place in self.partitions)
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """
-        The positions, as far as they are known.
-        """
         return {place: each.position for place, each in self.partitions.items() if each.position is not None}
 
     def partition(self, place: TopicPartition) -> PartitionState:
@@ -105,9 +109,6 @@ class SubscriptionState:
         return self.partitions.get(partition.place) is partition
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """
-        Replace the subscription.
-        """
         self.topics = topics
         self._changed()
 
