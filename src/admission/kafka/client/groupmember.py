@@ -327,7 +327,7 @@ class GroupMember:
     def leave(self, reason: str) -> Deferred[Any]:
         """
         Leave the group.  LeaveGroup is sent once, and not by a static member,
-        which comes back with its identity.
+        which comes back under its C{group.instance.id}.
 
         @param reason: why, for the coordinator's log.
         @return: fires when the coordinator has answered, or the request failed.

@@ -129,6 +129,22 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(self.broker.openTransports, [])
         self.stop()
 
+    def test_failureWhileStopping(self) -> None:
+        """
+        Records that the application fails over while the service stops are not committed either.
+        """
+        self.cluster.produce("events", b"1")
+        finished = self.finished = Deferred()
+        self.service.startService()
+        self.runFor(1)
+        stopped = self.service.stopService()
+        finished.errback(ZeroDivisionError())
+        self.runFor(10)
+        self.successResultOf(stopped)
+        self.assertEqual([failure.type for failure in self.failures], [ZeroDivisionError])
+        self.assertEqual(self.cluster.committed, {})
+        self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
+
     def test_failureIsLogged(self) -> None:
         """
         If nobody is to be told, the log is.
