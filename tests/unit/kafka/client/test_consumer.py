@@ -369,6 +369,23 @@ class RebalanceTests(ClientTestCase):
         self.runFor(20)
         self.assertEqual(self.successResultOf(polling), [])
 
+    def test_waitsForAssigned(self) -> None:
+        """
+        Nothing is read before the application has finished with what it gets, so that it can seek.
+        """
+        self.cluster.produce("events", b"1", b"2")
+        finished: Deferred[None] = Deferred()
+        consumer = self.consumer(autoOffsetReset="none")
+        consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
+        polling = consumer.poll(20)
+        self.runFor(9)
+        self.assertEqual(self.broker.requests("OffsetFetch") + self.broker.requests("Fetch"), [])
+        for partition in consumer.assignment:
+            consumer.seek(partition, 1 if partition == EVENTS else 0)
+        finished.callback(None)
+        self.runFor(1)
+        self.assertEqual([record.value for record in self.successResultOf(polling)], [b"2"])
+
     def test_commitsWhenRevoked(self) -> None:
         """
         Automatic commits cover what was polled when partitions are revoked, and so do an application's own.

@@ -198,6 +198,20 @@ class TimeoutTests(MemberTestCase):
         self.runFor(0.2)
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
+    def test_callbackOutlivesPoll(self) -> None:
+        """
+        A callback that ends after the poll that began it does not count as a poll.
+        """
+        finished: Deferred[None] = Deferred()
+        consumer = self.consumer()
+        consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
+        self.assertEqual(self.poll(consumer, 1), [])
+        finished.callback(None)
+        self.runFor(299.9)
+        self.assertEqual(self.broker.requests("LeaveGroup"), [])
+        self.runFor(0.2)
+        self.assertEqual(self.broker.times("LeaveGroup"), [301])
+
 
 class HeartbeatErrorTests(MemberTestCase):
     """
@@ -475,6 +489,27 @@ class JoinTests(MemberTestCase):
                 "member-2": [TopicPartition("events", 2), TopicPartition("other", 0)],
             },
         )
+
+    def test_leadsForbidden(self) -> None:
+        """
+        A topic that only another member wants may be forbidden to the leader.
+        """
+        self.cluster.topicErrors["secret"] = ErrorCode.topic_authorization_failed
+        usual = self.broker.answers["JoinGroup"]
+
+        def joinGroup(request: Any) -> Any:
+            answer = dict(usual(request))
+            if answer.get("members"):
+                answer["members"] = [
+                    *answer["members"],
+                    {"member_id": "m2", "metadata": encodeSubscription(["secret"])},
+                ]
+            return answer
+
+        self.broker.answers["JoinGroup"] = joinGroup
+        self.working()
+        asked = {topic.name for each in self.broker.requests("Metadata") for topic in each.topics}
+        self.assertEqual(asked, {"events", "secret"})
 
     def test_follows(self) -> None:
         """
