@@ -417,6 +417,24 @@ class RebalanceTests(ClientTestCase):
         self.poll(consumer, 1)
         self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
 
+    def test_newSubscriptionMeanwhile(self) -> None:
+        """
+        A subscription that changes while the group is joined is joined, too.
+        """
+        late: Deferred[Any] = Deferred()
+        usual = self.broker.answers["SyncGroup"]
+        self.broker.answers["SyncGroup"] = lambda request: late
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        polling = consumer.poll(5)
+        self.runFor(1)
+        consumer.subscribe(["more"])
+        self.broker.answers["SyncGroup"] = usual
+        late.callback(usual(self.broker.requests("SyncGroup")[0]))
+        self.runFor(4)
+        self.successResultOf(polling)
+        self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
+
     def test_newPartitions(self) -> None:
         """
         The leader has partitions handed out anew when there are more of them.
@@ -492,6 +510,7 @@ class CloseTests(ClientTestCase):
         self.runFor(1)
         (commit,) = self.broker.requests("OffsetCommit")
         self.assertEqual((commit.generation_id_or_member_epoch, commit.member_id), (-1, ""))
+        self.assertEqual(consumer.assignment, [])
         self.assertEqual(self.cluster.committed, {EVENTS: 1})
 
     def test_poll(self) -> None:
@@ -525,6 +544,29 @@ class CloseTests(ClientTestCase):
         self.runFor(1)
         self.successResultOf(closed)
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
+
+    def test_whileRevoking(self) -> None:
+        """
+        An application that is told of revoked partitions when the consumer closes is not told again, nor waited for.
+        """
+        told: list[Any] = []
+
+        def onRevoked(partitions: Any) -> Deferred[None]:
+            told.append(partitions)
+            return Deferred()
+
+        consumer = self.consumer()
+        consumer.subscribe(["events"], onRevoked=onRevoked)
+        self.poll(consumer, 1)
+        self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
+        self.runFor(3)
+        polling = consumer.poll()
+        self.runFor(1)
+        closed = consumer.close()
+        self.failureResultOf(polling, ConsumerClosed)
+        self.runFor(1)
+        self.successResultOf(closed)
+        self.assertEqual(told, [[EVENTS]])
 
     def test_unreachable(self) -> None:
         """

@@ -274,6 +274,22 @@ class AutoCommitTests(CommitTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 3})
         self.assertEqual(len(self.broker.requests("OffsetCommit")), 2)
 
+    def test_revoked(self) -> None:
+        """
+        Of partitions that were revoked meanwhile, what is committed may have changed.
+        """
+        consumer = self.member(autoCommit=True)
+        self.poll(consumer, 6)
+        self.assertEqual(self.cluster.committed, {EVENTS: 2})
+        self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
+        self.runFor(3)
+        self.broker.answers["Heartbeat"] = lambda request: {}
+        self.cluster.committed[EVENTS] = 1
+        # The broker answers the last Fetch first.
+        self.assertEqual(self.poll(consumer, 25), [b"2"])
+        self.poll(consumer, 6)
+        self.assertEqual(self.cluster.committed, {EVENTS: 2})
+
     def test_failure(self) -> None:
         """
         A commit that fails is logged and does not fail the poll; another follows.
