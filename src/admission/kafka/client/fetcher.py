@@ -5,13 +5,13 @@ Finding where to begin, and fetching records ahead of the application.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -39,21 +39,11 @@ _LEADER_CHANGED = frozenset(
     )
 )
 
+#: For each partition of a Fetch the offset that is asked for.
+_Wanted = Mapping[TopicPartition, tuple[PartitionState, int]]
+
 #: Returns which of the partitions the group has committed an offset for, and which offset.
 CommittedOffsets = Callable[[Collection[TopicPartition]], Deferred[dict[TopicPartition, int]]]
-
-
-@frozen(eq=False)
-class _Request:
-    """
-    A Fetch on its way.
-
-    @ivar wanted: for each partition the offset that is asked for.
-    @ivar maxBytes: the largest response.
-    """
-
-    wanted: dict[TopicPartition, tuple[PartitionState, int]]
-    maxBytes: int
 
 
 class Fetcher:
@@ -94,13 +84,13 @@ class Fetcher:
         self._backoff = backoff
         self._committed = committed
         self._onReady = onReady
-        self._requests: dict[int, _Request] = {}
+        # By the id of the broker, the size of the response that it may send.
+        self._requests: dict[int, int] = {}
         self._brokerFailures: dict[int, int] = {}
         self._buffered: dict[PartitionState, PartitionRecords] = {}
         self._fetchTimer: IDelayedCall | None = None
         self._fetchError: ClientError | None = None
         self._finding: Deferred[None] | None = None
-        self._findTimer: IDelayedCall | None = None
         self._findFailures = 0
         self._positionError: ClientError | None = None
         self._topicErrors: dict[str, BrokerRefused] = {}
@@ -183,8 +173,7 @@ class Fetcher:
     # Positions
 
     def _findPositions(self) -> None:
-        isBusy = self._finding is not None or self._findTimer is not None
-        if isBusy or self._positionError is not None or self._isClosed:
+        if self._finding is not None or self._positionError is not None or self._isClosed:
             return
         missing = [each for each in self._subscription.partitions.values() if each.position is None]
         askable = [
@@ -193,15 +182,27 @@ class Fetcher:
         if len(askable) < len(missing):
             self._cluster.refreshSoon()
         if askable:
-            self._finding = finding = self._find(askable)
-            finding.addCallbacks(self._found, self._notFound)
-            finding.addErrback(lambda failure: self.log.failure("finding positions went wrong", failure))
+            self._finding = self._find(askable)
+            self._finding.addBoth(self._findEnded)
 
     def _mayBeCommitted(self, partition: PartitionState) -> bool:
         return self._committed is not None and not partition.isUncommitted
 
     @inlineCallbacks
     def _find(self, missing: Sequence[PartitionState]) -> Generator[Deferred[Any], Any, None]:
+        try:
+            yield self._lookUp(missing)
+            self._findFailures = 0
+        except ClientError as error:
+            if error.isRetriable:
+                self._findFailures += 1
+                self._cluster.refreshSoon()
+                yield deferLater(self._clock, self._backoff.delaySeconds(self._findFailures))
+            else:
+                self._positionError = error
+
+    @inlineCallbacks
+    def _lookUp(self, missing: Sequence[PartitionState]) -> Generator[Deferred[Any], Any, None]:
         if self._committed is not None:
             unasked = {each.place: each for each in missing if not each.isUncommitted}
             offsets = yield self._committed(unasked)
@@ -222,30 +223,12 @@ class Fetcher:
             if each.position is None:
                 each.position = offsets.get(place)
 
-    def _found(self, _: object) -> None:
+    def _findEnded(self, result: Any) -> None:
         self._finding = None
-        self._findFailures = 0
-        self._onReady()
-
-    def _notFound(self, failure: Failure) -> None:
-        self._finding = None
-        if self._isClosed:
-            return
-        failure.trap(ClientError)  # type: ignore[no-untyped-call]
-        error = failure.value
-        assert isinstance(error, ClientError)
-        if error.isRetriable:
-            self._findFailures += 1
-            delaySeconds = self._backoff.delaySeconds(self._findFailures)
-            self._findTimer = self._clock.callLater(delaySeconds, self._timeToFind)
-            self._cluster.refreshSoon()
-        else:
-            self._positionError = error
+        if not self._isClosed:
+            if isinstance(result, Failure):
+                self.log.failure("finding positions went wrong", result)
             self._onReady()
-
-    def _timeToFind(self) -> None:
-        self._findTimer = None
-        self._onReady()
 
     # Requests
 
@@ -270,7 +253,9 @@ class Fetcher:
             maxBytes = self._roomBytes()
             if maxBytes is None:
                 return
-            self._send(leaderId, wanted, maxBytes)
+            self._requests[leaderId] = maxBytes
+            fetching = self._fetchFrom(leaderId, {each.place: (each, each.position or 0) for each in wanted})
+            fetching.addErrback(lambda failure: self.log.failure("a fetch went wrong", failure))
 
     def _roomBytes(self) -> int | None:
         """
@@ -278,17 +263,45 @@ class Fetcher:
         more records have been taken.
         """
         settings = self._settings
-        spokenFor = self.bufferedBytes + sum(request.maxBytes for request in self._requests.values())
+        spokenFor = self.bufferedBytes + sum(self._requests.values())
         room = min(settings.prefetchMaxBytes - spokenFor, settings.fetchMaxBytes)
         isWorthwhile = room >= min(settings.maxPartitionFetchBytes, settings.fetchMaxBytes)
         return max(room, 1) if isWorthwhile or not spokenFor else None
 
-    def _send(self, leaderId: int, wanted: Sequence[PartitionState], maxBytes: int) -> None:
-        settings = self._settings
-        offsets = {each.place: (each, each.position or 0) for each in wanted}
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for (topic, index), (partition, offset) in offsets.items():
+    @inlineCallbacks
+    def _fetchFrom(self, leaderId: int, wanted: _Wanted) -> Generator[Deferred[Any], Any, None]:
+        """
+        Send one Fetch, and the next one when it has ended.
+
+        @param wanted: for each partition the offset to ask for.
+        """
+        response: FetchResponse | None = None
+        error: ClientError | None = None
+        for partition, _ in wanted.values():
             partition.isFetching = True
+        try:
+            timeoutSeconds = self._settings.requestTimeoutSeconds + self._settings.fetchMaxWaitSeconds
+            connection = yield self._cluster.connection(leaderId, FETCHES)
+            response = yield connection.request("Fetch", self._fieldsOf(leaderId, wanted), timeoutSeconds)
+        except ClientError as failed:
+            error = failed
+        finally:
+            del self._requests[leaderId]
+            for partition, _ in wanted.values():
+                partition.isFetching = False
+        if self._isClosed:
+            return
+        if error is not None:
+            self._failed(error, leaderId, wanted)
+        elif response is not None:
+            self._fetched(response, leaderId, wanted)
+        self._onReady()
+        self._fetch()
+
+    def _fieldsOf(self, leaderId: int, wanted: _Wanted) -> Mapping[str, Any]:
+        settings = self._settings
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for (topic, index), (_, offset) in wanted.items():
             topics.setdefault(topic, []).append(
                 {
                     "partition": index,
@@ -299,53 +312,30 @@ class Fetcher:
                     "partition_max_bytes": settings.maxPartitionFetchBytes,
                 }
             )
-        fields = {
+        return {
             "replica_id": _NO_REPLICA,
             "max_wait_ms": round(settings.fetchMaxWaitSeconds * 1000),
             "min_bytes": settings.fetchMinBytes,
-            "max_bytes": maxBytes,
+            "max_bytes": self._requests[leaderId],
             "session_id": _NO_SESSION,
             "session_epoch": _NO_EPOCH,
             "rack_id": "",
             "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
         }
-        timeoutSeconds = settings.requestTimeoutSeconds + settings.fetchMaxWaitSeconds
-        self._requests[leaderId] = _Request(offsets, maxBytes)
-        connected: Deferred[Any] = self._cluster.connection(leaderId, FETCHES)
-        answer = connected.addCallback(lambda connection: connection.request("Fetch", fields, timeoutSeconds))
-        answer.addCallbacks(self._fetched, self._failed, callbackArgs=(leaderId,), errbackArgs=(leaderId,))
-        answer.addErrback(lambda failure: self.log.failure("a fetch went wrong", failure))
 
-    def _ended(self, leaderId: int) -> _Request:
-        request = self._requests.pop(leaderId)
-        for partition, _ in request.wanted.values():
-            partition.isFetching = False
-        return request
-
-    def _failed(self, failure: Failure, leaderId: int) -> None:
-        request = self._ended(leaderId)
-        if self._isClosed:
-            return
-        failure.trap(ClientError)  # type: ignore[no-untyped-call]
-        error = failure.value
-        assert isinstance(error, ClientError)
+    def _failed(self, error: ClientError, leaderId: int, wanted: _Wanted) -> None:
         if not error.isRetriable:
             self._fetchError = error
         failures = self._brokerFailures[leaderId] = self._brokerFailures.get(leaderId, 0) + 1
         retrySeconds = self._clock.seconds() + self._backoff.delaySeconds(failures)
-        for partition, _ in request.wanted.values():
+        for partition, _ in wanted.values():
             partition.retrySeconds = retrySeconds
         self._cluster.refreshSoon()
-        self._onReady()
-        self._fetch()
 
-    def _fetched(self, response: FetchResponse, leaderId: int) -> None:
-        request = self._ended(leaderId)
+    def _fetched(self, response: FetchResponse, leaderId: int, wanted: _Wanted) -> None:
         self._brokerFailures.pop(leaderId, None)
-        if self._isClosed:
-            return
         for data in response.partitions:
-            partition, offset = request.wanted.get(TopicPartition(data.topicName, data.partitionIndex), (None, 0))
+            partition, offset = wanted.get(TopicPartition(data.topicName, data.partitionIndex), (None, 0))
             # The partition may have been revoked, paused or sought in meanwhile, or the broker be confused.
             if (
                 partition is not None
@@ -356,11 +346,9 @@ class Fetcher:
             ):
                 self._received(partition, data, offset, response.errorCode)
         # Partitions that have got records are asked for last the next time.
-        for partition, _ in request.wanted.values():
+        for partition, _ in wanted.values():
             if partition in self._buffered:
                 self._subscription.moveToEnd(partition)
-        self._onReady()
-        self._fetch()
 
     def _received(self, partition: PartitionState, data: PartitionData, offset: int, requestError: int) -> None:
         errorCode = data.errorCode or requestError
@@ -400,9 +388,8 @@ class Fetcher:
 
     def close(self) -> None:
         self._isClosed = True
-        for timer in (self._fetchTimer, self._findTimer):
-            if timer is not None:
-                timer.cancel()
-        self._fetchTimer = self._findTimer = None
+        if self._fetchTimer is not None:
+            self._fetchTimer.cancel()
+            self._fetchTimer = None
         if self._finding is not None:
             self._finding.cancel()

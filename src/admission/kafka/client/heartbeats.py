@@ -214,7 +214,7 @@ class HeartbeatSender:
         if self._timers.isProcessExpired:
             self._onSilence()
         elif self._timers.isHeartbeatDue:
-            self._send()
+            self._send().addErrback(lambda failure: self.log.failure("a heartbeat went wrong", failure))
         self._arm()
 
     @inlineCallbacks
@@ -234,26 +234,22 @@ class HeartbeatSender:
             self.log.failure("finding the coordinator went wrong", result)
         self._arm()
 
-    def _send(self) -> None:
+    @inlineCallbacks
+    def _send(self) -> Generator[Deferred[Any], Any, None]:
         identity = self._identity()
         self._timers.sent()
-        answer = self._coordinator.ask("Heartbeat", self._coordinator.memberFields(identity))
-        answer.addCallbacks(self._answered, self._unanswered, callbackArgs=(identity,))
-        answer.addErrback(lambda failure: self.log.failure("a heartbeat went wrong", failure))
-
-    def _answered(self, response: Any, identity: Identity) -> None:
-        errorCode = response.error_code
-        isPast = identity != self._identity()
-        # In a rebalance the coordinator restarts the session all the same.
-        if not errorCode or errorCode == ErrorCode.rebalance_in_progress or isPast:
-            self._timers.succeeded()
-        else:
+        try:
+            response = yield self._coordinator.ask("Heartbeat", self._coordinator.memberFields(identity))
+        except ClientError:
             self._timers.failed()
-        if errorCode and not isPast:
-            self._onError(errorCode, identity)
-        self._arm()
-
-    def _unanswered(self, failure: Failure) -> None:
-        failure.trap(ClientError)  # type: ignore[no-untyped-call]
-        self._timers.failed()
+        else:
+            errorCode = response.error_code
+            isPast = identity != self._identity()
+            # In a rebalance the coordinator restarts the session all the same.
+            if not errorCode or errorCode == ErrorCode.rebalance_in_progress or isPast:
+                self._timers.succeeded()
+            else:
+                self._timers.failed()
+            if errorCode and not isPast:
+                self._onError(errorCode, identity)
         self._arm()

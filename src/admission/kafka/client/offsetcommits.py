@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from .cluster import SharedCall
 from .coordinatorclient import NO_GENERATION, NO_MEMBER, CoordinatorClient, Identity
 from .errors import Backoff, BrokerRefused, ClientError, CommitFailed, checkError
 from .groupmember import COMPLETING, PREPARING, STABLE, UNJOINED, GroupMember
@@ -63,7 +64,7 @@ class OffsetCommits:
         self._clock = clock
         self._backoff = backoff
         self._timer: IDelayedCall | None = None
-        self._running: Deferred[None] | None = None
+        self._committing = SharedCall(lambda: self.commitPositions(settings.requestTimeoutSeconds))
         self._isDue = False
         self._isPolling = False
         self._isStopped = not settings.autoCommit
@@ -220,17 +221,9 @@ class OffsetCommits:
         self._commitIfDue()
 
     def _commitIfDue(self) -> None:
-        if not self._isDue or not self._isPolling:
-            return
-        self._isDue = False
-        if self._running is None:
-            self._running = running = self.commitPositions(self._settings.requestTimeoutSeconds)
-            running.addBoth(self._ended)
-            running.addErrback(lambda failure: self.log.failure("a commit went wrong", failure))
-
-    def _ended(self, result: Any) -> Any:
-        self._running = None
-        return result
+        if self._isDue and self._isPolling:
+            self._isDue = False
+            self._committing.wait().addErrback(lambda failure: self.log.failure("a commit went wrong", failure))
 
     @inlineCallbacks
     def commitPositions(self, timeoutSeconds: float) -> Generator[Deferred[Any], Any, None]:
@@ -270,8 +263,4 @@ class OffsetCommits:
             timer.cancel()
         self._isDue = False
         self._isStopped = self._isStopped or not commit
-        if self._running is None:
-            return succeed(None)
-        ended: Deferred[None] = Deferred()
-        self._running.addBoth(lambda _: ended.callback(None))
-        return ended
+        return self._committing.wait().addErrback(lambda _: None) if self._committing.isRunning else succeed(None)
