@@ -40,15 +40,6 @@ from .errors import (
 )
 from .sasl import PLAIN, Credentials, PlainConversation, ScramConversation
 
-MAX_RESPONSE_BYTES = 100_000_000
-"""The default of the largest response to read; as in librdkafka."""
-
-REQUEST_TIMEOUT_SECONDS = 30.0
-"""The default of how long to wait for a response; as in Kafka."""
-
-CONNECT_TIMEOUT_SECONDS = 30.0
-"""The default of how long connecting may take, negotiating and logging in included."""
-
 CLOSE_GRACE_SECONDS = 2.0
 """How long closing may take before the connection is aborted."""
 
@@ -62,24 +53,26 @@ _LARGEST_CORRELATION_ID = 2**31 - 1
 @frozen(kw_only=True)
 class ConnectionSettings:
     """
-    What all connections of a client have in common.
+    What all connections of a client have in common.  The defaults are those of
+    Kafka's clients, C{maxResponseBytes} that of librdkafka.
 
     @ivar clientId: the name that the client gives itself, if any.
     @ivar tls: given a broker's host name, makes the options of a TLS
         connection (L{twisted.internet.ssl.optionsForClientTLS} will do);
         L{None} for plain TCP.
-    @ivar credentials: who we are, if the brokers want to know.
-    @ivar requestTimeoutSeconds: for how long a response is waited for.
-    @ivar connectTimeoutSeconds: how long connecting may take in all.
+    @ivar credentials: to log in with, if the brokers ask for a login.
+    @ivar requestTimeoutSeconds: how long to wait for a response.
+    @ivar connectTimeoutSeconds: how long connecting may take, negotiating and
+        logging in included.
     @ivar maxResponseBytes: the largest response to read.
     """
 
     clientId: str | None = "admission"
     tls: Callable[[str], IOpenSSLClientConnectionCreator] | None = None
     credentials: Credentials | None = None
-    requestTimeoutSeconds: float = REQUEST_TIMEOUT_SECONDS
-    connectTimeoutSeconds: float = CONNECT_TIMEOUT_SECONDS
-    maxResponseBytes: int = MAX_RESPONSE_BYTES
+    requestTimeoutSeconds: float = 30.0
+    connectTimeoutSeconds: float = 30.0
+    maxResponseBytes: int = 100_000_000
 
 
 @define(eq=False)
