@@ -94,6 +94,7 @@ class Fetcher:
         self._findFailures = 0
         self._positionError: ClientError | None = None
         self._topicErrors: dict[str, BrokerRefused] = {}
+        self._hasChanged = False
         self._isClosed = False
         self.bufferedBytes = 0
 
@@ -101,9 +102,13 @@ class Fetcher:
 
     def subscriptionChanged(self) -> None:
         """
-        Drop buffered records of partitions that were revoked, paused or sought
-        in, and see again whether what was wrong is so still.
+        Look at the subscription before anything else is done; cheap, so that an
+        application may seek in many partitions one after the other.
         """
+        self._hasChanged = True
+
+    def _applyChange(self) -> None:
+        self._hasChanged = False
         for partition, records in list(self._buffered.items()):
             # Paused partitions would take the room of others.
             if (
@@ -112,6 +117,7 @@ class Fetcher:
                 or partition.position != records.nextOffset
             ):
                 self._drop(partition)
+        # What was wrong may be over.
         self._fetchError = self._positionError = None
         if any(place.topic not in self._cluster.leaders for place in self._subscription.partitions):
             self._cluster.refreshSoon(isUrgent=True)
@@ -133,6 +139,8 @@ class Fetcher:
         @raise ClientError: for what trying again does not cure; if that is a
             Fetch or a batch, only when there is nothing else to return first.
         """
+        if self._hasChanged:
+            self._applyChange()
         error, self._positionError = self._positionError, None
         if error is None and self._topicErrors:
             error = self._topicErrors.pop(min(self._topicErrors))
@@ -164,6 +172,8 @@ class Fetcher:
         Find positions that are missing, and send a Fetch to every broker that
         has answered the last one.
         """
+        if self._hasChanged:
+            self._applyChange()
         self._findPositions()
         self._fetch()
 
@@ -388,6 +398,7 @@ class Fetcher:
 
     def close(self) -> None:
         self._isClosed = True
+        self._applyChange()
         if self._fetchTimer is not None:
             self._fetchTimer.cancel()
             self._fetchTimer = None
