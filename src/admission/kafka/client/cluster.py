@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail, inlineCallbacks, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from admission.metrics.rate import SampledMean
 
@@ -232,7 +233,12 @@ class Cluster:
     def _timeToRefresh(self) -> None:
         self._refreshTimer = None
         if not self._refreshing.isRunning:
-            self._refreshing.wait().addErrback(lambda failure: None)
+            self._refreshing.wait().addErrback(self._couldNotRefresh)
+
+    def _couldNotRefresh(self, failure: Failure) -> None:
+        # Errors of brokers were logged, and are tried again.
+        if not isinstance(failure.value, ClientError | CancelledError):
+            self.log.failure("refreshing metadata went wrong", failure)
 
     @inlineCallbacks
     def _refreshOnce(self) -> Generator[Deferred[Any], Any, None]:
