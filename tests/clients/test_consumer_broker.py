@@ -28,9 +28,9 @@ from twisted.trial.unittest import TestCase
 from admission.clock import MonotonicClock
 from admission.kafka.client.clientconnection import ConnectionSettings, connect
 from admission.kafka.client.consumer import Consumer, makeConsumer
+from admission.kafka.client.consumersettings import consumerSettings
 from admission.kafka.client.errors import AuthenticationFailed, ClientError
 from admission.kafka.client.sasl import MECHANISMS, Credentials
-from admission.kafka.client.settings import consumerSettings
 from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.brokerfixture import batchOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, certificates, sharedBroker

@@ -362,7 +362,7 @@ class Ours(GroupClient):
 
     def _start(self) -> None:
         from admission.kafka.client.consumer import makeConsumer
-        from admission.kafka.client.settings import consumerSettings
+        from admission.kafka.client.consumersettings import consumerSettings
 
         self._consumer = makeConsumer(
             self._reactor,
@@ -478,7 +478,7 @@ def serve(client: GroupClient) -> None:
     goesOn = True
     while goesOn:
         for partition, offset, value in client.poll():
-            seconds = min(float(value), client.settings.maxWorkSeconds)
+            seconds = min(float(value), client.consumersettings.maxWorkSeconds)
             if seconds:
                 say("working", partition, offset)
                 goesOn = work(seconds)

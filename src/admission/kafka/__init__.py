@@ -11,6 +11,7 @@ from ..lazynames import lazyNames
 if TYPE_CHECKING:
     from .client.consumer import Consumer as Consumer, makeConsumer as makeConsumer
     from .client.consumerservice import ConsumerService as ConsumerService
+    from .client.consumersettings import ConsumerSettings as ConsumerSettings, consumerSettings as consumerSettings
     from .client.errors import (
         AuthenticationFailed as AuthenticationFailed,
         BrokerRefused as BrokerRefused,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         UnsupportedApi as UnsupportedApi,
     )
     from .client.recordsets import ConsumerRecord as ConsumerRecord
-    from .client.settings import ConsumerSettings as ConsumerSettings, consumerSettings as consumerSettings
     from .client.subscriptionstate import TopicPartition as TopicPartition
     from .wire.batches import Record as Record, encodeBatch as encodeBatch
     from .wire.requests import clientApi as clientApi, decodeResponse as decodeResponse, encodeRequest as encodeRequest
@@ -37,6 +37,10 @@ __all__, __getattr__, __dir__ = lazyNames(
             "makeConsumer",
         ),
         "client.consumerservice": ("ConsumerService",),
+        "client.consumersettings": (
+            "ConsumerSettings",
+            "consumerSettings",
+        ),
         "client.errors": (
             "AuthenticationFailed",
             "BrokerRefused",
@@ -50,10 +54,6 @@ __all__, __getattr__, __dir__ = lazyNames(
             "UnsupportedApi",
         ),
         "client.recordsets": ("ConsumerRecord",),
-        "client.settings": (
-            "ConsumerSettings",
-            "consumerSettings",
-        ),
         "client.subscriptionstate": ("TopicPartition",),
         "wire.batches": (
             "Record",

@@ -19,6 +19,7 @@ from admission.metrics.registry import SensorRegistry
 
 from .clientconnection import ConnectionSettings, EndpointMaker, endpointsOf
 from .cluster import Cluster, ThrottleTimes
+from .consumersettings import ConsumerSettings
 from .coordinatorclient import CoordinatorClient
 from .errors import Backoff, ConsumerClosed
 from .fetcher import Fetcher
@@ -26,7 +27,6 @@ from .groupmember import GroupMember, MembershipLost
 from .offsetcommits import OffsetCommits
 from .recordsets import ConsumerRecord
 from .sasl import Credentials
-from .settings import ConsumerSettings
 from .subscriptionstate import SubscriptionState, TopicPartition
 
 CLOSE_TIMEOUT_SECONDS = 30.0

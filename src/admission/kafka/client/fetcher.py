@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 
 from ..wire.fetch import FetchResponse, PartitionData
 from .cluster import FETCHES, Cluster
+from .consumersettings import EARLIEST, NONE, ConsumerSettings
 from .errors import Backoff, BrokerRefused, ClientError, NoOffset, RecordsRefused
 from .recordsets import ConsumerRecord, PartitionRecords
-from .settings import EARLIEST, NONE, ConsumerSettings
 from .subscriptionstate import PartitionState, SubscriptionState, TopicPartition
 
 _NO_SESSION = 0

@@ -25,10 +25,10 @@ from .assignors import (
     subscribersOf,
 )
 from .cluster import Cluster
+from .consumersettings import ConsumerSettings
 from .coordinatorclient import NO_GENERATION, NO_MEMBER, CoordinatorClient, Identity
 from .errors import Backoff, BrokerRefused, ClientError, checkError
 from .heartbeats import HeartbeatSender
-from .settings import ConsumerSettings
 from .subscriptionstate import SubscriptionState, TopicPartition
 
 UNJOINED = "unjoined"

@@ -17,9 +17,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from .consumersettings import ConsumerSettings
 from .coordinatorclient import CoordinatorClient, Identity
 from .errors import Backoff, ClientError
-from .settings import ConsumerSettings
 
 
 class HeartbeatTimers:

@@ -15,10 +15,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from .cluster import SharedCall
+from .consumersettings import ConsumerSettings
 from .coordinatorclient import NO_GENERATION, NO_MEMBER, CoordinatorClient, Identity
 from .errors import Backoff, BrokerRefused, ClientError, CommitFailed, checkError
 from .groupmember import COMPLETING, PREPARING, STABLE, UNJOINED, GroupMember
-from .settings import ConsumerSettings
 from .subscriptionstate import SubscriptionState, TopicPartition, byTopic
 
 _MEMBERSHIP_LOST = frozenset(

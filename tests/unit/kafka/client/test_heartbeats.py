@@ -9,9 +9,9 @@ from random import Random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.client.consumersettings import ConsumerSettings
 from admission.kafka.client.errors import Backoff
 from admission.kafka.client.heartbeats import HeartbeatTimers
-from admission.kafka.client.settings import ConsumerSettings
 
 
 class HeartbeatTimersTests(SynchronousTestCase):
