@@ -511,6 +511,23 @@ class JoinTests(MemberTestCase):
         asked = {topic.name for each in self.broker.requests("Metadata") for topic in each.topics}
         self.assertEqual(asked, {"events", "secret"})
 
+    def test_leadsNoMore(self) -> None:
+        """
+        When another member leads, the number of partitions is its business.
+        """
+        consumer = self.waiting(metadataMaxAgeSeconds=30.0)
+        usual = self.broker.answers["JoinGroup"]
+        self.broker.answers["JoinGroup"] = lambda request: {**usual(request), "leader": "another", "members": []}
+        self.broker.answers["SyncGroup"] = lambda request: {
+            "assignment": encodeAssignment([TopicPartition("events", 0)])
+        }
+        self.answerOnce("Heartbeat", ErrorCode.rebalance_in_progress)
+        self.runFor(4)
+        self.cluster.topic("events", 4)
+        self.runFor(60)
+        self.assertGreater(len(self.broker.requests("Metadata")), 2)
+        self.assertFalse(consumer._member.rejoinNeeded)
+
     def test_follows(self) -> None:
         """
         Whoever does not lead takes what it is given, in any version of the protocol, and decides nothing.
