@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.commits} and L{admission.kafka.client.autocommit}.
+Tests for L{admission.kafka.client.offsetcommits}.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed, Disconnected
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.errors import BrokerRefused, ClientError, CommitFailed
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 EVENTS = TopicPartition("events", 0)
@@ -163,7 +163,7 @@ class CommitTests(CommitTestCase):
             consumer = self.member()
             self.broker.answers["OffsetCommit"] = refusal(errorCode)
             self.assertIn(errorCode.name.upper(), self.failure(consumer.commit(), CommitFailed, 0))
-            self.assertTrue(consumer._group.membership.rejoinNeeded)
+            self.assertTrue(consumer._member.rejoinNeeded)
             consumer.close()
             self.runFor(1)
 
@@ -274,6 +274,22 @@ class AutoCommitTests(CommitTestCase):
         self.assertEqual(self.cluster.committed, {EVENTS: 3})
         self.assertEqual(len(self.broker.requests("OffsetCommit")), 2)
 
+    def test_revoked(self) -> None:
+        """
+        Of partitions that were revoked meanwhile, what is committed may have changed.
+        """
+        consumer = self.member(autoCommit=True)
+        self.poll(consumer, 6)
+        self.assertEqual(self.cluster.committed, {EVENTS: 2})
+        self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
+        self.runFor(3)
+        self.broker.answers["Heartbeat"] = lambda request: {}
+        self.cluster.committed[EVENTS] = 1
+        # The broker answers the last Fetch first.
+        self.assertEqual(self.poll(consumer, 25), [b"2"])
+        self.poll(consumer, 6)
+        self.assertEqual(self.cluster.committed, {EVENTS: 2})
+
     def test_failure(self) -> None:
         """
         A commit that fails is logged and does not fail the poll; another follows.
@@ -314,10 +330,3 @@ class AutoCommitTests(CommitTestCase):
         self.poll(consumer, 1)
         self.poll(consumer, 6)
         self.assertEqual(self.broker.requests("OffsetCommit"), [])
-
-    def test_disconnectedIsRetriable(self) -> None:
-        """
-        What ends a connection may pass.
-        """
-        self.assertTrue(Disconnected("gone").isRetriable)
-        self.assertFalse(CommitFailed("gone").isRetriable)

@@ -1,7 +1,6 @@
 """
-Tests for L{admission.kafka.client.membership}, L{admission.kafka.client.beating},
-L{admission.kafka.client.leading} and L{admission.kafka.client.coordinator}: a member
-beside a coordinator that speaks real bytes.
+Tests for L{admission.kafka.client.groupmember}, L{admission.kafka.client.heartbeats} and
+L{admission.kafka.client.coordinatorclient}: a member beside a coordinator that speaks real bytes.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from admission.kafka.client.coordinator import Identity
+from admission.kafka.client.assignors import decodeAssignment, encodeAssignment, encodeSubscription
+from admission.kafka.client.coordinatorclient import Identity
 from admission.kafka.client.errors import BrokerRefused
-from admission.kafka.client.membership import STABLE
-from admission.kafka.client.protocol import decodeAssignment, encodeAssignment, encodeSubscription
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.groupmember import STABLE
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 
-class MembershipTestCase(ClientTestCase):
+class MemberTestCase(ClientTestCase):
     """
     A topic with a record in it, and a way to join.
     """
@@ -69,7 +68,7 @@ class MembershipTestCase(ClientTestCase):
         return consumer
 
 
-class TimeoutTests(MembershipTestCase):
+class TimeoutTests(MemberTestCase):
     """
     The three timeouts of KIP-62, to the number.
     """
@@ -199,8 +198,22 @@ class TimeoutTests(MembershipTestCase):
         self.runFor(0.2)
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
+    def test_callbackOutlivesPoll(self) -> None:
+        """
+        A callback that ends after the poll that began it does not count as a poll.
+        """
+        finished: Deferred[None] = Deferred()
+        consumer = self.consumer()
+        consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
+        self.assertEqual(self.poll(consumer, 1), [])
+        finished.callback(None)
+        self.runFor(299.9)
+        self.assertEqual(self.broker.requests("LeaveGroup"), [])
+        self.runFor(0.2)
+        self.assertEqual(self.broker.times("LeaveGroup"), [301])
 
-class HeartbeatErrorTests(MembershipTestCase):
+
+class HeartbeatErrorTests(MemberTestCase):
     """
     What the answers to heartbeats mean.
     """
@@ -294,8 +307,8 @@ class HeartbeatErrorTests(MembershipTestCase):
         """
         consumer = self.working()
         for errorCode in (22, 25, 82):
-            consumer._group.membership.noteError(BrokerRefused(errorCode, "a heartbeat"), Identity(0, "member-1"))
-        self.assertEqual((consumer._group.membership.state, consumer._group.membership.rejoinNeeded), (STABLE, False))
+            consumer._member.noteError(BrokerRefused(errorCode, "a heartbeat"), Identity(0, "member-1"))
+        self.assertEqual((consumer._member.state, consumer._member.rejoinNeeded), (STABLE, False))
 
     def test_connectionLost(self) -> None:
         """
@@ -309,7 +322,7 @@ class HeartbeatErrorTests(MembershipTestCase):
         self.assertEqual(len(self.broker.requests("Heartbeat")), 3)
 
 
-class JoinTests(MembershipTestCase):
+class JoinTests(MemberTestCase):
     """
     Joining, and joining again.
     """
@@ -477,6 +490,44 @@ class JoinTests(MembershipTestCase):
             },
         )
 
+    def test_leadsForbidden(self) -> None:
+        """
+        A topic that only another member wants may be forbidden to the leader.
+        """
+        self.cluster.topicErrors["secret"] = ErrorCode.topic_authorization_failed
+        usual = self.broker.answers["JoinGroup"]
+
+        def joinGroup(request: Any) -> Any:
+            answer = dict(usual(request))
+            if answer.get("members"):
+                answer["members"] = [
+                    *answer["members"],
+                    {"member_id": "m2", "metadata": encodeSubscription(["secret"])},
+                ]
+            return answer
+
+        self.broker.answers["JoinGroup"] = joinGroup
+        self.working()
+        asked = {topic.name for each in self.broker.requests("Metadata") for topic in each.topics}
+        self.assertEqual(asked, {"events", "secret"})
+
+    def test_leadsNoMore(self) -> None:
+        """
+        When another member leads, the number of partitions is its business.
+        """
+        consumer = self.waiting(metadataMaxAgeSeconds=30.0)
+        usual = self.broker.answers["JoinGroup"]
+        self.broker.answers["JoinGroup"] = lambda request: {**usual(request), "leader": "another", "members": []}
+        self.broker.answers["SyncGroup"] = lambda request: {
+            "assignment": encodeAssignment([TopicPartition("events", 0)])
+        }
+        self.answerOnce("Heartbeat", ErrorCode.rebalance_in_progress)
+        self.runFor(4)
+        self.cluster.topic("events", 4)
+        self.runFor(60)
+        self.assertGreater(len(self.broker.requests("Metadata")), 2)
+        self.assertFalse(consumer._member.rejoinNeeded)
+
     def test_follows(self) -> None:
         """
         Whoever does not lead takes what it is given, in any version of the protocol, and decides nothing.
@@ -513,7 +564,7 @@ class JoinTests(MembershipTestCase):
         self.assertIn("the assignment of group", str(self.failureResultOf(polling, BrokerRefused).value))
 
 
-class LeaveTests(MembershipTestCase):
+class LeaveTests(MemberTestCase):
     """
     Leaving, or not.
     """

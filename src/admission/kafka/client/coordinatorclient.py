@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_groupmember -*-
 """
-The broker that coordinates our group: finding it, and asking it.
+Finding the broker that coordinates our group, and sending it requests.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
+from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.logger import Logger
 
-from .cluster import GROUP, Cluster, checkError
-from .connection import ClientConnection
-from .errors import BrokerRefused, ClientError, Disconnected
+from .clientconnection import ClientConnection
+from .cluster import GROUP, Cluster, SharedCall
+from .errors import BrokerRefused, ClientError, Disconnected, checkError
 
 _GROUP_KEY = 0
 
-COORDINATOR_MOVED = frozenset(("coordinator_not_available", "not_coordinator"))
-"""The errors, 15 and 16, after which the coordinator must be found again."""
+_MOVED = frozenset((ErrorCode.coordinator_not_available, ErrorCode.not_coordinator))
 
 
 class Identity(NamedTuple):
     """
-    As whom a member speaks to the coordinator.
+    As what a member is known to the coordinator.
     """
 
     generation: int
@@ -34,45 +34,40 @@ NO_GENERATION = -1
 NO_MEMBER = ""
 
 
-class Coordinator:
+class CoordinatorClient:
     """
-    The coordinator of one group, which is found when somebody first asks it
-    something, and again whenever it is lost.
+    A client of the coordinator of one group, which is found by the first
+    request, and again whenever it is lost.
 
-    @ivar groupId: the group.
+    @ivar isKnown: whether it can be asked without being found first.
     """
 
     log = Logger()
 
-    def __init__(self, cluster: Cluster, groupId: str) -> None:
+    def __init__(self, cluster: Cluster, groupId: str, groupInstanceId: str | None) -> None:
+        """
+        @param groupInstanceId: the name of a static member.
+        """
         self._cluster = cluster
-        self.groupId = groupId
+        self._groupInstanceId = groupInstanceId
         self._connection: ClientConnection | None = None
         self._place: tuple[str, int] | None = None
-        self._finding: Deferred[ClientConnection] | None = None
-        self._waiting: list[Deferred[ClientConnection]] = []
+        self._finding = SharedCall(self._find)
+        self.groupId = groupId
 
     @property
     def isKnown(self) -> bool:
-        """
-        Whether it can be asked without being found first.
-        """
         return self._connection is not None and self._connection.isOpen
 
     def find(self) -> Deferred[ClientConnection]:
         """
-        Find it and connect, once however many ask.
+        Find it and connect.
 
         @return: fails with a L{ClientError}; nothing is tried again.
         """
-        waiting: Deferred[ClientConnection] = Deferred(lambda cancelled: self._waiting.remove(cancelled))
-        self._waiting.append(waiting)
         if self._connection is not None and not self._connection.isOpen:
             self.lost("it has closed the connection")
-        if self._finding is None:
-            self._finding = self._find()
-            self._finding.addBoth(self._found)
-        return waiting
+        return self._finding.wait()
 
     @inlineCallbacks
     def _find(self) -> Generator[Deferred[Any], Any, ClientConnection]:
@@ -84,6 +79,7 @@ class Coordinator:
         except ClientError:
             self._place = None
             raise
+        self._connection = connection
         return connection
 
     @inlineCallbacks
@@ -99,45 +95,45 @@ class Coordinator:
         checkError(found.error_code, f"who coordinates group {self.groupId!r}", getattr(found, "error_message", None))
         return found.host, found.port
 
-    def _found(self, result: Any) -> None:
-        self._finding = None
-        if isinstance(result, ClientConnection):
-            self._connection = result
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            each.callback(result)
-
     def lost(self, reason: str) -> None:
         """
-        It is not known any more, or not to be relied on.  What it was asked
-        and has not answered fails.
+        Find it again before the next request.  Requests without an answer fail.
 
         @param reason: why, for the log.
         """
         self._place = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        if self._connection is not None:
             self.log.info("the coordinator of group {group!r} is lost: {reason}", group=self.groupId, reason=reason)
-            connection.close()
+        self.hangUp()
 
     def hangUp(self) -> None:
         """
-        Ask the next question on another connection; what was asked on this
-        one and is not answered fails.
+        Send the next request on another connection.  Requests without an answer
+        fail.
         """
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def memberFields(self, identity: Identity) -> dict[str, Any]:
+        """
+        The fields by which requests say which member sends them.
+        """
+        return {
+            "generation_id": identity.generation,
+            "member_id": identity.memberId,
+            "group_instance_id": self._groupInstanceId,
+        }
 
     @inlineCallbacks
     def ask(
         self, apiName: str, fields: Mapping[str, Any], timeoutSeconds: float | None = None
     ) -> Generator[Deferred[Any], Any, Any]:
         """
-        Ask it something, after finding it if need be.
+        Send a request, after finding the coordinator if need be.
 
-        @param fields: as L{ClientConnection.request} takes them; the group's
-            id is added.
+        @param fields: as for L{ClientConnection.request}; the group's id is
+            added.
         @return: fails with a L{ClientError}.
         """
         connection = self._connection
@@ -153,8 +149,7 @@ class Coordinator:
 
     def noteError(self, error: ClientError) -> None:
         """
-        If C{error} says that another broker is the coordinator, look for it
-        at the next question.
+        Find the coordinator again if C{error} says that it has moved.
         """
-        if isinstance(error, BrokerRefused) and error.errorCode.name in COORDINATOR_MOVED:
+        if isinstance(error, BrokerRefused) and error.errorCode in _MOVED:
             self.lost(str(error))

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.service}.
+Tests for L{admission.kafka.client.consumerservice}.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from admission.kafka.client.consumer import Consumer
-from admission.kafka.client.service import ConsumerService
-from admission.kafka.client.topicpartition import ConsumerRecord, TopicPartition
+from admission.kafka.client.consumerservice import ConsumerService
+from admission.kafka.client.recordsets import ConsumerRecord
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase
 
 EVENTS = TopicPartition("events", 0)
@@ -127,6 +128,22 @@ class ConsumerServiceTests(ClientTestCase):
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
         self.assertEqual(self.broker.openTransports, [])
         self.stop()
+
+    def test_failureWhileStopping(self) -> None:
+        """
+        Records that the application fails over while the service stops are not committed either.
+        """
+        self.cluster.produce("events", b"1")
+        finished = self.finished = Deferred()
+        self.service.startService()
+        self.runFor(1)
+        stopped = self.service.stopService()
+        finished.errback(ZeroDivisionError())
+        self.runFor(10)
+        self.successResultOf(stopped)
+        self.assertEqual([failure.type for failure in self.failures], [ZeroDivisionError])
+        self.assertEqual(self.cluster.committed, {})
+        self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
     def test_failureIsLogged(self) -> None:
         """

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.client.records} and L{admission.kafka.client.compression}.
+Tests for L{admission.kafka.client.recordsets}.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.client.compression import GZIP, LZ4, SNAPPY, ZSTD, decompress
 from admission.kafka.client.errors import RecordsRefused
-from admission.kafka.client.records import PartitionRecords
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.recordsets import GZIP, LZ4, SNAPPY, ZSTD, PartitionRecords, decompress
+from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import HEADER_BYTES, BatchRefused, Record, encodeBatch
 
 PLACE = TopicPartition("events", 3)

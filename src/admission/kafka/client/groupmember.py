@@ -1,11 +1,11 @@
-# -*- test-case-name: tests.unit.kafka.client.test_membership -*-
+# -*- test-case-name: tests.unit.kafka.client.test_groupmember -*-
 """
-Being a member of a group: joining, heartbeats, leaving.
+A member of a group: joining, leading, leaving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -15,15 +15,21 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from .backoff import Backoff
-from .beating import Beating
-from .cluster import checkError
+from .assignors import (
+    ASSIGNORS,
+    PROTOCOL_TYPE,
+    MalformedMembership,
+    decodeAssignment,
+    encodeAssignment,
+    encodeSubscription,
+    subscribersOf,
+)
+from .cluster import Cluster
 from .consumersettings import ConsumerSettings
-from .coordinator import NO_GENERATION, NO_MEMBER, Coordinator, Identity
-from .errors import BrokerRefused, ClientError
-from .leading import Leadership
-from .protocol import PROTOCOL_TYPE, MalformedMembership, decodeAssignment, encodeSubscription
-from .topicpartition import TopicPartition
+from .coordinatorclient import NO_GENERATION, NO_MEMBER, CoordinatorClient, Identity
+from .errors import Backoff, BrokerRefused, ClientError, checkError
+from .heartbeats import HeartbeatSender
+from .subscriptionstate import SubscriptionState, TopicPartition
 
 UNJOINED = "unjoined"
 PREPARING = "preparing"
@@ -42,122 +48,114 @@ _FORGET_GENERATION = frozenset((ErrorCode.illegal_generation,))
 _FORGET_MEMBER = frozenset((ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id))
 
 _MAX_AT_ONCE = 5
-"""How often in a row joining is tried again without a pause."""
+"""How often in a row joining is tried again without a delay."""
 
 
 class MembershipLost(ClientError):
     """
-    While we joined, what we joined came to an end.
+    The membership ended while it was being renewed.
     """
 
     isRetriable = True
 
 
-class Membership:
+class GroupMember:
     """
-    One member of one group, as its consumer sees it.
+    One member of one group.
 
-    @ivar state: L{UNJOINED}, L{PREPARING} (waiting for the others),
+    @ivar state: L{UNJOINED}, L{PREPARING} (waiting for the other members),
         L{COMPLETING} (waiting for the assignment) or L{STABLE}.
+    @ivar identity: as what the coordinator knows this member.
     @ivar rejoinNeeded: whether the consumer should L{join}.
     @ivar isLost: whether the partitions assigned last are not ours any more,
         so that nothing can be committed for them.
     @ivar failure: why the member cannot go on, if it cannot.
-    @ivar beating: its heartbeats, to be told what the application does.
-    @ivar onChange: called when C{rejoinNeeded} or C{failure} changes.
+    @ivar heartbeats: to be told what the application does.
     """
 
     log = Logger()
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        subscription: SubscriptionState,
+        coordinator: CoordinatorClient,
+        cluster: Cluster,
         settings: ConsumerSettings,
         clock: IReactorTime,
         backoff: Backoff,
-        leadership: Leadership,
+        onChange: Callable[[], None],
     ) -> None:
         """
+        @param cluster: says how many partitions topics have.
         @param clock: runs and measures timers; monotonic.
-        @param leadership: decides for all members, if that falls to us.
+        @param onChange: called when C{rejoinNeeded} or C{failure} changes.
         """
+        self._subscription = subscription
         self._coordinator = coordinator
-        self._leadership = leadership
+        self._cluster = cluster
         self._settings = settings
         self._clock = clock
         self._backoff = backoff
-        self._identity = Identity(NO_GENERATION, NO_MEMBER)
+        self._onChange = onChange
+        self.identity = Identity(NO_GENERATION, NO_MEMBER)
         self._departures = 0
+        # The partitions of each topic, as of the last assignment that we decided as the leader.
+        self._assignedCounts: Mapping[str, int] | None = None
         self.state = UNJOINED
         self.rejoinNeeded = False
         self.isLost = False
         self.failure: ClientError | None = None
-        self.beating = Beating(
+        self.heartbeats = HeartbeatSender(
             coordinator,
             settings,
             clock,
             backoff,
-            identity=lambda: self._identity,
-            onError=self._beatRefused,
+            identity=lambda: self.identity,
+            onError=self._heartbeatRefused,
             onSilence=self._applicationIsSilent,
         )
-        self.onChange: Callable[[], None] = lambda: None
-
-    @property
-    def identity(self) -> Identity:
-        """
-        Who we are to the coordinator.
-        """
-        return self._identity
-
-    @property
-    def mayCommit(self) -> bool:
-        """
-        Whether the coordinator would take a commit for what we were assigned.
-        """
-        return self.state == STABLE and not self.isLost
 
     def requestRejoin(self, reason: str) -> None:
         """
-        Have the partitions handed out anew, from the next poll on.
+        Join again at the next poll.
 
         @param reason: why, for the log.
         """
         if not self.rejoinNeeded:
             self.rejoinNeeded = True
             self.log.info("rejoining group {group!r}: {reason}", group=self._coordinator.groupId, reason=reason)
-            self.onChange()
+            self._onChange()
 
-    def metadataChanged(self) -> None:
+    def metadataRefreshed(self) -> None:
         """
-        If we lead the group and a topic has got more partitions, or there is
-        a topic at last, somebody has to have them.
+        Join again if we lead the group and the number of partitions differs
+        from what we assigned.
         """
-        if self.state == STABLE and self._leadership.isOutdated:
+        if self.state == STABLE and self._assignedCounts not in (None, self._partitionCounts()):
             self.requestRejoin("the number of partitions has changed")
 
     # Joining
 
     @inlineCallbacks
-    def join(self, topics: Collection[str]) -> Generator[Deferred[Any], Any, list[TopicPartition]]:
+    def join(self) -> Generator[Deferred[Any], Any, list[TopicPartition]]:
         """
         Join the group, or join it again, for as long as it takes.
 
-        @param topics: what we want to read.
-        @return: fires with the partitions that we get; fails with a
-            L{ClientError} if trying again would not help.  When it is
-            cancelled, the group takes us for a member still.
+        @return: fires with the assigned partitions; fails with
+            L{MembershipLost} if L{leave} is called meanwhile, or a
+            L{ClientError} if trying again would not help.  Cancelling it does
+            not leave the group.
         """
         failures = atOnce = 0
         departures = self._departures
         while True:
             try:
-                partitions: list[TopicPartition] = yield self._joinOnce(topics)
+                partitions: list[TopicPartition] = yield self._joinOnce()
                 return partitions
             except ClientError as error:
                 if departures != self._departures:
                     raise MembershipLost("the group was left while joining it") from error
-                self.beating.stop()
+                self.heartbeats.stop()
                 self._coordinator.noteError(error)
                 waits = self._noteJoinError(error)
                 atOnce = 0 if waits else atOnce + 1
@@ -166,17 +164,17 @@ class Membership:
                 yield deferLater(self._clock, self._backoff.delaySeconds(failures))
 
     @inlineCallbacks
-    def _joinOnce(self, topics: Collection[str]) -> Generator[Deferred[Any], Any, list[TopicPartition]]:
-        self.beating.stop()
+    def _joinOnce(self) -> Generator[Deferred[Any], Any, list[TopicPartition]]:
+        self.heartbeats.stop()
         self.state = PREPARING
         settings, group = self._settings, self._coordinator.groupId
-        metadata = encodeSubscription(topics)
+        metadata = encodeSubscription(self._subscription.topics)
         joined = yield self._coordinator.ask(
             "JoinGroup",
             {
                 "session_timeout_ms": round(settings.sessionTimeoutSeconds * 1000),
                 "rebalance_timeout_ms": round(settings.maxPollIntervalSeconds * 1000),
-                "member_id": self._identity.memberId,
+                "member_id": self.identity.memberId,
                 "group_instance_id": settings.groupInstanceId,
                 "protocol_type": PROTOCOL_TYPE,
                 "protocols": [{"name": name, "metadata": metadata} for name in settings.assignors],
@@ -184,23 +182,22 @@ class Membership:
             settings.joinTimeoutSeconds,
         )
         if joined.error_code == ErrorCode.member_id_required:
-            self._identity = Identity(NO_GENERATION, joined.member_id)
+            self.identity = Identity(NO_GENERATION, joined.member_id)
         checkError(joined.error_code, f"joining group {group!r}")
-        self._identity = identity = Identity(joined.generation_id, joined.member_id)
+        self.identity = identity = Identity(joined.generation_id, joined.member_id)
         # From here on the coordinator counts the session, though the assignment is still to come.
         self.state = COMPLETING
-        self.beating.start()
-        self._leadership.resign()
+        self.heartbeats.start()
+        self._assignedCounts = None
+        self._subscription.groupTopics = frozenset()
         assignments: Sequence[Mapping[str, Any]] = []
         if joined.leader == joined.member_id and not getattr(joined, "skip_assignment", False):
-            assignments = yield self._leadership.assign(joined)
+            assignments = yield self._assignAll(joined)
             self._checkIdentity(identity)
         synced = yield self._coordinator.ask(
             "SyncGroup",
             {
-                "generation_id": identity.generation,
-                "member_id": identity.memberId,
-                "group_instance_id": settings.groupInstanceId,
+                **self._coordinator.memberFields(identity),
                 "protocol_type": PROTOCOL_TYPE,
                 "protocol_name": joined.protocol_name,
                 "assignments": assignments,
@@ -216,7 +213,7 @@ class Membership:
             ) from malformed
         self.state = STABLE
         self.rejoinNeeded = self.isLost = False
-        self.beating.coordinatorSpoke()
+        self.heartbeats.restartSession()
         self.log.info(
             "group {group!r}: generation {generation} as {member}, which gets {partitions}",
             group=group,
@@ -226,13 +223,40 @@ class Membership:
         )
         return partitions
 
+    @inlineCallbacks
+    def _assignAll(self, joined: Any) -> Generator[Deferred[Any], Any, list[dict[str, Any]]]:
+        """
+        Decide for the group, as its leader.
+
+        @return: the assignments for SyncGroup.
+        """
+        try:
+            members = subscribersOf(joined.members)
+            assignor = ASSIGNORS[joined.protocol_name]
+        except (MalformedMembership, KeyError) as error:
+            raise BrokerRefused(
+                ErrorCode.inconsistent_group_protocol.value,
+                f"leading the group by {joined.protocol_name!r}",
+                f"it makes no sense: {error}",
+            ) from error
+        self._subscription.groupTopics = frozenset[str]().union(*(member.topics for member in members))
+        yield self._cluster.refresh()
+        self._assignedCounts = counts = self._partitionCounts()
+        return [
+            {"member_id": memberId, "assignment": encodeAssignment(partitions)}
+            for memberId, partitions in assignor(members, counts).items()
+        ]
+
+    def _partitionCounts(self) -> Mapping[str, int]:
+        return self._cluster.partitionCounts(self._subscription.groupTopics)
+
     def _checkIdentity(self, identity: Identity) -> None:
-        if identity != self._identity:
+        if identity != self.identity:
             raise MembershipLost(f"generation {identity.generation} of group {self._coordinator.groupId!r} is over")
 
     def _noteJoinError(self, error: ClientError) -> bool:
         """
-        Take back what C{error} says does not hold.
+        Forget the part of the identity that C{error} denies.
 
         @return: whether to wait before trying again.
         @raise ClientError: if trying again would not help.
@@ -243,9 +267,9 @@ class Membership:
                 return True
             raise error
         if error.errorCode in _FORGET_GENERATION:
-            self._identity = Identity(NO_GENERATION, self._identity.memberId)
+            self.identity = Identity(NO_GENERATION, self.identity.memberId)
         elif error.errorCode in _FORGET_MEMBER:
-            self._identity = Identity(NO_GENERATION, NO_MEMBER)
+            self.identity = Identity(NO_GENERATION, NO_MEMBER)
         if error.errorCode in _REJOIN_LATER:
             return True
         if error.errorCode in _REJOIN_AT_ONCE | _FORGET_GENERATION or error.errorCode == ErrorCode.unknown_member_id:
@@ -256,7 +280,7 @@ class Membership:
 
     # Errors
 
-    def _beatRefused(self, errorCode: ErrorCode, identity: Identity) -> None:
+    def _heartbeatRefused(self, errorCode: ErrorCode, identity: Identity) -> None:
         error = BrokerRefused(errorCode.value, "a heartbeat")
         if errorCode == ErrorCode.group_authorization_failed:
             self._fail(error)
@@ -266,30 +290,27 @@ class Membership:
     def noteError(self, error: BrokerRefused, identity: Identity) -> None:
         """
         The coordinator has answered a heartbeat or a commit with an error:
-        give up what it says does not hold.
+        forget the part of the identity that it denies.
 
-        @param identity: as whom it was asked; what it says of the past does
-            not matter.
+        @param identity: what the request was sent with; errors of a former
+            identity are ignored.
         """
         self._coordinator.noteError(error)
-        if identity != self._identity:
+        if identity != self.identity:
             return
         if error.errorCode == ErrorCode.rebalance_in_progress:
             self.requestRejoin(str(error))
         elif error.errorCode in _FORGET_GENERATION:
-            self._forget(self._identity.memberId, str(error))
+            self._forget(self.identity.memberId, str(error))
         elif error.errorCode in _FORGET_MEMBER:
             self._forget(NO_MEMBER, str(error))
             if error.errorCode == ErrorCode.fenced_instance_id:
                 self._fail(error)
 
     def _fail(self, error: ClientError) -> None:
-        """
-        To try again would be wrong: another consumer has our name, say, and
-        we would only throw that one out in turn.
-        """
+        # Not tried again: if another consumer has our name, we would only throw that one out in turn.
         self.failure = error
-        self.onChange()
+        self._onChange()
 
     # Leaving
 
@@ -305,14 +326,14 @@ class Membership:
 
     def leave(self, reason: str) -> Deferred[Any]:
         """
-        Leave the group: once, whether the coordinator hears it or not.  A
-        static member only stops, to come back as who it was.
+        Leave the group.  LeaveGroup is sent once, and not by a static member,
+        which comes back under its C{group.instance.id}.
 
         @param reason: why, for the coordinator's log.
-        @return: fires when the coordinator has answered, or will not.
+        @return: fires when the coordinator has answered, or the request failed.
         """
         left: Deferred[Any] = succeed(None)
-        memberId = self._identity.memberId
+        memberId = self.identity.memberId
         if self._settings.groupInstanceId is None and memberId and self.state != UNJOINED:
             if self.state == STABLE and not self._coordinator.isKnown:
                 self.log.info(
@@ -321,7 +342,7 @@ class Membership:
                 )
             else:
                 if self.state != STABLE:
-                    # The coordinator reads no further on this connection before it has answered.
+                    # The coordinator reads no further on this connection before it has answered JoinGroup.
                     self._coordinator.hangUp()
                 left = self._coordinator.ask(
                     "LeaveGroup",
@@ -340,15 +361,12 @@ class Membership:
 
     def _forget(self, memberId: str, reason: str) -> None:
         self.log.info("out of group {group!r}: {reason}", group=self._coordinator.groupId, reason=reason)
-        self.beating.stop()
-        self._identity = Identity(NO_GENERATION, memberId)
+        self.heartbeats.stop()
+        self.identity = Identity(NO_GENERATION, memberId)
         self.state = UNJOINED
         self.isLost = self.rejoinNeeded = True
-        self.onChange()
+        self._onChange()
 
     def close(self) -> None:
-        """
-        Leave no timer behind.
-        """
         self.state = UNJOINED
-        self.beating.close()
+        self.heartbeats.close()

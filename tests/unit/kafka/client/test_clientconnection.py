@@ -1,6 +1,5 @@
 """
-Tests for L{admission.kafka.client.connection}, L{admission.kafka.client.connecting}
-and L{admission.kafka.client.throttle}.
+Tests for L{admission.kafka.client.clientconnection}; logging in is tested in L{tests.unit.kafka.client.test_sasl}.
 """
 
 from __future__ import annotations
@@ -16,10 +15,15 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.kafka.client.connecting import ConnectionSettings, connect, connectTo, endpointsOf
-from admission.kafka.client.connection import CLOSE_GRACE_SECONDS, ClientConnection
+from admission.kafka.client.clientconnection import (
+    CLOSE_GRACE_SECONDS,
+    ClientConnection,
+    ConnectionSettings,
+    connect,
+    connectTo,
+    endpointsOf,
+)
 from admission.kafka.client.errors import BrokerRefused, Disconnected, RequestTimedOut, UnsupportedApi
-from admission.kafka.client.throttle import ThrottleTimes
 from tests.kit.clientfixture import ClientTestCase, FakeEndpoint
 
 
@@ -417,30 +421,3 @@ class EndpointTests(SynchronousTestCase):
 
         endpointsOf(MemoryReactorClock(), ConnectionSettings(tls=tls))("broker.example.org", 9093)
         self.assertEqual(names, ["broker.example.org"])
-
-
-class ThrottleTimesTests(SynchronousTestCase):
-    """
-    The average and the largest of what was asked for lately.
-    """
-
-    def test_averageAndLargest(self) -> None:
-        """
-        All responses count, for the average those without a throttle time too.
-        """
-        times = ThrottleTimes()
-        self.assertEqual((times.averageSeconds(0), times.largestSeconds(0)), (0, 0))
-        for seconds in (0.0, 3.0, 1.5, 0.0):
-            times.record(seconds, 100)
-        self.assertEqual((times.averageSeconds(100), times.largestSeconds(100)), (1.125, 3))
-
-    def test_forgets(self) -> None:
-        """
-        After a minute, and not before half of one, what was long ago counts no more.
-        """
-        times = ThrottleTimes()
-        times.record(3.0, 100)
-        times.record(1.0, 131)
-        self.assertEqual((times.averageSeconds(131), times.largestSeconds(131)), (2, 3))
-        self.assertEqual((times.averageSeconds(162), times.largestSeconds(162)), (1, 1))
-        self.assertEqual((times.averageSeconds(300), times.largestSeconds(300)), (0, 0))
