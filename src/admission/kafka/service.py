@@ -35,10 +35,10 @@ from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
 from ..recording.events import Origin
 from ..recording.recorder import EventRecorder
+from ..status.document import Snapshot
 from ..status.health import Health
 from ..status.pages import statusPages
 from ..status.port import StatusPort
-from ..status.snapshot import Snapshot
 from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
 from .broker.log.interface import LogRefusal

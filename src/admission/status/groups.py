@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status_snapshot -*-
+# -*- test-case-name: tests.unit.kafka.test_statussections -*-
 """
 The groups of consumers, as the status page shows them.
 """
@@ -10,7 +10,7 @@ from heapq import nlargest
 from typing import Any
 
 from ..kafka.broker.groups.group import Group, State
-from .numbers import shortened
+from .sections import shortened
 
 MAX_GROUPS = 20
 

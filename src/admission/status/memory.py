@@ -15,7 +15,7 @@ from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, SERVICE_UNAVAIL
 from twisted.web.server import NOT_DONE_YET
 
 from ..profiling.profiler import Profiler, ProfilerStopped
-from .page import BadQuestion, Page, refuse
+from .pageresource import BadQuestion, Page, refuse
 
 
 class MemoryPage(Page):

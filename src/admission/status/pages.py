@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
 The pages of the status port.
 
@@ -25,11 +25,11 @@ from ..kafka.broker.broker import ANONYMOUS
 from ..metrics.prometheus import CONTENT_TYPE, exposition
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
+from .document import Snapshot
 from .health import Health
 from .memory import MemoryPage
-from .numbers import finite, histogramFields
-from .page import BadQuestion, Page
-from .snapshot import Snapshot
+from .pageresource import BadQuestion, Page
+from .sections import finite, histogramFields
 
 ROWS_PER_PIECE = 200
 """How much of a long list is written in one turn."""

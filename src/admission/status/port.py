@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
 The port on which an operator asks a broker how it is.
 """

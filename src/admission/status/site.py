@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
 HTTP with bounds: what the status port accepts of whoever can connect to it.
 """
@@ -18,7 +18,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from ..connection.factory import RefusedProtocol
-from .page import Refusal
+from .pageresource import Refusal
 
 MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 8192

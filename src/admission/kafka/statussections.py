@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status_snapshot -*-
+# -*- test-case-name: tests.unit.kafka.test_statussections -*-
 """
 The connections of a broker and the clients behind them, as the status page
 shows them: the worst of each kind.
@@ -17,8 +17,8 @@ from attrs import asdict
 from ..connection.pauses import Pause
 from ..control import AdmissionControl, Explanation
 from ..interfaces import Request
-from ..kafka.session import KafkaConnection
-from .numbers import finite, shortened
+from ..status.sections import finite, shortened
+from .session import KafkaConnection
 
 MAX_CLIENTS = 20
 MAX_CONNECTIONS = 20

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
 What every page of the status port has in common: the question it is asked,
 the refusal of one that makes no sense, and an answer that leaves in pieces.

@@ -32,10 +32,10 @@ from admission.kafka.options import Options
 from admission.kafka.service import BrokerService
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
-from admission.status.numbers import LONGEST_NAME, bounded, finite, shortened
-from admission.status.page import BadQuestion, Page
+from admission.status.pageresource import BadQuestion, Page
 from admission.status.pages import ROWS_PER_PIECE, statusPages
 from admission.status.port import StatusPort, isLocal
+from admission.status.sections import LONGEST_NAME, bounded, finite, shortened
 from admission.status.site import (
     CONNECTION_SECONDS,
     MAX_CONNECTIONS,

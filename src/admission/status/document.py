@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status_snapshot -*-
+# -*- test-case-name: tests.unit.kafka.test_statussections -*-
 """
 How a broker is at one moment: what the status page and C{admission top} show.
 """
@@ -13,12 +13,12 @@ from .._version import __version__
 from ..connection.factory import AdmittedFactory
 from ..kafka.broker.broker import Broker
 from ..kafka.session import KafkaConnection
+from ..kafka.statussections import largestFields, mutedFields, throttledFields
 from ..metrics.process import ProcessUsage
 from ..metrics.registry import SensorRegistry
-from .clients import largestFields, mutedFields, throttledFields
 from .groups import groupsFields
 from .health import Health
-from .numbers import bounded, finite
+from .sections import bounded, finite
 
 KEPT_SECONDS = 1.0
 """For how long a snapshot will do: however many people look, connections are counted once in this time."""

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
 Values as JSON has them.
 """

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.status.snapshot} and what it consists of.
+Tests for L{admission.status.document} and what it consists of.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.broker.groups.group import Group, Offset, State
 from admission.kafka.broker.groups.limits import Tally
 from admission.kafka.broker.log.interface import Partition
+from admission.kafka.statussections import MAX_CLIENTS, MAX_CONNECTIONS, RECENTLY_SECONDS
 from admission.metrics.process import ProcessUsage
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
 from admission.status import groups as groupsModule
-from admission.status.clients import MAX_CLIENTS, MAX_CONNECTIONS, RECENTLY_SECONDS
+from admission.status.document import KEPT_SECONDS, Snapshot
 from admission.status.groups import MAX_GROUPS, groupsFields, lagOf
 from admission.status.health import Health
-from admission.status.numbers import LONGEST_NAME
-from admission.status.snapshot import KEPT_SECONDS, Snapshot
+from admission.status.sections import LONGEST_NAME
 from admission_plugins.clientquota import ClientBytes
 from tests.kit.brokerfixture import LARGEST_BYTES, POOL_BYTES, BrokerTestCase, Client, batchOf, fetchFields, requestOf
 
