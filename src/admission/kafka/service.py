@@ -29,16 +29,12 @@ from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
 from ..gate import Gate
-from ..metrics.process import ProcessUsage
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
 from ..recording.events import Origin
 from ..recording.recorder import EventRecorder
-from ..status.document import Snapshot
-from ..status.health import Health
-from ..status.pages import statusPages
-from ..status.port import StatusPort
+from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
@@ -61,6 +57,7 @@ from .secondsignal import Impatience
 from .security.checkers import makePortal
 from .session import KafkaConnection
 from .settings import RESERVED_DESCRIPTORS, Settings
+from .statussections import BrokerStatus
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
@@ -180,7 +177,9 @@ class BrokerService(Service):
         self._statusPort: StatusPort | None = None
         if statusListener is not None:
             names = [gethostname(), *(each.advertised.host for each in listeners if each.advertised is not None)]
-            self._statusPort = StatusPort(statusListener.description, statusListener.endpoint, reactor, names)
+            self._statusPort = StatusPort(
+                statusListener.description, statusListener.endpoint, reactor, names, "--advertise"
+            )
         self._ports: list[IListeningPort] = []
         self._hasListened = False
         self._pressureLoggedSeconds = float("-inf")
@@ -263,16 +262,14 @@ class BrokerService(Service):
         )
         if self._recorder.isRecording:
             self.factory.observers = (BrokerRecording(self._recorder),)
-        self._health = Health(gate, clock.seconds, lambda: log.troubles, lambda: len(self.factory.connections))
-        snapshot = Snapshot(
+        self._status = BrokerStatus(
             self.broker,
             self.factory,
-            self._health,
-            ProcessUsage(),
+            self.sensors,
             lambda: [peerName(port.getHost()) for port in self._ports],
-            clock.seconds,
+            lambda: log.troubles,
         )
-        snapshot.addSensors(self.sensors)
+        self._status.addSensors()
         purgatory.addSensors(self.sensors, "Request")
         control.addSensors(self.sensors)
         self._startGroups()
@@ -280,9 +277,7 @@ class BrokerService(Service):
             self.factory.addPort(port)
         self.factory.start()
         if self._statusPort is not None:
-            self._statusPort.serve(
-                statusPages(reactor, control, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
-            )
+            self._statusPort.serve(self._status.pages(reactor, self._profiler))
         self._startProfiling(clock)
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
@@ -309,7 +304,7 @@ class BrokerService(Service):
 
     @inlineCallbacks
     def _drain(self) -> Any:
-        self._health.isDraining = True
+        self._status.isDraining = True
         if self._memoryReports is not None:
             self._memoryReports.stop()
         yield self._stopAccepting()

@@ -1,54 +1,61 @@
-# -*- test-case-name: tests.unit.status.test_pages -*-
+# -*- test-case-name: tests.unit.status.test_document -*-
 """
-Values as JSON has them.
+What a server contributes to its status page: sections, health checks, and
+values that JSON can hold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..interfaces import IHistogram
+from attrs import frozen
 
 LONGEST_NAME = 120
-"""How much of a client's or group's name is shown, in characters; they may have thousands."""
+"""How many characters of a client's or group's name are shown; names may have thousands."""
 
 _UNBOUNDED_BYTES = 1 << 62
 
 
+@frozen
+class Section:
+    """
+    A part of the document that the status page shows.
+
+    @ivar name: its key in the document.
+    @ivar read: given the time, in seconds of the server's monotonic clock, returns
+        what JSON can hold, of bounded size however many clients there are.
+        Called once a second at most.
+    """
+
+    name: str
+    read: Callable[[float], Any]
+
+
+HealthCheck = Callable[[float], Iterable[str]]
+"""
+Given the time, as L{Section.read} is, says why no client should be sent to the
+server now: a sentence for each reason, none if all is well.
+"""
+
+
 def finite(value: float) -> float | None:
     """
-    C{value}, unless JSON could not say it.
+    C{value}, or L{None} if JSON has no such number.
     """
     return value if math.isfinite(value) else None
 
 
 def bounded(sizeBytes: int) -> int | None:
     """
-    C{sizeBytes}, unless it stands for no bound.
+    C{sizeBytes}, or L{None} if it stands for no bound.
     """
     return sizeBytes if sizeBytes < _UNBOUNDED_BYTES else None
 
 
 def shortened(name: str) -> str:
     """
-    C{name}, or its beginning.
+    The first L{LONGEST_NAME} characters of C{name}.
     """
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def histogramFields(histogram: IHistogram) -> dict[str, Any]:
-    """
-    A histogram as JSON.  A bound of L{None} is for what exceeds all others.
-    """
-    bounds: Sequence[float | None] = (*histogram.bounds, None)
-    return {
-        "count": histogram.count,
-        "total": finite(histogram.total),
-        "median": finite(histogram.quantile(0.5)),
-        "percentile99": finite(histogram.quantile(0.99)),
-        "ranges": [
-            {"upTo": bound, "count": count} for bound, count in zip(bounds, histogram.counts, strict=True) if count
-        ],
-    }
