@@ -20,7 +20,7 @@ from twisted.web.resource import Resource
 from admission.control import Explanation
 from admission.interfaces import QuotaEntity, Request
 from admission.metrics.registry import SensorRegistry
-from admission.status.pages import statusPages
+from admission.status.pages import StatusPages
 from admission.status.site import StatusChannel, StatusSite
 
 NOW_SECONDS = 1_000_000_000.0
@@ -134,7 +134,7 @@ class StatusTestCase(SynchronousTestCase):
         self.sensors = SensorRegistry(self.clock.seconds)
         self.document = StandInDocument(self.control, self.sensors)
         document: Any = self.document
-        self.root: Resource = statusPages(self.clock, document, ANONYMOUS)
+        self.root: Resource = StatusPages(self.clock, document, ANONYMOUS).root
         self.site = StatusSite(self.root, self.clock, ["Broker.example"])
 
     def connect(self) -> tuple[StatusChannel, StatusTransport]:

@@ -23,7 +23,7 @@ from ..interfaces import Request
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..status.document import StatusDocument
-from ..status.pages import statusPages
+from ..status.pages import StatusPages
 from ..status.sections import Section, finite, shortened
 from .broker.broker import ANONYMOUS, Broker
 from .broker.groups.group import Group, State
@@ -90,7 +90,7 @@ class BrokerStatus:
         """
         What the status port answers with.
         """
-        return statusPages(clock, self.document, ANONYMOUS, KAFKA_NAMINGS, profiler)
+        return StatusPages(clock, self.document, ANONYMOUS, KAFKA_NAMINGS, profiler).root
 
     def addSensors(self) -> None:
         """

@@ -7,13 +7,13 @@ the refusal of a bad one, and answers that are sent in pieces.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND
+from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND, OK
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
@@ -61,45 +61,55 @@ class Refused(Resource):
         return refuse(request, self._code, self._sentence)
 
 
+Pieces = Callable[[Mapping[str, str]], Iterator[str]]
+"""
+Makes a page, given the parameters of the question: yields at least one piece,
+none of which takes long.  Raises L{BadQuestion} before the first.
+"""
+
+
 class Page(Resource):
     """
     A page that is made anew for each request, in pieces: one in a turn of the
     reactor, and none while the client does not read, so that a large page
     delays nobody.
 
-    @cvar title: what the page shows, in a sentence.
-    @cvar parameters: the parameters that the question may have.
-    @cvar contentType: the type of what C{pieces} yields.
+    @ivar title: what the page shows, in a sentence.
+    @ivar parameters: the parameters that the question may have.
+    @ivar contentType: the type of what is sent.
     """
 
     log = Logger()
-    title: str
-    parameters: Collection[str] = ()
-    contentType = JSON
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        title: str,
+        pieces: Pieces,
+        parameters: Collection[str] = (),
+        contentType: bytes = JSON,
+        code: Callable[[], int] = lambda: OK,
+    ) -> None:
         """
         @param clock: for the turns.
+        @param code: returns the HTTP status of a page that has not failed.
         """
         super().__init__()  # type: ignore[no-untyped-call]
+        self.title = title
+        self.parameters = parameters
+        self.contentType = contentType
         self._clock = clock
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        Make the page: at least one piece, none of which takes long.
-
-        @param question: the parameters that were given.
-        @raise BadQuestion: before the first piece.
-        """
-        raise NotImplementedError
+        self._pieces = pieces
+        self._code = code
 
     def getChild(self, path: bytes, request: Any) -> Resource:
         return Refused(NOT_FOUND, "there is no such page; /help lists those that there are")
 
     def render(self, request: Any) -> Any:
         try:
-            pieces = self.pieces(self.question(request))
+            pieces = self._pieces(self.question(request))
             first = next(pieces)
+            request.setResponseCode(self._code())
         except BadQuestion as refusal:
             return refuse(request, BAD_REQUEST, str(refusal))
         except Exception:

@@ -20,16 +20,15 @@ from attrs import asdict
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
-from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, SERVICE_UNAVAILABLE
+from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, OK, SERVICE_UNAVAILABLE
 from twisted.web.server import NOT_DONE_YET
 
 from ..interfaces import IHistogram, QuotaStatus, Request
 from ..metrics.prometheus import CONTENT_TYPE, exposition
 from ..metrics.prometheusnames import Naming
-from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler, ProfilerStopped
 from .document import StatusDocument
-from .pageresource import BadQuestion, Page, refuse
+from .pageresource import BadQuestion, Page, Pieces, refuse
 from .sections import finite
 
 ROWS_PER_PIECE = 200
@@ -37,160 +36,91 @@ ROWS_PER_PIECE = 200
 
 _ASSETS = Path(__file__).parent / "assets"
 
+_HTML, _TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
 
-def statusPages(
-    clock: IReactorTime,
-    document: StatusDocument,
-    anonymous: str = "",
-    namings: Sequence[Naming] = (),
-    profiler: Profiler | None = None,
-) -> AssetPage:
+_ASSET_TYPES = {
+    "page.css": b"text/css; charset=utf-8",
+    "page.js": b"text/javascript; charset=utf-8",
+    "plots.js": b"text/javascript; charset=utf-8",
+    "icon.svg": b"image/svg+xml",
+}
+
+
+class StatusPages:
     """
     Everything that the status port shows.
 
-    @param clock: for the turns in which long pages are written.
-    @param anonymous: the principal of clients that have not logged in.
-    @param namings: what the driver's sensors are called in Prometheus.
-    @param profiler: takes snapshots of the memory, if that is possible.
-    @return: the page for people, which has all others below it.
+    @ivar root: the page for people, which has all others below it.
     """
-    sensors = document.sensors
-    front = AssetPage(clock, "page.html", b"text/html; charset=utf-8", {"ANONYMOUS": anonymous})
-    front.title = "The page for people, with live plots."
-    pages: dict[str, Page] = {
-        "": front,
-        "status.json": DocumentPage(clock, document),
-        "explain": ExplainPage(clock, document, anonymous),
-        "quotas": QuotasPage(clock, document),
-        "sensors": SensorsPage(clock, sensors),
-        "metrics": MetricsPage(clock, sensors, namings),
-        "healthz": HealthPage(clock, document),
-        **({} if profiler is None else {"memory": MemoryPage(clock, profiler)}),
-    }
-    pages["help"] = HelpPage(clock, pages)
-    assets = {
-        "page.css": AssetPage(clock, "page.css", b"text/css; charset=utf-8"),
-        "page.js": AssetPage(clock, "page.js", b"text/javascript; charset=utf-8"),
-        "plots.js": AssetPage(clock, "plots.js", b"text/javascript; charset=utf-8"),
-        "icon.svg": AssetPage(clock, "icon.svg", b"image/svg+xml"),
-    }
-    for name, page in {**pages, **assets}.items():
-        front.putChild(name.encode("ascii"), page)
-    return front
-
-
-class AssetPage(Page):
-    """
-    A file of this package.
-    """
-
-    title = "A part of the page for people."
 
     def __init__(
-        self, clock: IReactorTime, name: str, contentType: bytes, texts: Mapping[str, str] | None = None
+        self,
+        clock: IReactorTime,
+        document: StatusDocument,
+        anonymous: str = "",
+        namings: Sequence[Naming] = (),
+        profiler: Profiler | None = None,
     ) -> None:
         """
-        @param texts: words in the file, and what stands in their place.
+        @param clock: for the turns in which long pages are written.
+        @param anonymous: the principal of clients that have not logged in.
+        @param namings: what the driver's sensors are called in Prometheus.
+        @param profiler: takes snapshots of the memory, if that is possible.
         """
-        super().__init__(clock)
-        self.contentType = contentType
-        self._text = _ASSETS.joinpath(name).read_text(encoding="utf-8")
-        for word, text in (texts or {}).items():
-            self._text = self._text.replace(word, escape(text))
+        self._document = document
+        self._sensors = sensors = document.sensors
+        self._anonymous = anonymous
+        front = (_ASSETS / "page.html").read_text("utf-8").replace("ANONYMOUS", escape(anonymous))
 
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        yield self._text
+        def page(title: str, pieces: Pieces, *parameters: str, **options: Any) -> Page:
+            return Page(clock, title, pieces, parameters, **options)
 
+        self._pages = {
+            "": page("The page for people, with live plots.", _constant(front), contentType=_HTML),
+            "status.json": page(
+                "The state of the server at this moment; its lists are of the largest.",
+                lambda question: iter((document.text,)),
+            ),
+            "explain": page(
+                "Which limits hold for a client, whom they were set for, and how much of each is used.",
+                self._explain,
+                *("clientId", "user", "ip"),
+            ),
+            "quotas": page("The limits that are set, by whom they are for.", self._quotas),
+            "sensors": page("Everything that is measured, as it is now.", self._measured),
+            "metrics": page(
+                "Everything that is measured, in the text format of Prometheus.",
+                lambda question: exposition(sensors, namings),
+                contentType=CONTENT_TYPE.encode("ascii"),
+            ),
+            "healthz": page(
+                "Whether all is well; if not, the status is 503, and the reasons are here.",
+                self._health,
+                code=lambda: SERVICE_UNAVAILABLE if document.reasons else OK,
+            ),
+            **({} if profiler is None else {"memory": MemoryPage(clock, profiler)}),
+            "help": page("This list.", self._help, contentType=_TEXT),
+        }
+        self.root = self._pages[""]
+        for name, each in self._pages.items():
+            self.root.putChild(name.encode("ascii"), each)
+        for name, contentType in _ASSET_TYPES.items():
+            pieces = _constant((_ASSETS / name).read_text("utf-8"))
+            asset = page("A part of the page for people.", pieces, contentType=contentType)
+            self.root.putChild(name.encode("ascii"), asset)
 
-class HelpPage(Page):
-    """
-    C{/help}: a line for each page, and one for what it shows.
-    """
+    # What the pages consist of
 
-    title = "This list."
-    contentType = b"text/plain; charset=utf-8"
-
-    def __init__(self, clock: IReactorTime, pages: Mapping[str, Page]) -> None:
-        """
-        @param pages: by their names; a live view.
-        """
-        super().__init__(clock)
-        self._pages = pages
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+    def _help(self, question: Mapping[str, str]) -> Iterator[str]:
         for name, page in self._pages.items():
             query = "&".join(f"{parameter}=" for parameter in page.parameters)
             yield f"/{name}{query and '?'}{query}\n    {page.title}\n"
 
-
-class DocumentPage(Page):
-    """
-    C{/status.json}: the state of the server, which C{/} and C{admission top} show.
-    """
-
-    title = "The state of the server at this moment; its lists are of the largest."
-
-    def __init__(self, clock: IReactorTime, document: StatusDocument) -> None:
-        super().__init__(clock)
-        self._document = document
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        yield self._document.text
-
-
-class HealthPage(Page):
-    """
-    C{/healthz}: an object of C{status} and, unless that is C{ok}, C{reasons}.
-    """
-
-    title = "Whether all is well; if not, the status is 503, and the reasons are here."
-
-    def __init__(self, clock: IReactorTime, document: StatusDocument) -> None:
-        super().__init__(clock)
-        self._document = document
-
-    def render(self, request: Any) -> Any:
-        if self._document.reasons:
-            request.setResponseCode(SERVICE_UNAVAILABLE)
-        return super().render(request)
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+    def _health(self, question: Mapping[str, str]) -> Iterator[str]:
         reasons = self._document.reasons
         yield _encoded({"status": "unavailable", "reasons": reasons} if reasons else {"status": "ok"})
 
-
-class MetricsPage(Page):
-    """
-    C{/metrics}: a metric in each piece.
-    """
-
-    title = "Everything that is measured, in the text format of Prometheus."
-    contentType = CONTENT_TYPE.encode("ascii")
-
-    def __init__(self, clock: IReactorTime, sensors: SensorRegistry, namings: Sequence[Naming]) -> None:
-        super().__init__(clock)
-        self._sensors = sensors
-        self._namings = namings
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        return exposition(self._sensors, self._namings)
-
-
-class ExplainPage(Page):
-    """
-    C{/explain}: an object whose C{limits} are the limits of one client, with its
-    use of each.
-    """
-
-    title = "Which limits hold for a client, whom they were set for, and how much of each is used."
-    parameters = ("clientId", "user", "ip")
-
-    def __init__(self, clock: IReactorTime, document: StatusDocument, anonymous: str) -> None:
-        super().__init__(clock)
-        self._document = document
-        self._anonymous = anonymous
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+    def _explain(self, question: Mapping[str, str]) -> Iterator[str]:
         if not question:
             raise BadQuestion("say which client: /explain?clientId=C&user=U&ip=A, or some of the three")
         ip = question.get("ip", "")
@@ -215,39 +145,18 @@ class ExplainPage(Page):
             }
         )
 
-
-class QuotasPage(Page):
-    """
-    C{/quotas}: an object whose C{quotas} are the limits in force.
-    """
-
-    title = "The limits that are set, by whom they are for."
-
-    def __init__(self, clock: IReactorTime, document: StatusDocument) -> None:
-        super().__init__(clock)
-        self._document = document
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+    def _quotas(self, question: Mapping[str, str]) -> Iterator[str]:
         limited = list(self._document.server.control.limits.items())
         yield '{"quotas": ['
         yield from _rows({**asdict(entity), "limits": dict(limits)} for entity, limits in limited)
         yield "]}\n"
 
-
-class SensorsPage(Page):
-    """
-    C{/sensors}: an object of C{values}, C{histograms} and C{families}.  A family
-    has the names of its C{labels} and a list of C{values}; each of them is a list
-    of the labels' texts and the value.
-    """
-
-    title = "Everything that is measured, as it is now."
-
-    def __init__(self, clock: IReactorTime, sensors: SensorRegistry) -> None:
-        super().__init__(clock)
-        self._sensors = sensors
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+    def _measured(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        An object of C{values}, C{histograms} and C{families}.  A family has the
+        names of its C{labels} and a list of C{values}; each of them is a list of
+        the labels' texts and the value.
+        """
         values = {name: finite(value) for name, value in self._sensors}
         histograms = {name: _histogramFields(each) for name, each in self._sensors.histograms.items()}
         yield f'{{"values": {json.dumps(values)},\n"histograms": {json.dumps(histograms)},\n"families": {{'
@@ -271,10 +180,9 @@ class MemoryPage(Page):
     and at most one in ten seconds.
     """
 
-    title = "Where the memory is; taken when asked for, and kept for ten seconds."
-
     def __init__(self, clock: IReactorTime, profiler: Profiler) -> None:
-        super().__init__(clock)
+        title = "Where the memory is; taken when asked for, and kept for ten seconds."
+        super().__init__(clock, title, lambda question: iter(()))
         self._profiler = profiler
 
     def render(self, request: Any) -> Any:
@@ -307,6 +215,10 @@ class MemoryPage(Page):
             )
         request.write(body)
         request.finish()
+
+
+def _constant(text: str) -> Pieces:
+    return lambda question: iter((text,))
 
 
 def _limitFields(status: QuotaStatus, wallSeconds: float) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ..clock import wallSeconds
 from ..metrics.registry import SensorRegistry
 from .document import Server, StatusDocument
 from .pageresource import Refused
-from .pages import statusPages
+from .pages import StatusPages
 from .sections import HealthCheck, Section
 
 MAX_CONNECTIONS = 16
@@ -88,7 +88,7 @@ def statusSite(
         server.addSensors(sensors)
     document = StatusDocument(server, sensors, wallSeconds, sections, checks)
     document.addSensors()
-    return StatusSite(statusPages(server.clock, document), server.clock, names)
+    return StatusSite(StatusPages(server.clock, document).root, server.clock, names)
 
 
 class StatusChannel(HTTPChannel):

@@ -6,31 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from twisted.web.http import ACCEPTED
+
 from admission.status.pageresource import BadQuestion, Page
 from tests.kit.statusfixture import StatusTestCase
-
-
-class CountingPage(Page):
-    """
-    A page of many pieces, which counts those it was asked for.
-    """
-
-    title = "Counts."
-    parameters = ("until",)
-    contentType = b"text/plain"
-    made = 0
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        One number a piece.
-        """
-        until = int(question.get("until", "5"))
-        if until < 0:
-            raise BadQuestion("it counts upwards")
-        for self.made in range(1, until + 1):
-            if self.made == 4:
-                raise ValueError("it cannot count to four")
-            yield f"{self.made} "
 
 
 class DeliveryTests(StatusTestCase):
@@ -43,8 +22,21 @@ class DeliveryTests(StatusTestCase):
         A page that can count to three.
         """
         super().setUp()
-        self.page = CountingPage(self.clock)
-        self.root.putChild(b"count", self.page)
+        self.made = 0
+        page = Page(self.clock, "Counts.", self.count, ["until"], b"text/plain", lambda: ACCEPTED)
+        self.root.putChild(b"count", page)
+
+    def count(self, question: Mapping[str, str]) -> Iterator[str]:
+        """
+        One number in each piece.
+        """
+        until = int(question.get("until", "5"))
+        if until < 0:
+            raise BadQuestion("it counts upwards")
+        for self.made in range(1, until + 1):
+            if self.made == 4:
+                raise ValueError("it cannot count to four")
+            yield f"{self.made} "
 
     def test_turns(self) -> None:
         """
@@ -65,11 +57,11 @@ class DeliveryTests(StatusTestCase):
         channel.pauseProducing()
         channel.pauseProducing()
         self.turn()
-        self.assertEqual(self.page.made, 1)
+        self.assertEqual(self.made, 1)
         channel.resumeProducing()
         channel.resumeProducing()
         self.turn()
-        self.assertEqual(self.page.made, 3)
+        self.assertEqual(self.made, 3)
         self.assertTrue(transport.disconnecting)
 
     def test_clientLeaves(self) -> None:
@@ -80,14 +72,14 @@ class DeliveryTests(StatusTestCase):
         channel.stopProducing()
         self.disconnect(channel)
         self.turn()
-        self.assertEqual(self.page.made, 1)
+        self.assertEqual(self.made, 1)
 
     def test_headMakesOne(self) -> None:
         """
         For HEAD one piece is made, to know whether there is anything.
         """
-        self.assertEqual(self.get("/count", method="HEAD").code, 200)
-        self.assertEqual(self.page.made, 1)
+        self.assertEqual(self.get("/count", method="HEAD").code, 202)
+        self.assertEqual(self.made, 1)
         self.assertEqual(self.get("/count?until=-1", method="HEAD").code, 400)
 
     def test_fails(self) -> None:

@@ -14,7 +14,7 @@ from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheusnames import Naming
-from admission.status.pages import ROWS_PER_PIECE, statusPages
+from admission.status.pages import ROWS_PER_PIECE, StatusPages
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
@@ -103,7 +103,7 @@ class PagesTests(StatusTestCase):
         self.sensors.addGauge("PagesOfDiary", lambda now: 7)
         namings = [Naming("PagesOfDiary", "diary_pages", "Pages of the diary.")]
         document: Any = self.document
-        self.site.resource = statusPages(self.clock, document, namings=namings)
+        self.site.resource = StatusPages(self.clock, document, namings=namings).root
         self.assertIn("diary_pages 7.0\n", self.get("/metrics").body)
 
     def test_anonymous(self) -> None:
@@ -112,7 +112,7 @@ class PagesTests(StatusTestCase):
         """
         document: Any = self.document
         for anonymous, value in (("ANONYMOUS", "ANONYMOUS"), ('no"body', "no&quot;body"), ("", "")):
-            self.site.resource = statusPages(self.clock, document, anonymous)
+            self.site.resource = StatusPages(self.clock, document, anonymous).root
             self.assertIn(f'name="user" value="{value}"', self.get("/").body)
 
     def test_explain(self) -> None:
