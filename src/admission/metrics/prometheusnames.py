@@ -162,6 +162,11 @@ NAMINGS = (
     ),
     Naming("ExportDroppedEvents", "admission_export_dropped_events_total", "Events that an exporter has dropped."),
     Naming("ExportFailures", "admission_export_failures_total", "Exceptions that an exporter has raised."),
+    Naming(
+        "ExportShortenedSamples",
+        "admission_export_shortened_samples_total",
+        "Recorded samples of sensors that were incomplete because there were too many values.",
+    ),
     Naming("Healthy", "admission_healthy", "1 while /healthz says ok, else 0."),
     Naming("UptimeSeconds", "admission_uptime_seconds", "Time since the server started."),
     Naming("BuildInfo", "admission_build_info", "Always 1; the version is a label."),
