@@ -51,7 +51,7 @@ class BrokerStatus:
 
     @ivar document: what the page shows.
     @ivar isDraining: whether the broker is being stopped, and waits for its
-        connections to end; whoever stops it sets this.
+        connections to end; to be set by the service that stops it.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ KEPT_SECONDS = 1.0
 """The server is looked at once in this time, however many clients ask for the document."""
 
 MAX_CONNECTIONS = 20
-"""How many connections are listed: those that hold most memory."""
+"""How many connections are listed: the largest by the memory they hold."""
 
 SHORTAGE_SECONDS = 30.0
 """How long clients may wait for memory before the server counts as unhealthy: a burst is over by then."""
@@ -124,7 +124,7 @@ class Server(Protocol):
 
 class StatusDocument:
     """
-    Looks at a server when somebody asks, and at most once in L{KEPT_SECONDS}.
+    The state of a server, read on demand and at most once in L{KEPT_SECONDS}.
     Its lists are bounded; their order says what was left out.
 
     @ivar server: the server.

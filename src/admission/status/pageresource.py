@@ -103,7 +103,7 @@ class Page(Resource):
         self._code = code
 
     def getChild(self, path: bytes, request: Any) -> Resource:
-        return Refused(NOT_FOUND, "there is no such page; /help lists those that there are")
+        return Refused(NOT_FOUND, "there is no such page; /help lists all pages")
 
     def render(self, request: Any) -> Any:
         try:

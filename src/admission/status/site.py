@@ -72,8 +72,8 @@ def statusSite(
     """
     Show the state of any server: C{reactor.listenTCP(9090,
     statusSite(factory), interface="127.0.0.1")}, where C{factory} is what
-    C{wrapFactory} has returned.  There is no login, so nobody else should be able
-    to connect.
+    C{wrapFactory} has returned.  There is no login, so let it listen where
+    only operators can connect.
 
     @param names: the names by which the port may be called, beside addresses and
         C{localhost}.

@@ -70,7 +70,7 @@ class BrokerStatusTestCase(BrokerTestCase):
 
     def look(self) -> Any:
         """
-        How it is now, as whoever asks the port would read it.
+        The document of this moment, as a client of the port reads it.
         """
         self.clock.advance(KEPT_SECONDS)
         return json.loads(self.document.text)
@@ -89,7 +89,7 @@ class DocumentTests(BrokerStatusTestCase):
 
     def test_idle(self) -> None:
         """
-        Of a broker that nobody uses, everything is there all the same.
+        All fields are there while there is no client.
         """
         seen = self.look()
         self.assertEqual(seen["health"], {"status": "ok", "reasons": []})
@@ -322,7 +322,7 @@ class GroupsTests(SynchronousTestCase):
 
     def test_bounds(self) -> None:
         """
-        There are so many rows, and so many offsets are looked at; groups beyond that are counted.
+        Rows are bounded, and so are the offsets that are looked at; further groups are counted.
         """
         self.patch(statussections, "MAX_OFFSETS", 3)
         seen = groupsFields([self.group("two", 1, 1), self.group("three", 1, 1, 1), self.group("one", 1)])
@@ -432,7 +432,7 @@ class OptionsTests(StatusTestCase):
 
     def test_off(self) -> None:
         """
-        There is no port unless somebody asks for one.
+        There is no port by default.
         """
         self.assertIs(self.parse()["statusListener"], None)
 

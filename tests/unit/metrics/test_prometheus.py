@@ -241,7 +241,7 @@ class BoundsTests(ExpositionTestCase):
 
     def test_turns(self) -> None:
         """
-        No piece takes more than so many rows to make.
+        The number of rows that a piece reads is bounded.
         """
         self.read = 0
         self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
@@ -253,7 +253,7 @@ class BoundsTests(ExpositionTestCase):
 
     def test_longLabels(self) -> None:
         """
-        Long names are cut off; those that become equal by that are told once.
+        Long names are truncated; of names that become equal by that, one row is kept.
         """
         names = ["a" * 30_000 + each for each in "bcd"]
         self.registry.addFamily("Lag", ("group",), lambda now: [((name,), 1.0) for name in names])

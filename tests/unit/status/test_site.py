@@ -31,7 +31,7 @@ from tests.kit.wrapped import wrapped
 
 class SiteTests(StatusTestCase):
     """
-    The site keeps to its bounds, whoever asks.
+    The site keeps to its bounds.
     """
 
     def test_paths(self) -> None:
@@ -46,7 +46,7 @@ class SiteTests(StatusTestCase):
             "/%2e%2e/etc",
             "http://localhost/quotas",
         ):
-            self.assertRefused(self.get(path), 404, "/help lists those that there are")
+            self.assertRefused(self.get(path), 404, "/help lists all pages")
 
     def test_methods(self) -> None:
         """
@@ -140,7 +140,7 @@ class SiteTests(StatusTestCase):
 
     def test_connections(self) -> None:
         """
-        There are so many connections and no more; room comes back with the first that goes.
+        The number of connections is bounded; there is room again once one is closed.
         """
         channels = [self.connect()[0] for _ in range(MAX_CONNECTIONS)]
         refused = self.site.buildProtocol(None)
@@ -153,7 +153,7 @@ class SiteTests(StatusTestCase):
 
     def test_deadline(self) -> None:
         """
-        Whoever takes too long to ask is hung up on; a header a second does not help.
+        A client that takes too long to ask is cut off; a header a second does not help.
         """
         channel, transport = self.send(b"GET / HTTP/1.1\r\n")
         for _ in range(int(CONNECTION_SECONDS) - 1):
@@ -165,7 +165,7 @@ class SiteTests(StatusTestCase):
 
     def test_deadlineOfReading(self) -> None:
         """
-        Whoever does not read the answer is hung up on as well.
+        A client that does not read the answer is cut off as well.
         """
         channel, transport = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
         channel.pauseProducing()
@@ -278,7 +278,7 @@ class PortTests(StatusTestCase):
 
     def test_fails(self) -> None:
         """
-        A port that cannot listen says so to whoever started it.
+        The caller learns that a port cannot listen.
         """
         error = CannotListenError("", 9090, OSError("in use"))
         self.failureResultOf(self.port(lambda: fail(error)).listen(), CannotListenError)
