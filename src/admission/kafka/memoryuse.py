@@ -41,7 +41,7 @@ from ..profiling.profiler import Profiler
 from ..recording.recorder import EventRecorder
 from ..units import formatSeconds, parseSeconds
 from .broker.broker import Broker
-from .broker.groups.coordinator import Groups
+from .broker.groups.groupcoordinator import GroupCoordinator
 from .broker.log.lmdb_log import LmdbLog
 from .settings import Settings
 
@@ -54,7 +54,7 @@ _GROUPS = (
     Group("leases", implementing(ILease), (FRAMES,)),
     Group("connections", subclassOf(AdmittedProtocol), (CONNECTIONS, RESPONSES)),
     Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
-    Group("groups of consumers", subclassOf(Groups), ("groups",)),
+    Group("groups of consumers", subclassOf(GroupCoordinator), ("groups",)),
     Group("log tables", subclassOf(LmdbLog), ("producers",)),
     Group("quota policies and filters", implementing(IQuotaPolicy)),
     Group("exporters", implementing(IMetricsExporter)),

@@ -263,11 +263,7 @@ class BrokerService(Service):
         if self._recorder.isRecording:
             self.factory.observers = (BrokerRecording(self._recorder),)
         self._status = BrokerStatus(
-            self.broker,
-            self.factory,
-            self.sensors,
-            lambda: [peerName(port.getHost()) for port in self._ports],
-            lambda: log.troubles,
+            self.broker, self.factory, self.sensors, lambda: [peerName(port.getHost()) for port in self._ports]
         )
         self._status.addSensors()
         purgatory.addSensors(self.sensors, "Request")

@@ -26,7 +26,7 @@ from ..status.document import StatusDocument
 from ..status.pages import StatusPages
 from ..status.sections import Section, finite, shortened
 from .broker.broker import ANONYMOUS, Broker
-from .broker.groups.group import Group, State
+from .broker.groups.groupstate import Group, State
 from .metricnames import KAFKA_NAMINGS
 from .session import KafkaConnection
 
@@ -60,12 +60,10 @@ class BrokerStatus:
         factory: AdmittedFactory,
         sensors: SensorRegistry,
         listeners: Callable[[], Sequence[str]],
-        logTroubles: Callable[[], Sequence[str]],
     ) -> None:
         """
         @param factory: its connections are L{KafkaConnection}s.
         @param listeners: returns the addresses at which the broker listens.
-        @param logTroubles: returns what is wrong with the log.
         """
         self.isDraining = False
         self._broker = broker
@@ -81,7 +79,7 @@ class BrokerStatus:
                 Section("purgatory", self._purgatoryFields),
                 Section("groups", lambda now: groupsFields(broker.groups.all)),
             ],
-            [lambda now: logTroubles(), self._drainCheck],
+            [lambda now: broker.log.problems, self._drainCheck],
             [reason.value for reason in _PAUSES],
             "queued.max.request.bytes",
         )

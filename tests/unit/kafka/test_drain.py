@@ -18,7 +18,7 @@ from admission.connection.pauses import Pause
 from admission.kafka.secondsignal import Impatience
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, fetchFields, framed, produceFields, requestOf
-from tests.unit.kafka.broker.groups.test_api import GroupsApiTestCase
+from tests.unit.kafka.broker.api.test_groupapi import GroupsApiTestCase
 from tests.unit.kafka.test_throttling import ThrottlingTestCase
 
 FOR_EVER_MS = 1_000_000

@@ -16,8 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka import statussections
-from admission.kafka.broker.groups.group import Group, Offset, State
-from admission.kafka.broker.groups.limits import Tally
+from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.options import Options
 from admission.kafka.service import BrokerService
@@ -60,9 +59,7 @@ class BrokerStatusTestCase(BrokerTestCase):
         shadow.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
         self.broker.control = self.factory.control = self.control
         self.sensors = SensorRegistry(self.clock.seconds)
-        self.status = BrokerStatus(
-            self.broker, self.factory, self.sensors, lambda: ["127.0.0.1:9092"], lambda: self.log.troubles
-        )
+        self.status = BrokerStatus(self.broker, self.factory, self.sensors, lambda: ["127.0.0.1:9092"])
         self.document = self.status.document
         self.control.addSensors(self.sensors)
         self.status.addSensors()
@@ -282,11 +279,11 @@ class GroupsTests(SynchronousTestCase):
         """
         A group that has this lag in as many partitions.
         """
-        group = Group(name, 1, Tally(), 0.0)
+        group = Group(name, 1, GroupTotals(), 0.0)
         for index, lag in enumerate(lags):
             partition = Partition("events", index, index)
             partition.highWatermark = 100
-            group.commit(partition, Offset(100 - lag, -1, "", 0.0))
+            group.setOffset(partition, Offset(100 - lag, -1, "", 0.0))
         group.members = {str(number): None for number in range(members)}  # type: ignore[misc]
         return group
 

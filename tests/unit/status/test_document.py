@@ -27,7 +27,7 @@ class DocumentTestCase(SynchronousTestCase):
         """
         Make them.
         """
-        self.troubles: Sequence[str] = ()
+        self.problems: Sequence[str] = ()
         self.serve()
 
     def serve(self, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class DocumentTestCase(SynchronousTestCase):
             self.sensors,
             lambda: NOW_SECONDS,
             [Section("answers", lambda now: {"atSeconds": now})],
-            [lambda now: self.troubles],
+            [lambda now: self.problems],
             ["memory"],
             "--memory",
         )
@@ -161,7 +161,7 @@ class HealthTests(DocumentTestCase):
         """
         What is wrong with the driver is a reason at once.
         """
-        self.troubles = ["the disk is full"]
+        self.problems = ["the disk is full"]
         self.assertEqual(self.document.reasons, ["the disk is full"])
         self.assertEqual(self.look()["health"], {"status": "unavailable", "reasons": ["the disk is full"]})
         self.assertEqual(self.sensors["Healthy"], 0)

@@ -327,9 +327,9 @@ class AnyServerTests(StatusTestCase):
             self.server.factory,
             names=["diary.example"],
             sections=[Section("entries", lambda now: 7)],
-            checks=[lambda now: self.troubles],
+            checks=[lambda now: self.problems],
         )
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
 
     def test_pages(self) -> None:
         """
@@ -357,9 +357,9 @@ class AnyServerTests(StatusTestCase):
         What is wrong with the server makes it unhealthy.
         """
         self.assertEqual(self.get("/healthz").code, 200)
-        self.troubles.append("the diary is full")
+        self.problems.append("the diary is full")
         response = self.get("/healthz")
-        self.assertEqual((response.code, response.document["reasons"]), (503, self.troubles))
+        self.assertEqual((response.code, response.document["reasons"]), (503, self.problems))
 
     def test_ownSensors(self) -> None:
         """

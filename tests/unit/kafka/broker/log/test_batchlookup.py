@@ -1,10 +1,10 @@
 """
-Tests for L{admission.kafka.broker.log.reading}, through the log.
+Tests for L{admission.kafka.broker.log.batchlookup}, through the log.
 """
 
 from hypothesis import given, settings, strategies as st
 
-from admission.kafka.broker.log import reading
+from admission.kafka.broker.log import batchlookup
 from admission.kafka.broker.log.interface import OffsetOutOfRange, Partition, TimestampedOffset
 from admission.kafka.wire.batches import decodeRecords
 from tests.kit.logfixture import LogTestCase, makeBatch
@@ -248,7 +248,7 @@ class TimestampTests(LogTestCase):
         Where keys are of no help not all batches are searched; the answer is
         then an older record, never a newer one.
         """
-        self.patch(reading, "_MAX_BATCHES", 3)
+        self.patch(batchlookup, "_MAX_BATCHES", 3)
         events = self.partition()
         self.fill(events, (100,), *[(1,)] * 5, (50,), (2,), (3,))
         self.keep(events, 8)

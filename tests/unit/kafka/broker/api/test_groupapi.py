@@ -12,8 +12,8 @@ import lmdb
 from kio.schema.errors import ErrorCode
 from twisted.internet.task import Clock
 
-from admission.kafka.broker.groups.coordinator import Groups
-from admission.kafka.broker.groups.limits import GroupLimits
+from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
+from admission.kafka.broker.groups.groupstate import GroupLimits
 from admission.kafka.wire.versions import BY_KEY
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
@@ -228,7 +228,7 @@ class MemberTests(GroupsApiTestCase):
 
     def test_connectionsNotKept(self) -> None:
         """
-        Whoever was told its id and hung up is waited for, and its connection is gone all the same.
+        A client that was told its id and hung up is waited for, but its connection is not kept.
         """
         client = self.connect()
         self.join(client, 4, session_timeout=1_800_000)
@@ -276,7 +276,9 @@ class MemberTests(GroupsApiTestCase):
         topics = [{"name": "events", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
         client.ask("OffsetCommit", 8, topics=topics, **self.member(joined))
         clock = Clock()
-        again = Groups(self.log, WheelPurgatory(TimingWheel(clock)), clock, lambda: self.wallSeconds, GroupLimits())
+        again = GroupCoordinator(
+            self.log, WheelPurgatory(TimingWheel(clock)), clock, lambda: self.wallSeconds, GroupLimits()
+        )
         again.start()
         (group,) = again.all
         self.assertEqual((group.groupId, group.generation, list(group.members)), ("readers", 1, [joined.member_id]))

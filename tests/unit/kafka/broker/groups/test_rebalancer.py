@@ -1,6 +1,5 @@
 """
-Tests for L{admission.kafka.broker.groups.coordinator} and
-L{admission.kafka.broker.groups.rebalancing}.
+Tests for L{admission.kafka.broker.groups.rebalancer}, through the coordinator.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
-from admission.kafka.broker.groups.group import State
-from admission.kafka.broker.groups.member import Joined, Synced
-from admission.kafka.broker.groups.rebalancing import Answers
+from admission.kafka.broker.groups.groupstate import State
+from admission.kafka.broker.groups.member import JoinResult, SyncResult
+from admission.kafka.broker.groups.rebalancer import Answers
 from admission.kafka.broker.log.interface import LogFailed
 from tests.kit.groupsfixture import Consumer, GroupsTestCase
 
@@ -43,7 +42,7 @@ class GenerationTests(GroupsTestCase):
         self.assertIsNone(second.assignment)
         first.sync()
         self.rig.wait()
-        self.assertEqual(second.answers[-1], Synced("consumer", "range", second.memberId.encode()))
+        self.assertEqual(second.answers[-1], SyncResult("consumer", "range", second.memberId.encode()))
         self.assertEqual(first.assignment, first.memberId.encode())
         self.assertIs(self.rig.group().state, State.STABLE)
 
@@ -106,7 +105,7 @@ class GenerationTests(GroupsTestCase):
     def test_completing(self) -> None:
         """
         While assignments are awaited, who joins again as it was is told the same generation, and who has changed makes
-        the group rebalance, for which those who wait are sent away.
+        the group rebalance, for which the requests that wait are refused.
         """
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
@@ -214,14 +213,14 @@ class InitialDelayTests(GroupsTestCase):
 
     def test_again(self) -> None:
         """
-        If somebody comes meanwhile, three more seconds are waited, and so on.
+        If a member joins meanwhile, the group waits three more seconds, and so on.
         """
         self.assertEqual(self.joinedAfter(0.0, 1.0, 2.0), 6.0)
         self.rig.groups.leave("readers", [(each, None) for each in list(self.rig.group().members)])
 
     def test_threeTimes(self) -> None:
         """
-        Each wait in which somebody comes is followed by another.
+        Each wait in which a member joins is followed by another.
         """
         self.assertEqual(self.joinedAfter(0.0, 1.0, 4.0), 9.0)
 
@@ -239,7 +238,7 @@ class InitialDelayTests(GroupsTestCase):
 
     def test_usedBefore(self) -> None:
         """
-        A group that was in use before waits exactly once, whoever comes.
+        A group that was in use before waits exactly once, however many members join.
         """
         first = self.consumer()
         self.stable(first)
@@ -326,7 +325,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_leaderGone(self) -> None:
         """
-        When the leader is gone, the first of those who joined leads.
+        When the leader is gone, the first member that has joined leads.
         """
         first, second, third = (self.consumer() for _ in range(3))
         self.stable(first, second, third)
@@ -338,7 +337,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_slowLeader(self) -> None:
         """
-        A leader that does not join in time loses the lead to somebody who did.
+        A leader that does not join in time loses the lead to a member that did.
         """
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.stable(first, second)
@@ -384,7 +383,7 @@ class SlowMemberTests(GroupsTestCase):
 
     def test_lateSync(self) -> None:
         """
-        A member that asks when the group is stable gets its assignment at once, and nobody is removed afterwards.
+        A member that asks when the group is stable gets its assignment at once, and no member is removed afterwards.
         """
         first, second = self.consumer(rebalanceSeconds=20.0), self.consumer(rebalanceSeconds=20.0)
         self.joined(first, second)
@@ -534,7 +533,7 @@ class SessionTests(GroupsTestCase):
         again = self.consumer(memberId=next(iter(self.rig.group().members)))
         again.join()
         self.assertEqual((first.answers, again.answers), ([], []))
-        again.joined = self.rig.group().joinedBy(self.rig.group().members[again.memberId])
+        again.joined = self.rig.group().joinResult(self.rig.group().members[again.memberId])
         again.sync()
         first.hangUp()
         self.rig.wait(2.1)
@@ -566,105 +565,6 @@ class SessionTests(GroupsTestCase):
         self.assertIsNone(first.join())
 
 
-class RefusalTests(GroupsTestCase):
-    """
-    What is refused, and how.
-    """
-
-    def test_unknownGroup(self) -> None:
-        """
-        Nobody is a member of a group that is not there.
-        """
-        stranger = self.consumer(memberId="stranger")
-        self.assertEqual(stranger.heartbeat(), ErrorCode.unknown_member_id)
-        self.assertEqual(stranger.sync(), ErrorCode.unknown_member_id)
-        stranger.memberId = "stranger"
-        self.assertEqual(stranger.leave(), ErrorCode.unknown_member_id)
-        self.assertEqual(stranger.join(), ErrorCode.unknown_member_id)
-        self.assertEqual(list(self.rig.groups.all), [])
-
-    def test_namelessGroup(self) -> None:
-        """
-        A group must have a name.
-        """
-        stranger = self.consumer(groupId="")
-        self.assertEqual(stranger.heartbeat(), ErrorCode.invalid_group_id)
-        self.assertEqual(stranger.sync(), ErrorCode.invalid_group_id)
-        self.assertEqual(self.rig.outcome(stranger.leave), ErrorCode.invalid_group_id)
-        self.assertEqual(stranger.join(), ErrorCode.invalid_group_id)
-
-    def test_generation(self) -> None:
-        """
-        Members speak for their generation only.
-        """
-        first = self.consumer()
-        self.stable(first)
-        assert first.joined is not None
-        first.join()
-        self.rig.wait()
-        self.assertEqual(first.generation, 2)
-        stale = self.consumer(memberId=first.memberId)
-        self.assertEqual(stale.heartbeat(), ErrorCode.illegal_generation)
-        self.assertEqual(stale.sync(), ErrorCode.illegal_generation)
-
-    def test_unknownMember(self) -> None:
-        """
-        Nor do strangers.
-        """
-        first = self.consumer()
-        self.stable(first)
-        stranger = self.consumer(memberId="stranger")
-        self.assertEqual(stranger.heartbeat(), ErrorCode.unknown_member_id)
-        self.assertEqual(stranger.leave(), ErrorCode.unknown_member_id)
-        self.assertEqual(stranger.sync(), ErrorCode.unknown_member_id)
-
-    def test_protocolOfSync(self) -> None:
-        """
-        Who says in a sync what the protocol is must know.
-        """
-        first = self.consumer()
-        self.stable(first)
-        self.assertEqual(first.sync(protocolType="connect"), ErrorCode.inconsistent_group_protocol)
-        self.assertEqual(first.sync(protocolName="sticky"), ErrorCode.inconsistent_group_protocol)
-        self.assertIsNone(first.sync(protocolType="consumer", protocolName="range"))
-
-    def test_syncWhilePreparing(self) -> None:
-        """
-        There are no assignments while members join.
-        """
-        first, second = self.consumer(), self.consumer()
-        self.stable(first)
-        second.join()
-        self.assertEqual(first.sync(), ErrorCode.rebalance_in_progress)
-
-    def test_leaveWhileWaiting(self) -> None:
-        """
-        Who is removed while it waits is told so.
-        """
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
-        first.join()
-        self.rig.groups.leave("readers", [(first.memberId, None)])
-        self.assertEqual(first.answers[-1], ErrorCode.unknown_member_id)
-
-    def test_delete(self) -> None:
-        """
-        Only an empty group can be deleted, and it leaves nothing behind.
-        """
-        first = self.consumer()
-        self.assertEqual(self.rig.outcome(self.rig.groups.delete, "readers"), ErrorCode.group_id_not_found)
-        self.stable(first)
-        self.assertEqual(self.rig.outcome(self.rig.groups.delete, "readers"), ErrorCode.non_empty_group)
-        first.leave()
-        deleting = self.rig.groups.delete("readers")
-        self.assertNoResult(deleting)
-        self.rig.wait()
-        self.successResultOf(deleting)
-        self.assertEqual(list(self.rig.groups.all), [])
-        self.assertEqual(self.rig.groups.sizeBytes, 0)
-        self.assertEqual(self.rig.log.tables["groups"].committed, {})
-
-
 class FailingLogTests(GroupsTestCase):
     """
     What cannot be stored does not happen, and is tried again.
@@ -687,7 +587,7 @@ class FailingLogTests(GroupsTestCase):
 
     def test_assignment(self) -> None:
         """
-        So are those who wait for assignments that could not be stored.
+        So are the members that wait for assignments that could not be stored.
         """
         first, second = self.consumer(), self.consumer()
         self.joined(first, second)
@@ -717,163 +617,6 @@ class FailingLogTests(GroupsTestCase):
         self.assertIs(self.rig.group().state, State.PREPARING)
 
 
-class RestartTests(GroupsTestCase):
-    """
-    Groups survive C{kill -9}.
-    """
-
-    def test_stable(self) -> None:
-        """
-        Members, generation, protocol, leader and assignments are as they were; nobody has to rebalance.
-        """
-        first, second = self.consumer(), self.consumer(instanceId="static", clientId="reader", host="192.0.2.9")
-        self.stable(first, second)
-        self.rig.kill()
-        self.assertEqual((first.heartbeat(), second.heartbeat()), (ErrorCode.none, ErrorCode.none))
-        group = self.rig.group()
-        self.assertEqual((group.generation, group.leaderId), (1, first.memberId))
-        self.assertEqual((group.protocolType, group.protocolName), ("consumer", "range"))
-        member = group.members[second.memberId]
-        self.assertEqual((member.instanceId, member.clientId, member.host), ("static", "reader", "192.0.2.9"))
-        self.assertEqual((member.sessionSeconds, member.rebalanceSeconds), (10.0, 60.0))
-        first.assignment = None
-        self.assertIsNone(first.sync())
-        self.assertEqual(first.assignment, first.memberId.encode())
-
-    def test_freshSessions(self) -> None:
-        """
-        Members have their whole session to be heard of again.
-        """
-        first = self.consumer()
-        self.stable(first)
-        self.rig.wait(9.0)
-        self.rig.kill()
-        self.rig.wait(9.9)
-        self.assertEqual(first.heartbeat(), ErrorCode.none)
-        self.rig.wait(10.1)
-        self.assertEqual(first.heartbeat(), ErrorCode.unknown_member_id)
-
-    def test_unassigned(self) -> None:
-        """
-        A generation that never got its assignments is followed by another at once.
-        """
-        first = self.consumer()
-        self.joined(first)
-        self.assertEqual(first.generation, 1)
-        self.rig.kill()
-        self.assertEqual(first.heartbeat(), ErrorCode.rebalance_in_progress)
-        first.join()
-        self.rig.wait()
-        self.assertEqual(first.generation, 2)
-
-    def test_uncommittedAssignment(self) -> None:
-        """
-        So is one whose assignments were lost; nobody was told of them.
-        """
-        first = self.consumer()
-        self.joined(first)
-        first.sync()
-        self.rig.kill()
-        self.assertIsNone(first.assignment)
-        self.assertEqual(first.heartbeat(), ErrorCode.rebalance_in_progress)
-
-    def test_empty(self) -> None:
-        """
-        An empty group goes on counting generations.
-        """
-        first = self.consumer()
-        self.stable(first)
-        first.leave()
-        self.rig.wait()
-        self.rig.kill()
-        group = self.rig.group()
-        self.assertEqual((group.state, group.generation), (State.EMPTY, 2))
-        first.memberId = ""
-        self.stable(first)
-        self.assertEqual(first.generation, 3)
-
-
-class LimitsTests(GroupsTestCase):
-    """
-    Groups do not take more than they may.
-    """
-
-    def buildRig(self, **limits: Any) -> Any:
-        """
-        Allow little.
-        """
-        return super().buildRig(maxGroups=2, maxGroupBytes=10_000, maxBytes=15_000, **limits)
-
-    def test_groups(self) -> None:
-        """
-        There are only so many groups; the log says so once.
-        """
-        with capturedLogs() as captured:
-            for name, refusal in (("a", None), ("b", None), ("c", ErrorCode.policy_violation)):
-                self.assertEqual(self.consumer(groupId=name).join(), refusal)
-            self.assertEqual(self.consumer(groupId="d").join(), ErrorCode.policy_violation)
-        said = [formatEvent(event) for event in captured]
-        self.assertEqual(
-            [each for each in said if each and "max.groups" in each],
-            ["there are 2 groups, and no more are allowed (max.groups)"],
-        )
-
-    def test_bytesOfOne(self) -> None:
-        """
-        A group's members may only take so much memory, and whoever is turned away leaves nothing behind.
-        """
-        first = self.consumer(protocols=(("range", bytes(5000)),))
-        self.assertIsNone(first.join())
-        before = self.rig.groups.sizeBytes
-        self.assertEqual(self.consumer(protocols=(("range", bytes(5000)),)).join(), ErrorCode.group_max_size_reached)
-        self.assertEqual(self.rig.groups.sizeBytes, before)
-        self.assertEqual(
-            self.consumer(groupId="b", protocols=(("range", bytes(20_000)),)).join(), ErrorCode.group_max_size_reached
-        )
-        self.assertEqual([group.groupId for group in self.rig.groups.all], ["readers"])
-
-    def test_bytesOfAll(self) -> None:
-        """
-        So may all groups together.
-        """
-        large = (("range", bytes(6000)),)
-        self.assertIsNone(self.consumer(protocols=large).join())
-        self.assertEqual(self.consumer(groupId="b", protocols=large).join(), ErrorCode.group_max_size_reached)
-
-    def test_assignments(self) -> None:
-        """
-        Assignments count.
-        """
-        first = self.consumer()
-        self.joined(first)
-        before = self.rig.groups.sizeBytes
-        self.assertEqual(first.sync({first.memberId: bytes(10_000)}), ErrorCode.group_max_size_reached)
-        self.assertIsNone(first.sync({first.memberId: bytes(1000), "stranger": bytes(10_000)}))
-        self.rig.wait()
-        self.assertEqual(self.rig.groups.sizeBytes, before + 1000)
-
-    def test_memberThatGrows(self) -> None:
-        """
-        A member that comes back with more than there is room for loses its place.
-        """
-        first, second = self.consumer(), self.consumer()
-        self.stable(first, second)
-        self.assertEqual(first.join(protocols=(("range", bytes(10_000)),)), ErrorCode.group_max_size_reached)
-        self.assertEqual(list(self.rig.group().members), [second.memberId])
-
-    def test_nothingLeft(self) -> None:
-        """
-        What groups took is given back when they are gone.
-        """
-        first = self.consumer()
-        self.stable(first)
-        self.assertGreater(self.rig.groups.sizeBytes, 0)
-        first.leave()
-        self.assertEqual(self.rig.groups._connections._participants, {})
-        self.rig.wait(600.0)
-        self.assertEqual((self.rig.groups.sizeBytes, list(self.rig.groups.all)), (0, []))
-
-
 class AnswersTests(GroupsTestCase):
     """
     L{Answers} leave at the end.
@@ -881,11 +624,11 @@ class AnswersTests(GroupsTestCase):
 
     def test_order(self) -> None:
         """
-        Nobody is answered within a block, and what answers bring about is answered after them.
+        No answer is sent within a block, and what answers bring about is answered after them.
         """
         answers = Answers()
         told: list[str] = []
-        joined = Joined(memberId="", generation=1, protocolType=None, protocolName=None, leaderId="")
+        joined = JoinResult(memberId="", generation=1, protocolType=None, protocolName=None, leaderId="")
         first: Deferred[Any] = Deferred()
         second: Deferred[Any] = Deferred()
 
@@ -907,7 +650,7 @@ class AnswersTests(GroupsTestCase):
         Answers that bring about answers do not pile up on the stack.
         """
         answers = Answers()
-        joined = Joined(memberId="", generation=1, protocolType=None, protocolName=None, leaderId="")
+        joined = JoinResult(memberId="", generation=1, protocolType=None, protocolName=None, leaderId="")
         count = 0
 
         def again(_: Any) -> None:
@@ -931,7 +674,7 @@ class AnswersTests(GroupsTestCase):
         """
 
         class Eager(Consumer):
-            def _joined(self, joined: Joined) -> None:
+            def _joined(self, joined: JoinResult) -> None:
                 super()._joined(joined)
                 self.sync()
 

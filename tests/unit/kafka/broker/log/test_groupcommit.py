@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.broker.log.commits}.
+Tests for L{admission.kafka.broker.log.groupcommit}.
 """
 
 import errno
@@ -9,7 +9,7 @@ import lmdb
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.log.commits import GroupCommit
+from admission.kafka.broker.log.groupcommit import GroupCommit
 from admission.kafka.broker.log.interface import LogClosed, LogFailed
 from admission.kafka.broker.log.storage import openStorage
 from tests.kit.logfixture import FailingEnvironment, TurnClock, storageError

@@ -1,7 +1,7 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
 """
-What survives of groups: their members and assignments, and the offsets that
-they have committed, in two tables of the log.
+How groups survive a restart: their members, assignments and committed offsets
+in two tables of the log.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
-from .group import Group, Offset
-from .limits import Tally
+from .groupstate import Group, GroupTotals, Offset
 from .member import Member
 
 _VERSION: Final = 1
@@ -23,13 +23,13 @@ _OFFSET_KEY: Final = struct.Struct(">QQ")
 _OFFSET: Final = struct.Struct(">Bqid")
 
 
-class Stored(NamedTuple):
+class StoredGroup(NamedTuple):
     """
-    A group as it was found.
+    A group as it was stored.
 
-    @ivar group: the group without its members.
-    @ivar members: those it had.
-    @ivar isAssigned: whether they had got their assignments.
+    @ivar group: the group, with its offsets and without its members.
+    @ivar members: its members.
+    @ivar isAssigned: whether they had their assignments.
     """
 
     group: Group
@@ -39,48 +39,49 @@ class Stored(NamedTuple):
 
 class GroupStore:
     """
-    The tables C{groups} and C{offsets}.  Offsets are filed under the numbers of
-    their group and of their partition, so those of a topic that is gone belong
-    to nobody, even if there is another of its name.
+    The tables C{groups} and C{offsets}.  The key of an offset consists of the
+    numbers of its group and its partition, so a new topic of the same name as a
+    deleted one has no offsets.
     """
 
     def __init__(self, log: ILog) -> None:
         """
-        @raise LogFailed: if the tables cannot be had.
+        @raise LogFailed: if the tables cannot be opened.
         """
         self._records = log
         self._groups = log.table("groups")
         self._offsets = log.table("offsets")
         self._lastNumber = 0
 
-    def load(self, tally: Tally) -> list[Stored]:
+    def load(self, totals: GroupTotals) -> list[StoredGroup]:
         """
-        Read what there is, and remove what belongs to nobody.
+        Read all groups, and delete offsets whose group or partition is gone.
 
-        @raise LogFailed: if it cannot be read.
+        @raise LogFailed: if they cannot be read, or a record is damaged.
         """
-        loaded: dict[int, Stored] = {}
+        loaded: dict[int, StoredGroup] = {}
         for key, value in self._groups.items():
-            (number,) = _NUMBER.unpack(key)
-            loaded[number] = _decodeGroup(number, value, tally)
+            with _refusingDamaged("a group", key):
+                (number,) = _NUMBER.unpack(key)
+                loaded[number] = _decodeGroup(number, value, totals)
         self._lastNumber = max(loaded, default=0)
         partitions = {
             partition.number: partition for topic in self._records.topics.values() for partition in topic.partitions
         }
         for key, value in self._offsets.items():
-            groupNumber, partitionNumber = _OFFSET_KEY.unpack(key)
-            if groupNumber in loaded and partitionNumber in partitions:
-                group = loaded[groupNumber].group
-                offset = _decodeOffset(value)
-                group.commit(partitions[partitionNumber], offset)
-                group.wallSeconds = max(group.wallSeconds, offset.wallSeconds)
-            else:
-                self._offsets.delete(key)
+            with _refusingDamaged("an offset", key):
+                groupNumber, partitionNumber = _OFFSET_KEY.unpack(key)
+                if groupNumber in loaded and partitionNumber in partitions:
+                    group, offset = loaded[groupNumber].group, _decodeOffset(value)
+                    group.setOffset(partitions[partitionNumber], offset)
+                    group.wallSeconds = max(group.wallSeconds, offset.wallSeconds)
+                else:
+                    self._offsets.delete(key)
         return list(loaded.values())
 
     def nextNumber(self) -> int:
         """
-        The number of a new group.
+        A number for a new group.
         """
         self._lastNumber += 1
         return self._lastNumber
@@ -96,10 +97,10 @@ class GroupStore:
         Write a group, without its offsets.
 
         @param then: called when it is committed or has failed, maybe before
-            this returns; the same for all methods here.
-        @param assignments: what the members are about to get; by default what
-            they have.
-        @param isAssigned: whether the generation has got its assignments.
+            this returns; the same holds for all methods.
+        @param assignments: the assignments that the members will get; by
+            default those that they have.
+        @param isAssigned: whether the generation has its assignments.
         """
         record = _encodeGroup(group, assignments, isAssigned)
         group.isStored = True
@@ -112,10 +113,6 @@ class GroupStore:
         self._write(lambda: self._groups.put(_NUMBER.pack(group.number), record), committed)
 
     def saveOffsets(self, group: Group, offsets: Mapping[Partition, Offset], then: CommitCallback) -> None:
-        """
-        Write offsets.
-        """
-
         def write() -> None:
             for partition, offset in offsets.items():
                 self._offsets.put(_OFFSET_KEY.pack(group.number, partition.number), _encodeOffset(offset))
@@ -123,10 +120,6 @@ class GroupStore:
         self._write(write, then)
 
     def deleteOffsets(self, group: Group, partitions: Iterable[Partition], then: CommitCallback) -> None:
-        """
-        Remove offsets.
-        """
-
         def write() -> None:
             for partition in partitions:
                 self._offsets.delete(_OFFSET_KEY.pack(group.number, partition.number))
@@ -135,8 +128,8 @@ class GroupStore:
 
     def deleteGroup(self, group: Group, then: CommitCallback) -> None:
         """
-        Remove a group with its offsets.  Those that were committed in this
-        very turn may stay; nobody finds them, and L{load} removes them.
+        Delete a group with its offsets.  Offsets that were written in this
+        very turn may stay; L{load} deletes them.
         """
 
         def write() -> None:
@@ -159,6 +152,14 @@ class GroupStore:
             then(refusal)
         else:
             self.whenCommitted(then)
+
+
+@contextmanager
+def _refusingDamaged(what: str, key: bytes) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, struct.error) as error:
+        raise LogFailed(f"the record {key.hex()} of {what} is damaged ({error!r})") from error
 
 
 def _encodeGroup(group: Group, assignments: Mapping[str, bytes] | None, isAssigned: bool) -> bytes:
@@ -190,21 +191,21 @@ def _encodeGroup(group: Group, assignments: Mapping[str, bytes] | None, isAssign
     return bytes((_VERSION,)) + json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def _decodeGroup(number: int, value: bytes, tally: Tally) -> Stored:
+def _decodeGroup(number: int, value: bytes, totals: GroupTotals) -> StoredGroup:
     _checkVersion(value)
     fields = json.loads(value[1:])
     group = Group(
         fields["id"],
         number,
-        tally,
-        fields["wallSeconds"],
-        generation=fields["generation"],
+        totals,
+        float(fields["wallSeconds"]),
+        generation=int(fields["generation"]),
         protocolType=fields["protocolType"],
         protocolName=fields["protocolName"],
         leaderId=fields["leader"],
         isStored=True,
     )
-    return Stored(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
+    return StoredGroup(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
 
 
 def _decodeMember(fields: Mapping[str, Any]) -> Member:
@@ -213,10 +214,10 @@ def _decodeMember(fields: Mapping[str, Any]) -> Member:
         instanceId=fields["instance"],
         clientId=fields["client"],
         host=fields["host"],
-        sessionSeconds=fields["sessionSeconds"],
-        rebalanceSeconds=fields["rebalanceSeconds"],
-        protocols=tuple((name, b64decode(metadata)) for name, metadata in fields["protocols"]),
-        assignment=b64decode(fields["assignment"]),
+        sessionSeconds=float(fields["sessionSeconds"]),
+        rebalanceSeconds=float(fields["rebalanceSeconds"]),
+        protocols=tuple((name, b64decode(metadata, validate=True)) for name, metadata in fields["protocols"]),
+        assignment=b64decode(fields["assignment"], validate=True),
         isNew=False,
     )
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.broker.api.fetchapi} and L{admission.kafka.broker.waiting}.
+Tests for L{admission.kafka.broker.api.fetchapi}.
 """
 
 from __future__ import annotations

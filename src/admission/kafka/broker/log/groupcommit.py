@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.log.test_commits -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_groupcommit -*-
 """
 Group commit: one transaction for everything that a turn of the reactor appends.
 """
@@ -21,7 +21,7 @@ MAX_PENDING_BYTES: Final = 1 << 20
 """How much may be appended before it is committed in mid-turn."""
 
 _CALM_SECONDS: Final = 10.0
-_TROUBLE_SECONDS: Final = 60.0
+_PROBLEM_SECONDS: Final = 60.0
 
 
 class GroupCommit:
@@ -86,12 +86,12 @@ class GroupCommit:
         self._delivering = False
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """
-        Why the log could not be written to lately, in words; L{None} if it
-        could, or if nobody has tried for a while.
+        Why the log could not be written to lately; L{None} if it could, or if
+        nothing was written for a while.
         """
-        if self._failedSeconds is None or self._clock.seconds() - self._failedSeconds >= _TROUBLE_SECONDS:
+        if self._failedSeconds is None or self._clock.seconds() - self._failedSeconds >= _PROBLEM_SECONDS:
             return None
         return f"the log cannot be written to: {self._failureReason}"
 
@@ -144,7 +144,7 @@ class GroupCommit:
     def flush(self) -> None:
         """
         Commit what is pending, if anything is.  Does not raise: a failure is
-        told to those who wait, in the next turn.
+        told to the callbacks that wait, in the next turn.
         """
         transaction = self.transaction
         if transaction is None:
@@ -206,7 +206,7 @@ class GroupCommit:
 
     def close(self) -> None:
         """
-        Commit what is pending, tell everybody who waits, and take nothing
+        Commit what is pending, call all callbacks, and take nothing
         more.  If called by a callback, the others are told after it returns.
         """
         self.flush()

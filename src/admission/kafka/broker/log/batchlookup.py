@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.log.test_reading -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_batchlookup -*-
 """
 Finding batches by offset and by time.
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.broker.log.tables}.
+Tests for L{admission.kafka.broker.log.logtables}.
 """
 
 import errno

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.broker.groups.sessions}.
+Tests for L{admission.kafka.broker.groups.member}.
 """
 
 from __future__ import annotations
@@ -8,27 +8,24 @@ from attrs import define
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.member import Participant
-from admission.kafka.broker.groups.sessions import Connections, Session
+from admission.kafka.broker.groups.member import Connections, Participant, Session
 from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
+from tests.kit.groupsfixture import memberNamed
 from tests.kit.listpurgatory import ListPurgatory
 
 
 @define(eq=False, kw_only=True)
-class Excusable(Participant):
+class Busy(Participant):
     """
-    A participant that may be excused.
+    A participant that may await a response.
     """
 
-    excuse: bool = False
+    isBusy: bool = False
 
     @property
-    def isExcused(self) -> bool:
-        """
-        See L{Participant.isExcused}.
-        """
-        return self.excuse
+    def isAwaitingResponse(self) -> bool:
+        return self.isBusy
 
 
 class SessionTests(SynchronousTestCase):
@@ -43,7 +40,7 @@ class SessionTests(SynchronousTestCase):
         self.clock = Clock()
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         self.expired: list[float] = []
-        self.participant = Excusable(memberId="a", sessionSeconds=10.0)
+        self.participant = Busy(memberId="a", sessionSeconds=10.0)
         self.session = self.participant.session = Session(
             self.purgatory,
             self.clock.seconds,
@@ -100,38 +97,38 @@ class SessionTests(SynchronousTestCase):
         self.wait(12.0)
         self.assertEqual(self.expired, [10.0])
 
-    def test_excused(self) -> None:
+    def test_awaitingResponse(self) -> None:
         """
-        Who is excused does not expire, and is not looked after until it starts again.
+        While the participant awaits a response it does not expire; its session has to be started again then.
         """
-        self.participant.excuse = True
+        self.participant.isBusy = True
         self.session.start(10.0)
         self.wait(20.0)
         self.assertEqual((self.expired, self.purgatory.watched), ([], 0))
-        self.participant.excuse = False
+        self.participant.isBusy = False
         self.session.start(10.0)
         self.wait(20.0)
         self.assertEqual(self.expired, [30.0])
 
-    def test_held(self) -> None:
+    def test_throttled(self) -> None:
         """
-        What the participant cannot be heard of is added to its time.
+        While the participant is throttled its time does not run.
         """
         self.session.start(10.0)
         self.wait(5.0)
-        self.session.hold(7.0)
+        self.session.throttled(7.0)
         self.wait(20.0)
         self.assertEqual(self.expired, [17.0])
 
-    def test_heldTwice(self) -> None:
+    def test_throttledTwice(self) -> None:
         """
         Times that overlap are added once.
         """
         self.session.start(10.0)
-        self.session.hold(4.0)
+        self.session.throttled(4.0)
         self.wait(2.0)
-        self.session.hold(1.0)
-        self.session.hold(6.0)
+        self.session.throttled(1.0)
+        self.session.throttled(6.0)
         self.wait(30.0)
         self.assertEqual(self.expired, [18.0])
 
@@ -183,7 +180,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_last(self) -> None:
         """
-        Only those who used the connection last are throttled with it.
+        Only participants that used the connection last are throttled with it.
         """
         first, second = self.participants
         self.connections.heard(first, "x")
@@ -228,3 +225,16 @@ class ConnectionsTests(SynchronousTestCase):
             self.connections.forget(participant)
         self.connections.throttled("x", 5.0)
         self.assertEqual((self.deadlines(), self.connections._participants), ([10.0, 10.0], {}))
+
+
+class MemberTests(SynchronousTestCase):
+    """
+    L{Member} knows what it has said.
+    """
+
+    def test_metadata(self) -> None:
+        """
+        What a member says in a protocol that it does not speak is nothing.
+        """
+        member = memberNamed("a", "range", "sticky")
+        self.assertEqual((member.metadata("sticky"), member.metadata("robin"), member.metadata(None)), (b"a", b"", b""))

@@ -1,31 +1,15 @@
 """
-Tests for L{admission.kafka.broker.groups.group} and L{admission.kafka.broker.groups.member}.
+Tests for L{admission.kafka.broker.groups.groupstate}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.group import Group, Offset, State
-from admission.kafka.broker.groups.limits import GroupLimits, Tally
-from admission.kafka.broker.groups.member import Member, Participant, Protocols
+from admission.kafka.broker.groups.groupstate import Group, GroupLimits, GroupTotals, Offset, State
+from admission.kafka.broker.groups.member import Participant
 from admission.kafka.broker.log.interface import Partition
-
-
-def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None) -> Member:
-    """
-    A member that speaks some protocols, in which it says its own name.
-    """
-    protocols: Protocols = tuple((name, memberId.encode()) for name in protocolNames or ("range",))
-    return Member(
-        memberId=memberId,
-        instanceId=instanceId,
-        clientId="",
-        host="",
-        sessionSeconds=10.0,
-        rebalanceSeconds=20.0,
-        protocols=protocols,
-    )
+from tests.kit.groupsfixture import memberNamed
 
 
 class GroupTests(SynchronousTestCase):
@@ -37,8 +21,8 @@ class GroupTests(SynchronousTestCase):
         """
         Make an empty group.
         """
-        self.tally = Tally()
-        self.group = Group("readers", 1, self.tally, 0.0)
+        self.totals = GroupTotals()
+        self.group = Group("readers", 1, self.totals, 0.0)
 
     def test_transitions(self) -> None:
         """
@@ -90,7 +74,7 @@ class GroupTests(SynchronousTestCase):
         self.assertTrue(self.group.supports("consumer", (("special", b""),)))
         self.group.update(special, 10.0, 20.0, (("range", b""),))
         self.assertFalse(self.group.supports("consumer", (("special", b""),)))
-        self.assertEqual(dict(self.group._speakers), {"range": 1})
+        self.assertEqual(dict(self.group._supporters), {"range": 1})
 
     def test_protocolTwice(self) -> None:
         """
@@ -100,7 +84,7 @@ class GroupTests(SynchronousTestCase):
         self.group.add(member)
         self.assertEqual(self.group.selectProtocol(), "range")
         self.group.remove(member)
-        self.assertEqual(dict(self.group._speakers), {})
+        self.assertEqual(dict(self.group._supporters), {})
 
     def test_leader(self) -> None:
         """
@@ -132,13 +116,13 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual((self.group.unsynced, self.group.joined), ({"longer"}, set()))
         self.group.remove(member)
         self.group.remove(self.group.members["b"])
-        self.assertEqual(self.group.sizeBytes, Group("readers", 1, Tally(), 0.0).sizeBytes)
+        self.assertEqual(self.group.sizeBytes, Group("readers", 1, GroupTotals(), 0.0).sizeBytes)
 
     def test_size(self) -> None:
         """
-        Whatever is added counts, and counts no more when it is gone; the tally has the sum of all groups.
+        Whatever is added counts, and counts no more when it is gone; the totals are the sums of all groups.
         """
-        other = Group("others", 2, self.tally, 0.0)
+        other = Group("others", 2, self.totals, 0.0)
         empty = self.group.sizeBytes
         member, pending = memberNamed("a"), Participant(memberId="p", sessionSeconds=10.0)
         self.group.add(member)
@@ -150,25 +134,18 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.group.sizeBytes, full + 1500)
         partition = Partition("events", 0, 1)
         for metadata in ("x", "longer"):
-            self.group.commit(partition, Offset(1, -1, metadata, 0.0))
+            self.group.setOffset(partition, Offset(1, -1, metadata, 0.0))
         self.assertGreater(self.group.sizeBytes, full + 1506)
-        self.assertEqual(self.tally.sizeBytes, self.group.sizeBytes + other.sizeBytes)
-        self.assertEqual(self.tally.pendingCount, 1)
-        self.group.commit(partition, None)
-        self.group.commit(partition, None)
+        self.assertEqual(self.totals.sizeBytes, self.group.sizeBytes + other.sizeBytes)
+        self.assertEqual(self.totals.pendingCount, 1)
+        self.group.setOffset(partition, None)
+        self.group.setOffset(partition, None)
         self.group.remove(member)
         self.group.removePending(pending)
         self.assertEqual(self.group.sizeBytes, empty)
         self.group.addPending(pending)
-        self.group.leaveTally()
-        self.assertEqual((self.tally.sizeBytes, self.tally.pendingCount), (other.sizeBytes, 0))
-
-    def test_metadata(self) -> None:
-        """
-        What a member says in a protocol that it does not speak is nothing.
-        """
-        member = memberNamed("a", "range", "sticky")
-        self.assertEqual((member.metadata("sticky"), member.metadata("robin"), member.metadata(None)), (b"a", b"", b""))
+        self.group.leaveTotals()
+        self.assertEqual((self.totals.sizeBytes, self.totals.pendingCount), (other.sizeBytes, 0))
 
 
 class LimitsTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.log.test_tables -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_logtables -*-
 """
 Small facts beside the records, in tables of the same storage.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import lmdb
 from zope.interface import implementer
 
-from .commits import GroupCommit
+from .groupcommit import GroupCommit
 from .interface import LONGEST_KEY_BYTES, ITable, LogClosed, LogFailed
 from .storage import Storage, explain
 
@@ -32,25 +32,16 @@ class Table:
         self._database = database
 
     def get(self, key: bytes) -> bytes | None:
-        """
-        See L{ITable.get}.
-        """
         _checkKey(key)
         with self._reading() as transaction:
             return transaction.get(key, db=self._database)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """
-        See L{ITable.items}.
-        """
         with self._reading() as transaction:
             # The transaction may be over before the caller has seen them all.
             return iter(list(transaction.cursor(self._database)))
 
     def put(self, key: bytes, value: bytes) -> None:
-        """
-        See L{ITable.put}.
-        """
         _checkKey(key)
         transaction = self._commits.open()
         try:
@@ -60,9 +51,6 @@ class Table:
         self._commits.appended(len(key) + len(value))
 
     def delete(self, key: bytes) -> None:
-        """
-        See L{ITable.delete}.
-        """
         _checkKey(key)
         transaction = self._commits.open()
         try:
