@@ -62,7 +62,7 @@ from admission.commands.findings import Finding, Level
 from admission.commands.talk import CommandFailed
 from admission.interfaces import IMemoryPoolFactory
 from admission.kafka.broker.log.storage import DirectoryLock
-from admission.kafka.settings import RESERVED_DESCRIPTORS, loadSettings
+from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, loadSettings
 from admission.plugins import InstalledFactory, PolicyFactory
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, freePort
 

@@ -22,7 +22,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import ServerFactory
 from twisted.python.usage import Options
 
-from ..kafka.settings import Settings, loadSettings
+from ..kafka.brokersettings import Settings, loadSettings
 from ..memorylimit import memoryLimitBytes
 from ..plugins import ENTRY_POINT_GROUP, listFactories
 from .doctorchecks import (

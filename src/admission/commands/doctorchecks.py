@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
+from ..kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
 from ..offline.java import JavaMissing, javaEnvironment
 from ..plugins import PolicyError, parseDescription
 from ..units import formatBytes

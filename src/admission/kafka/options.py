@@ -25,6 +25,7 @@ from ..interfaces import (
     IMemoryPoolFactory,
     IMetricsExporter,
     IMetricsExporterFactory,
+    IPolicyFactory,
     IPurgatory,
     IPurgatoryFactory,
     IQuotaPolicy,
@@ -36,13 +37,10 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
+from .brokersettings import LARGEST_REQUEST, POOL, Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
-from .settings import Settings, loadSettings
-
-_QUEUED = "queued.max.request.bytes"
-_LARGEST = "socket.request.max.bytes"
 
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
@@ -75,8 +73,6 @@ class Listener:
 
 class Options(AuthOptions, PolicyOptionsMixin):
     """
-    What the broker is told when it is started.
-
     After parsing, C{settings}, C{listeners}, C{statusListener} and
     C{memoryProfile} are keys as well.
     """
@@ -123,16 +119,12 @@ class Options(AuthOptions, PolicyOptionsMixin):
         self["set"].append(assignment)
 
     def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
+        # Appended here, so that examples keep their lines.
         usage: str = super().getUsage(width)
         return usage + _EXAMPLES
 
     def postOptions(self) -> None:
-        """
-        Find what is wrong while it can still be said in a sentence.
-        """
+        # Everything is checked here, where a mistake is still a usage error.
         self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
         descriptions: Sequence[str] = self["listen"] or ["tcp:9092:interface=127.0.0.1"]
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
@@ -178,23 +170,24 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     @raise UsageError: if the description and the properties contradict each other.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
-    pool = _build(poolDescription(settings, description), PolicyContext(clock, wallSeconds, largestBytes))
+    context = PolicyContext(clock, wallSeconds, largestBytes)
+    pool: IMemoryPool = _build("pool", IMemoryPoolFactory, poolDescription(settings, description), context)
     if description is None:
         return pool
-    place = settings.places.get(_QUEUED)
+    place = settings.places.get(POOL)
     if place is not None:
         isBounded = pool.sizeBytes < 2**63 - 1
         if isBounded != (queuedBytes > 0) or (isBounded and pool.sizeBytes != queuedBytes):
             size = formatBytes(pool.sizeBytes) if isBounded else "no bound"
             configured = formatBytes(queuedBytes) if queuedBytes > 0 else "no bound"
             raise UsageError(
-                f"--pool {description} means {size} and {_QUEUED} means {configured} ({place}); keep one of them"
+                f"--pool {description} means {size} and {POOL} means {configured} ({place}); keep one of them"
             )
-    place = settings.places.get(_LARGEST)
+    place = settings.places.get(LARGEST_REQUEST)
     if place is not None and pool.largestBytes < largestBytes:
         raise UsageError(
-            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {_LARGEST} "
-            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {_LARGEST} smaller"
+            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {LARGEST_REQUEST} "
+            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {LARGEST_REQUEST} smaller"
         )
     return pool
 
@@ -218,10 +211,7 @@ def buildOrder(description: str | None, clock: Any, random: Random | None = None
     @raise UsageError: if it cannot be built.
     """
     context = PolicyContext(clock, wallSeconds, random=random)
-    try:
-        order: IWaitOrder = buildPolicy(IWaitOrderFactory, description or DEFAULT_ORDER, context)
-    except PolicyError as error:
-        raise UsageError(f"--order: {error}") from error
+    order: IWaitOrder = _build("order", IWaitOrderFactory, description or DEFAULT_ORDER, context)
     return order
 
 
@@ -232,12 +222,8 @@ def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
     @param description: what C{--purgatory} says, or L{None} for the default.
     @raise UsageError: if it cannot be built.
     """
-    try:
-        purgatory: IPurgatory = buildPolicy(
-            IPurgatoryFactory, description or "wheel", PolicyContext(clock, wallSeconds)
-        )
-    except PolicyError as error:
-        raise UsageError(f"--purgatory: {error}") from error
+    context = PolicyContext(clock, wallSeconds)
+    purgatory: IPurgatory = _build("purgatory", IPurgatoryFactory, description or "wheel", context)
     return purgatory
 
 
@@ -248,8 +234,8 @@ def buildControl(
     The control with the quota policies that the options ask for, with the limits
     that the properties set.
 
-    @param descriptions: what C{--quota} says; if that is nothing, the policies
-        that come with us are there and limit nobody, until they are told to.
+    @param descriptions: what C{--quota} says; without any, the default
+        policies are there and limit nobody until they get limits.
     @param isObserved: see L{AdmissionControl}.
     @raise UsageError: if one cannot be built, or it and the properties
         contradict each other.
@@ -257,10 +243,7 @@ def buildControl(
     context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
     policies: list[tuple[str, IQuotaPolicy]] = []
     for description in quotaDescriptions(settings, descriptions):
-        try:
-            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, context)
-        except PolicyError as error:
-            raise UsageError(f"--quota: {error}") from error
+        policy: IQuotaPolicy = _build("quota", IQuotaPolicyFactory, description, context)
         policies.append((_nameFor(description, policies), policy))
     control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved)
     for name, entity, limitName, value in _propertyLimits(settings):
@@ -299,12 +282,8 @@ def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, I
     """
     exporters: list[tuple[str, IMetricsExporter]] = []
     for description in descriptions:
-        try:
-            exporter: IMetricsExporter = buildPolicy(
-                IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds)
-            )
-        except PolicyError as error:
-            raise UsageError(f"--export: {error}") from error
+        context = PolicyContext(clock, wallSeconds)
+        exporter: IMetricsExporter = _build("export", IMetricsExporterFactory, description, context)
         exporters.append((_nameFor(description, exporters), exporter))
     return exporters
 
@@ -347,12 +326,11 @@ def _propertyLimits(settings: Settings) -> Iterator[tuple[str, QuotaEntity, str,
             yield f"quota.{kind}.override", QuotaEntity(clientId=clientId), limitName, value
 
 
-def _build(description: str, context: PolicyContext) -> IMemoryPool:
+def _build(option: str, interface: type[IPolicyFactory], description: str, context: PolicyContext) -> Any:
     try:
-        pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, description, context)
+        return buildPolicy(interface, description, context)
     except PolicyError as error:
-        raise UsageError(f"--pool: {error}") from error
-    return pool
+        raise UsageError(f"--{option}: {error}") from error
 
 
 def _endpoint(option: str, description: str) -> IStreamServerEndpoint:

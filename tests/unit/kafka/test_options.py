@@ -11,9 +11,9 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Options, buildPool, parseAddress
-from admission.kafka.settings import loadSettings
 from admission_plugins.bounded import BoundedPool, UnboundedPool
 
 QUEUED = "queued.max.request.bytes"
@@ -28,9 +28,6 @@ class OptionsTestCase(SynchronousTestCase):
     """
 
     def parse(self, *arguments: str) -> Options:
-        """
-        Parse a command line.
-        """
         options = Options()
         options.parseOptions(list(arguments))
         return options
@@ -111,9 +108,6 @@ class SettingsTests(OptionsTestCase):
     """
 
     def config(self, text: str) -> str:
-        """
-        Write a file of properties.
-        """
         path = Path(self.mktemp())
         path.write_text(text)
         return str(path)
@@ -172,15 +166,9 @@ class PoolTests(OptionsTestCase):
     """
 
     def build(self, description: str | None, *assignments: str) -> Any:
-        """
-        The pool that the options ask for.
-        """
         return buildPool(loadSettings(None, assignments), description, self)
 
     def seconds(self) -> float:
-        """
-        The time, as far as the pool needs it.
-        """
         return 0.0
 
     def test_fromProperties(self) -> None:

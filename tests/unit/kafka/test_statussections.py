@@ -19,7 +19,7 @@ from admission.kafka import statussections
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.options import Options
-from admission.kafka.service import BrokerService
+from admission.kafka.service import BrokerConfig, BrokerService
 from admission.kafka.statussections import MAX_CLIENTS, MAX_GROUPS, RECENTLY_SECONDS, BrokerStatus, groupsFields, lagOf
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
@@ -448,9 +448,10 @@ class OptionsTests(StatusTestCase):
         The port goes by the names that clients are told, and by that of the machine.
         """
         options = self.parse("--advertise", "kafka.example:9092", "--status", "tcp:9090")
-        service = BrokerService(
-            self.clock, options["settings"], options["listeners"], "data", statusListener=options["statusListener"]
+        config = BrokerConfig(
+            options["settings"], options["listeners"], "data", statusListener=options["statusListener"]
         )
+        service = BrokerService(self.clock, config)
         assert service._statusPort is not None
         service._statusPort.serve(self.root)
         self.site = service._statusPort.site

@@ -10,8 +10,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from admission.kafka.brokersettings import PROPERTIES
 from admission.kafka.kafkarequest import KafkaRequest
-from admission.kafka.settings import PROPERTIES
 
 from ..broker import Broker
 from ..log.interface import InvalidTopicConfig, LogRefusal

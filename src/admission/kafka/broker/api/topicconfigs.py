@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from admission.kafka.settings import Settings
+from admission.kafka.brokersettings import Settings
 
 from ..broker import Broker
 from ..log.interface import InvalidTopicConfig, Topic

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.api.topicconfigs import TOPIC_CONFIGS, checkConfigs, maxMessageBytes
 from admission.kafka.broker.log.interface import InvalidTopicConfig
-from admission.kafka.settings import PROPERTIES
+from admission.kafka.brokersettings import PROPERTIES
 from tests.kit.brokerfixture import BrokerTestCase, codes
 
 TOPIC = 2

@@ -1,19 +1,17 @@
 """
-Tests for L{admission.kafka.settings}.
+Tests for L{admission.kafka.brokersettings}.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from attrs import fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka import settings as module
-from admission.kafka.property import parseOverrides
-from admission.kafka.settings import PROPERTIES, Settings, SettingsError, loadSettings, propertyTable
-from tests.kit.checkout import ROOT
+from admission.kafka import brokersettings as module
+from admission.kafka.brokersettings import PROPERTIES, Settings, loadSettings
+from admission.kafka.property import SettingsError
 
 
 class LoadSettingsTests(SynchronousTestCase):
@@ -51,22 +49,20 @@ class LoadSettingsTests(SynchronousTestCase):
 
     def test_everyPlace(self) -> None:
         """
-        Values come from the file, from assignments and from other options,
-        and the settings know from where.
+        Values come from the file and from assignments, and the settings know
+        from where.
         """
         path = self.file("# ours\nnum.partitions=3\nconnections.max.idle.ms=1500\n")
-        settings = loadSettings(path, ["max.topics = 7"], {"broker.id": ("9", "--id")})
+        settings = loadSettings(path, ["max.topics = 7"])
         self.assertEqual(settings.numPartitions, 3)
         self.assertEqual(settings.connectionsMaxIdleSeconds, 1.5)
         self.assertEqual(settings.maxTopics, 7)
-        self.assertEqual(settings.brokerId, 9)
         self.assertEqual(
             settings.places,
             {
                 "num.partitions": f"{path}:2",
                 "connections.max.idle.ms": f"{path}:3",
                 "max.topics": "--set max.topics = 7",
-                "broker.id": "--id",
             },
         )
 
@@ -94,37 +90,6 @@ class LoadSettingsTests(SynchronousTestCase):
         self.assertEqual(loadSettings(None, [hours, minutes]).logRetentionSeconds, 120.0)
         self.assertEqual(loadSettings(None, [hours, minutes, milliseconds]).logRetentionSeconds, 0.003)
 
-    def test_sameValueTwice(self) -> None:
-        """
-        A value may be given twice if it is the same, however it is written.
-        """
-        path = self.file("message.max.bytes=1MiB")
-        self.assertEqual(loadSettings(path, ["message.max.bytes=1048576"]).messageMaxBytes, 1 << 20)
-
-    def test_differentValues(self) -> None:
-        """
-        Two values that differ are refused, naming both places: file and
-        assignment, two lines of a file, assignment and option.
-        """
-        path = self.file("num.partitions=2\nmax.topics=1\nmax.topics=2\n")
-        message = self.refusal(path, [])
-        self.assertIn(f"max.topics is '1' at {path}:2 but '2' at {path}:3", message)
-        path = self.file("num.partitions=2")
-        message = self.refusal(path, ["num.partitions=3"])
-        self.assertIn(f"'2' at {path}:1 but '3' at --set num.partitions=3", message)
-        message = self.refusal(None, ["broker.id=3"], {"broker.id": ("4", "--id 4")})
-        self.assertIn("'3' at --set broker.id=3 but '4' at --id 4", message)
-
-    def test_unknownName(self) -> None:
-        """
-        An unknown name is refused with its place and the nearest known one.
-        """
-        path = self.file("\nnum.partition=2")
-        self.assertEqual(
-            self.refusal(path), f"{path}:2: unknown property 'num.partition'; the nearest is num.partitions"
-        )
-        self.assertIn("the nearest is log.retention.minutes", self.refusal(None, ["log.retention.minute=1"]))
-
     def test_notUsed(self) -> None:
         """
         A property of Kafka's that means nothing here is refused with the
@@ -132,31 +97,6 @@ class LoadSettingsTests(SynchronousTestCase):
         """
         self.assertIn("there is no ZooKeeper", self.refusal(None, ["zookeeper.connect=localhost:2181"]))
         self.assertIn("use --data", self.refusal(None, ["log.dirs=/tmp"]))
-
-    def test_badValue(self) -> None:
-        """
-        A value that cannot be read is refused with its place, its name and
-        the right form.
-        """
-        self.assertIn("num.partitions: 'two' is not a whole number", self.refusal(None, ["num.partitions=two"]))
-        self.assertIn("num.partitions: '0' is too small: at least 1", self.refusal(None, ["num.partitions=0"]))
-        path = self.file("message.max.bytes=1 megabyte")
-        self.assertTrue(self.refusal(path).startswith(f"{path}:1: message.max.bytes: '1 megabyte' is not a size"))
-
-    def test_badAssignment(self) -> None:
-        """
-        An assignment without an equals sign is refused with the form.
-        """
-        self.assertEqual(self.refusal(None, ["max.topics"]), "--set max.topics: write --set NAME=VALUE")
-
-    def test_unreadableFile(self) -> None:
-        """
-        A file that is missing or not UTF-8 is named.
-        """
-        self.assertEqual(self.refusal("no-such-file"), "no-such-file cannot be read: No such file or directory")
-        path = self.mktemp()
-        Path(path).write_bytes(b"a=\xff")
-        self.assertEqual(self.refusal(path), f"{path} is not UTF-8 at byte 2")
 
     def test_sessionTimeouts(self) -> None:
         """
@@ -270,7 +210,7 @@ class TableTests(SynchronousTestCase):
         """
         for attribute, listed in PROPERTIES.items():
             words = listed.name.removesuffix(".ms").removesuffix(".seconds").split(".")
-            unit = "Seconds" if listed.unit == "seconds" else ""
+            unit = "Seconds" if listed.kind.unit in ("ms", "s") else ""
             self.assertEqual(attribute, words[0] + "".join(map(str.capitalize, words[1:])) + unit)
 
     def test_everyField(self) -> None:
@@ -279,32 +219,10 @@ class TableTests(SynchronousTestCase):
         """
         self.assertEqual([each.name for each in fields(Settings) if each.name not in PROPERTIES], ["places"])
 
-    def test_propertiesRoundTrip(self) -> None:
+    def test_asProperties(self) -> None:
         """
-        What is written as Kafka writes it is read back as the same settings.
+        Settings are written as Kafka writes them.
         """
-        settings = loadSettings(
-            None, ["log.retention.hours=-1", "log.flush.interval.ms=250", "queued.max.request.bytes=0"]
-        )
-        again = loadSettings(None, [f"{name}={text}" for name, text in settings.asProperties().items()])
-        self.assertEqual(again.asProperties(), settings.asProperties())
-        self.assertEqual(settings.asProperties()["log.flush.interval.ms"], "250")
-        self.assertEqual(settings.asProperties()["log.retention.ms"], "-1")
-
-    def test_documentation(self) -> None:
-        """
-        C{docs/configuration.md} holds the table as the code has it.
-        """
-        page = ROOT.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
-        tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
-        self.assertEqual(tables[0], propertyTable())
-
-    def test_bareUnits(self) -> None:
-        """
-        The unit in the table is what a number without one counts.
-        """
-        scales = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "bytes": 1, "bytes/s": 1}
-        for listed in PROPERTIES.values():
-            for name, unit in zip((listed.name, *listed.coarser), listed.bareUnits, strict=True):
-                if unit and listed.parse is not parseOverrides:
-                    self.assertEqual(listed.parse("7" + listed.coarser.get(name, "")), 7 * scales[unit], name)
+        texts = loadSettings(None, ["log.retention.hours=-1", "log.flush.interval.ms=250ms"]).asProperties()
+        self.assertEqual((texts["log.flush.interval.ms"], texts["log.retention.ms"]), ("250", "-1"))
+        self.assertEqual(list(texts), [listed.name for listed in PROPERTIES.values()])
