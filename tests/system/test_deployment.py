@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.commands.doctor import DoctorOptions
+from admission.commands.doctorcommand import DoctorOptions
 from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
 from admission.kafka.options import Options
 from admission.units import parseSeconds

@@ -36,7 +36,7 @@ from ..interfaces import (
 from ..metrics.histogram import Histogram
 from ..metrics.registry import SensorRegistry
 from ..operations import DelayedOperation
-from ..profiling.groups import Group, Grouping, implementing, subclassOf
+from ..profiling.objectgroups import Group, Grouping, implementing, subclassOf
 from ..profiling.profiler import Profiler
 from ..recording.recorder import EventRecorder
 from ..units import formatSeconds, parseSeconds

@@ -5,7 +5,6 @@ The options of C{twistd admission}.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -37,6 +36,7 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
+from .brokeroptions import BrokerOptions, parseHostPort
 from .brokersettings import LARGEST_REQUEST, POOL, Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
@@ -44,8 +44,6 @@ from .security.authoptions import AuthOptions
 
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
-
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 
 _EXAMPLES = """
 Examples:
@@ -71,7 +69,7 @@ class Listener:
     advertised: Address | None
 
 
-class Options(AuthOptions, PolicyOptionsMixin):
+class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
     """
     After parsing, C{settings}, C{listeners}, C{statusListener} and
     C{memoryProfile} are keys as well.
@@ -92,31 +90,17 @@ class Options(AuthOptions, PolicyOptionsMixin):
     )
 
     optParameters = [
-        ["data", "d", "data", "The directory of the log; made if it is not there."],
-        ["config", "c", None, "A file of properties, by Kafka's names."],
         ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
         ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self["listen"] = []
         self["advertise"] = []
-        self["set"] = []
-
-    def opt_listen(self, endpoint: str) -> None:
-        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
-        self["listen"].append(endpoint)
-
-    opt_l = opt_listen
 
     def opt_advertise(self, address: str) -> None:
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
-        self["advertise"].append(parseAddress(address))
-
-    def opt_set(self, assignment: str) -> None:
-        """A property, as NAME=VALUE; may come several times."""
-        self["set"].append(assignment)
+        self["advertise"].append(Address(*parseHostPort("advertise", address)))
 
     def getUsage(self, width: int | None = None) -> str:
         # Appended here, so that examples keep their lines.
@@ -126,7 +110,7 @@ class Options(AuthOptions, PolicyOptionsMixin):
     def postOptions(self) -> None:
         # Everything is checked here, where a mistake is still a usage error.
         self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
-        descriptions: Sequence[str] = self["listen"] or ["tcp:9092:interface=127.0.0.1"]
+        descriptions = self.endpoints
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
         if len(advertised) != len(descriptions):
             raise UsageError(
@@ -148,18 +132,6 @@ class Options(AuthOptions, PolicyOptionsMixin):
         buildPurgatory(self["purgatory"], clock)
         buildControl(self["settings"], self["quota"], clock)
         buildExporters(self["export"], clock)
-
-
-def parseAddress(text: str) -> Address:
-    """
-    Read HOST:PORT; an IPv6 address goes in brackets.
-
-    @raise UsageError: if it is not of that form.
-    """
-    match = _ADDRESS.fullmatch(text)
-    if match is None or not 0 < int(match["port"]) < 65536:
-        raise UsageError(f"--advertise {text}: write HOST:PORT, as in broker.example:9092 or [2001:db8::1]:9092")
-    return Address(match["bracketed"] or match["host"], int(match["port"]))
 
 
 def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:

@@ -1,65 +1,62 @@
-# -*- test-case-name: tests.unit.kafka.security.test_passwordfile -*-
+# -*- test-case-name: tests.unit.commands.test_userscommand -*-
 """
-The command C{admission users}: who is in a password file.
+The command C{admission users}: the users in a password file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from getpass import getpass
-from typing import TextIO
+from typing import Any, ClassVar, TextIO
 
-from twisted.python.usage import Options, UsageError
+from ..kafka.security.passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
+from .console import CommandFailed, CommandGroup, CommandOptions
 
-from .passwordfile import DEFAULT_ITERATIONS, PasswordFileError, changeUsers, readUsers
 
-
-class ListOptions(Options):
+class ListOptions(CommandOptions):
     """
     C{list FILE}.
     """
 
     synopsis = "FILE"
+    examples = ("users list passwords.txt",)
 
     def parseArgs(self, path: str) -> None:  # type: ignore[override]
-        """
-        @param path: the password file.
-        """
         self["path"] = path
 
 
-class RemoveOptions(Options):
+class RemoveOptions(CommandOptions):
     """
     C{remove FILE NAME}.
     """
 
     synopsis = "FILE NAME"
+    examples: ClassVar[Sequence[str]] = ("users remove passwords.txt alice",)
 
     def parseArgs(self, path: str, name: str) -> None:  # type: ignore[override]
-        """
-        @param path: the password file.
-        @param name: the user.
-        """
         self["path"], self["name"] = path, name
 
 
 class SetOptions(RemoveOptions):
     """
-    C{set FILE NAME}.  A password is never an argument, where every process
-    could read it.
+    C{set FILE NAME}.
     """
 
     synopsis = "[options] FILE NAME"
+    longdesc = "Asks for a password, which is never an argument because other processes can read arguments."
+    examples = (
+        "users set passwords.txt alice",
+        "users set --password-stdin passwords.txt alice < secret",
+    )
     optFlags = [["password-stdin", None, "Read the password from the first line of the standard input."]]
     optParameters = [["iterations", None, DEFAULT_ITERATIONS, "How often to hash it.", int]]
 
 
-class UsersOptions(Options):
+class UsersOptions(CommandGroup):
     """
     C{users set|remove|list FILE [NAME]}.
     """
 
-    synopsis = "set|remove|list FILE [NAME]"
     longdesc = (
         "Keep the users of a broker that runs with --auth scram:FILE.  The file has hashed passwords; a broker that "
         "runs reads it again when it changes."
@@ -70,22 +67,14 @@ class UsersOptions(Options):
         ["list", None, ListOptions, "List the users, with their mechanisms and iterations."],
     ]
 
-    def postOptions(self) -> None:
-        """
-        @raise UsageError: if there is no command.
-        """
-        if self.subCommand is None:
-            raise UsageError("users: say set, remove or list")
-
 
 def run(options: UsersOptions, stdin: TextIO, stdout: TextIO, askPassword: Callable[[str], str] = getpass) -> None:
     """
-    Do what C{options} say.
+    Run the command; see L{admission.cli.Command}.
 
     @param askPassword: asks for a password without showing it.
-    @raise UsageError: if that cannot be done, in a sentence.
     """
-    given = options.subOptions
+    given: Any = options.subOptions
     try:
         if options.subCommand == "set":
             _set(given, stdin, askPassword)
@@ -94,7 +83,7 @@ def run(options: UsersOptions, stdin: TextIO, stdout: TextIO, askPassword: Calla
         else:
             _list(given["path"], stdout)
     except PasswordFileError as error:
-        raise UsageError(str(error)) from error
+        raise CommandFailed(str(error)) from error
 
 
 def _set(given: SetOptions, stdin: TextIO, askPassword: Callable[[str], str]) -> None:
@@ -104,7 +93,7 @@ def _set(given: SetOptions, stdin: TextIO, askPassword: Callable[[str], str]) ->
     else:
         password = askPassword(f"Password of {name}: ")
         if password != askPassword("Again: "):
-            raise UsageError("the two passwords differ; nothing was changed")
+            raise CommandFailed("the two passwords differ; nothing was changed")
     changeUsers(given["path"], lambda users: users.setPassword(name, password, given["iterations"]), mayCreate=True)
 
 

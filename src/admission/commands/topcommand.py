@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.commands.test_top -*-
+# -*- test-case-name: tests.unit.commands.test_topcommand -*-
 """
 The command C{admission top}: how a broker is, in the terminal, as its status
 port tells it.
@@ -6,26 +6,19 @@ port tells it.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from twisted.python.usage import Options, UsageError
+from twisted.python.usage import UsageError
 
-from ..units import formatSeconds, parseSeconds
-from .explain import Fetch, fetch, parseStatus
-from .talk import CommandFailed, parseTimeout, printable, table
+from ..plaintext import printable, table
+from ..units import formatSeconds, parseSeconds, roundedAmount, roundedBytes, roundedSeconds
+from .console import CommandFailed
+from .statusport import Fetch, StatusOptions, askStatus, fetch
 
 SHORTEST_SECONDS = 0.1
-
-_EXAMPLES = """
-Examples:
-  admission top
-  admission top --status http://127.0.0.1:9191 --interval 5s
-  admission top --once
-"""
 
 # Home, what follows each line, and what follows the last.
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"
@@ -34,11 +27,11 @@ _SHOWN_CHARACTERS = 40
 """How much of a name is shown: a client that chooses a long one hides no column."""
 
 
-class TopOptions(Options):
+class TopOptions(StatusOptions):
     """
     C{top}.
 
-    After parsing, C{url}, C{intervalSeconds} and C{timeoutSeconds} are keys as well.
+    After parsing, C{intervalSeconds} is a key as well.
     """
 
     synopsis = "[options]"
@@ -47,26 +40,15 @@ class TopOptions(Options):
         "quota, groups and their lag, and the connections that hold most memory.  Ctrl-C ends it.  Where the output is "
         "no terminal, it is written once."
     )
-    optParameters = [
-        ["status", None, "http://127.0.0.1:9090", "The status port of the broker."],
-        ["interval", "i", "1s", "How often to look."],
-        ["timeout", None, "10s", "How long to wait for an answer."],
-    ]
+    optParameters = [["interval", "i", "1s", "How often to look."]]
     optFlags = [["once", None, "Look once."]]
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
+    examples = ("top", "top --status http://127.0.0.1:9191 --interval 5s", "top --once")
 
     def postOptions(self) -> None:
         """
-        Find what is wrong while it needs no broker.
+        @raise UsageError: also if the interval is no duration, or too short.
         """
-        self["url"] = f"{parseStatus(self['status'])}/status.json"
-        self["timeoutSeconds"] = parseTimeout(self["timeout"])
+        super().postOptions()
         try:
             self["intervalSeconds"] = parseSeconds(self["interval"])
         except ValueError as error:
@@ -83,10 +65,8 @@ def run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """
-    Do what C{options} say.
-
-    @raise CommandFailed: if the broker cannot be asked, in a sentence; once it
-        could be, that is shown instead, and it is asked again.
+    Run the command; see L{admission.cli.Command}.  It fails if the broker cannot
+    be asked at first; later that is shown, and the broker is asked again.
     """
     now = _look(options, fetch)
     if options["once"] or not stdout.isatty():
@@ -110,12 +90,12 @@ def run(
 
 
 def _look(options: TopOptions, fetch: Fetch) -> Any:
-    try:
-        seen = json.loads(fetch(options["url"], options["timeoutSeconds"]))
+    def read(seen: Any) -> Any:
+        # What cannot be shown is not from a broker.
         list(_linesOf(seen, None))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CommandFailed(f"{options['status']} does not answer as the status port of a broker does") from error
-    return seen
+        return seen
+
+    return askStatus(options, "status.json", read, fetch)
 
 
 def _draw(stdout: TextIO, lines: Sequence[str]) -> None:
@@ -129,27 +109,31 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     """
     What is shown.
 
-    @param before: what was seen at the look before, for what happens each second.
+    @param before: the document of the look before, for rates.
     """
     health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
     connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]
     where = ", ".join(now["listeners"]) or "no port"
-    yield printable(f"admission {now['version']} on {where}, up {_duration(now['uptimeSeconds'])}: {health['status']}")
+    yield printable(
+        f"admission {now['version']} on {where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}"
+    )
     for reason in health["reasons"]:
         yield printable(f"  {reason}")
     load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["maxDescriptors"]
     yield (
-        f"process      {_bytes(process['residentBytes'])} resident, {_bytes(process['privateBytes'])} without files, "
+        f"process      {roundedBytes(process['residentBytes'])} resident, "
+        f"{roundedBytes(process['privateBytes'])} without files, "
         f"CPU {'-' if load is None else f'{load:.0%}'}, "
         f"{process['openDescriptors']}{'' if most < 0 else f' of {most}'} files"
     )
-    bound = "no bound" if pool["sizeBytes"] is None else _bytes(pool["sizeBytes"])
+    bound = "no bound" if pool["sizeBytes"] is None else roundedBytes(pool["sizeBytes"])
     waiting = f", {pool['waiting']} connections wait" if pool["waiting"] else ""
-    yield f"pool         {_bytes(pool['usedBytes'])} of {bound}{waiting}"
-    yield f"ledger       {_pairs(now['ledger'], _bytes)}"
+    yield f"pool         {roundedBytes(pool['usedBytes'])} of {bound}{waiting}"
+    yield f"ledger       {_pairs(now['ledger'], roundedBytes)}"
     rate = _rate(now, before, lambda each: each["requests"]["read"])
     yield (
-        f"requests     {'' if rate is None else f'{_count(rate)} a second, '}{_count(requests['read'])} in all, "
+        f"requests     {'' if rate is None else f'{roundedAmount(rate)} a second, '}"
+        f"{roundedAmount(requests['read'])} in all, "
         f"{requests['running']} of {requests['maxRunning']} running"
     )
     yield (
@@ -157,8 +141,8 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         f"not read: {_pairs(now['muted'], str)}"
     )
     slowest = purgatory["waitPercentile99Seconds"]
-    wait = "" if slowest is None else f"; 99% wait {_duration(slowest)} or less"
-    yield f"purgatory    {purgatory['watched']} wait, {_count(purgatory['expirations'])} ran out of time{wait}"
+    wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
+    yield f"purgatory    {purgatory['watched']} wait, {roundedAmount(purgatory['expirations'])} ran out of time{wait}"
     yield ""
     throttled = now["throttled"]
     yield f"clients over a quota: {throttled['count']}"
@@ -167,15 +151,15 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         [
             (
                 _name(each),
-                "none any more" if each["limitName"] is None else f"{each['limitName']}={_count(each['limit'])}",
-                "?" if each["used"] is None else _count(each["used"]),
+                "none any more" if each["limitName"] is None else f"{each['limitName']}={roundedAmount(each['limit'])}",
+                "?" if each["used"] is None else roundedAmount(each["used"]),
                 "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
-                _duration(each["delaySeconds"]) if each["delaySeconds"] else "no",
+                roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
             )
             for each in throttled["clients"]
         ],
     )
-    yield f"groups: {groups['count']}, lag {_count(groups['lagRecords'])}"
+    yield f"groups: {groups['count']}, lag {roundedAmount(groups['lagRecords'])}"
     yield from _tableOf(
         ("Group", "State", "Members", "Lag"),
         [
@@ -183,7 +167,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
                 _shown(each["groupId"]),
                 each["state"],
                 str(each["memberCount"]),
-                "?" if each["lagRecords"] is None else _count(each["lagRecords"]),
+                "?" if each["lagRecords"] is None else roundedAmount(each["lagRecords"]),
             )
             for each in groups["groups"]
         ],
@@ -195,8 +179,8 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
             (
                 each["peer"],
                 _name(each),
-                _bytes(each["heldBytes"]),
-                f"{', '.join(each['mutedFor'])} {_duration(each['mutedSeconds'])}" if each["mutedFor"] else "",
+                roundedBytes(each["heldBytes"]),
+                f"{', '.join(each['mutedFor'])} {roundedSeconds(each['mutedSeconds'])}" if each["mutedFor"] else "",
             )
             for each in connections["largest"]
         ],
@@ -205,8 +189,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
 
 def _tableOf(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     if rows:
-        for line in table([titles, *rows[:_SHOWN_ROWS]]).splitlines():
-            yield f"  {line}"
+        yield from table([titles, *rows[:_SHOWN_ROWS]], indent="  ").splitlines()
     if len(rows) > _SHOWN_ROWS:
         yield f"  and {len(rows) - _SHOWN_ROWS} more"
     yield ""
@@ -216,7 +199,7 @@ def _rate(
     now: Mapping[str, Any], before: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], float]
 ) -> float | None:
     """
-    How fast a counter grows each second; L{None} if the broker was not seen before.
+    The growth of a counter per second; L{None} at the first look and after a restart.
     """
     if before is None or now["uptimeSeconds"] <= before["uptimeSeconds"]:
         return None
@@ -235,27 +218,6 @@ def _shown(name: str) -> str:
 
 def _pairs(amounts: Mapping[str, Any], write: Callable[[Any], str]) -> str:
     """
-    Amounts by their names, those that are zero left out.
+    Amounts by their names, without those that are zero.
     """
     return ", ".join(f"{name} {write(amount)}" for name, amount in amounts.items() if amount) or "nothing"
-
-
-def _bytes(sizeBytes: int) -> str:
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(sizeBytes) >= factor:
-            return f"{sizeBytes / factor:.4g}{unit}"
-    return f"{sizeBytes}"
-
-
-def _count(count: float) -> str:
-    for minCount, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(count) >= minCount:
-            return f"{count / factor:.4g}{unit}"
-    return f"{count:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    for limitSeconds, unitSeconds, unit in ((1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min")):
-        if seconds < limitSeconds:
-            return f"{seconds / unitSeconds:.3g} {unit}"
-    return f"{seconds / 3600:.4g} h"

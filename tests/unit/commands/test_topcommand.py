@@ -1,5 +1,5 @@
 """
-Tests for L{admission.commands.top}.
+Tests for L{admission.commands.topcommand}.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands import top
-from admission.commands.talk import CommandFailed
-from admission.commands.top import TopOptions, run
+from admission.commands import topcommand
+from admission.commands.console import CommandFailed
+from admission.commands.topcommand import TopOptions, run
 
 SEEN: dict[str, Any] = {
     "version": "1.2.3",
@@ -177,9 +177,9 @@ class OnceTests(TopTestCase):
             lines[:8],
             [
                 "admission 1.2.3 on 127.0.0.1:9092, up 60 min: ok",
-                "process      80MiB resident, 60MiB without files, CPU -, 30 of 1024 files",
-                "pool         3MiB of 256MiB",
-                "ledger       frames 1MiB, connections 2MiB",
+                "process      80 MiB resident, 60 MiB without files, CPU -, 30 of 1024 files",
+                "pool         3 MiB of 256 MiB",
+                "ledger       frames 1 MiB, connections 2 MiB",
                 "requests     1000 in all, 1 of 500 running",
                 "connections  12 of 10000, 0 refused; not read: quota 11",
                 "purgatory    3 wait, 70 ran out of time; 99% wait 500 ms or less",
@@ -197,7 +197,7 @@ class OnceTests(TopTestCase):
         output = self.run_("--status http://[::1]:9191/ --timeout 3s")
         self.assertRegex(output, r"(?m)^  reports\\x1b\[2J alice +producer_byte_rate=4M +5M +125% +90 s$")
         self.assertRegex(output, r"(?m)^  readers +Stable +2 +12\.35k$")
-        self.assertRegex(output, r"(?m)^  192\.0\.2\.1:50001  \(no client id\) ANONYMOUS  8KiB   quota 500 ms$")
+        self.assertRegex(output, r"(?m)^  192\.0\.2\.1:50001  \(no client id\) ANONYMOUS  8 KiB  quota 500 ms$")
         self.assertIn("\n  and 4 more\n", output)
         self.assertNotIn("\x1b", output)
         self.assertEqual(self.asked, [("http://[::1]:9191/status.json", 3.0)])
@@ -224,7 +224,7 @@ class OnceTests(TopTestCase):
         self.seen["pool"].update(sizeBytes=None, waiting=3)
         lines = self.run_().splitlines()
         self.assertEqual(lines[:2], ["admission 1.2.3 on no port, up 60 min: unavailable", "  the disk is full"])
-        self.assertIn("pool         3MiB of no bound, 3 connections wait", lines)
+        self.assertIn("pool         3 MiB of no bound, 3 connections wait", lines)
 
     def test_unknown(self) -> None:
         """
@@ -303,7 +303,7 @@ class WatchTests(TopTestCase):
         """
         Lines are as long as the terminal is wide, and no more than fit.
         """
-        self.patch(top.shutil, "get_terminal_size", lambda: top.shutil.os.terminal_size((20, 5)))
+        self.patch(topcommand.shutil, "get_terminal_size", lambda: topcommand.shutil.os.terminal_size((20, 5)))
         (screen,) = self.screens(SEEN)
         lines = screen.removesuffix("\x1b[J\n").split("\x1b[K\n")
         self.assertEqual(lines[0], "admission 1.2.3 on 1")

@@ -20,54 +20,51 @@ from typing import Any, TextIO
 from twisted import plugins
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import ServerFactory
-from twisted.python.usage import Options
 
+from ..kafka.brokeroptions import BrokerOptions
 from ..kafka.brokersettings import Settings, loadSettings
 from ..memorylimit import memoryLimitBytes
+from ..plaintext import printable, table
 from ..plugins import ENTRY_POINT_GROUP, listFactories
-from .doctorchecks import (
-    checkAddressSpace,
+from .console import CommandFailed, CommandOptions, parseTimeout
+from .doctorinstallation import (
+    EXTRAS,
+    KINDS,
+    checkCache,
+    checkDropins,
+    checkExtra,
     checkJava,
+    checkNames,
+    checkPackages,
+    checkPolicies,
+    installedDropins,
+    installedVersion,
+    ownRequirements,
+)
+from .doctormachine import (
+    Finding,
+    Level,
+    checkAddressSpace,
+    checkDirectory,
+    checkFileSystem,
     checkMemory,
     checkOpenFiles,
     checkPort,
     checkPython,
     checkReactor,
     checkStatus,
-)
-from .doctordisk import checkDirectory, checkFileSystem, tryToMap
-from .doctorpackages import EXTRAS, checkExtra, checkPackages, installedVersion, ownRequirements
-from .doctorplugins import (
-    KINDS,
-    checkCache,
-    checkDropins,
-    checkNames,
-    checkPolicies,
-    installedDropins,
     mayWrite,
+    tryToMap,
 )
-from .explain import fetch, parseStatus
-from .findings import Finding, Level
-from .talk import CommandFailed, parseTimeout, printable
-
-DEFAULT_ENDPOINT = "tcp:9092:interface=127.0.0.1"
+from .statusport import fetch, parseStatus
 
 _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
-_EXAMPLES = """
-Examples:
-  admission doctor
-  admission doctor --listen tcp:9092 --data /var/lib/admission --set max.connections=20000
-  admission doctor --status http://127.0.0.1:9090 --json
-
-Run it as the user that the broker runs as, and with its limits.
-"""
-
 Check = tuple[str, Callable[[], Finding]]
-"""What is checked, and what does it."""
+"""The name of a check, and the function that makes it."""
 
 
-class DoctorOptions(Options):
+class DoctorOptions(BrokerOptions, CommandOptions):
     """
     C{doctor}.
 
@@ -81,84 +78,66 @@ class DoctorOptions(Options):
         "at every start.  The exit status is 1 if anything fails."
     )
     optParameters = [
-        ["data", "d", "data", "The directory of the log."],
-        ["config", "c", None, "The broker's file of properties."],
         ["status", None, None, "The status port of a broker that runs, to ask how it is."],
         ["timeout", None, "10s", "How long to wait for its answer."],
     ]
     optFlags = [["json", None, "Write JSON, for programs."]]
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self["listen"] = []
-        self["set"] = []
-
-    def opt_listen(self, endpoint: str) -> None:
-        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
-        self["listen"].append(endpoint)
-
-    opt_l = opt_listen
-
-    def opt_set(self, assignment: str) -> None:
-        """One of the broker's properties, as NAME=VALUE; may come several times."""
-        self["set"].append(assignment)
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
+    examples = (
+        "doctor",
+        "doctor --listen tcp:9092 --data /var/lib/admission --set max.connections=20000",
+        "doctor --status http://127.0.0.1:9090 --json",
+    )
+    note = "Run it as the user that the broker runs as, and with its limits."
 
     def postOptions(self) -> None:
         """
-        Find what is wrong with the options themselves.
+        @raise UsageError: if the options themselves are wrong.
         """
         self["settings"] = loadSettings(self["config"], self["set"])
-        self["listen"] = self["listen"] or [DEFAULT_ENDPOINT]
         self["url"] = None if self["status"] is None else parseStatus(self["status"])
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
 
 
 def run(options: DoctorOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Do what C{options} say.
-
-    @raise CommandFailed: if a check has failed.
+    Run the command; see L{admission.cli.Command}.  It fails if a check has failed.
     """
     report(list(examine(checksFor(options))), options["json"], stdout)
 
 
-def report(findings: Sequence[Finding], isForPrograms: bool, stdout: TextIO) -> None:
+def report(findings: Sequence[tuple[str, Finding]], isForPrograms: bool, stdout: TextIO) -> None:
     """
-    Write down what was found.
+    Write the findings.
 
-    @raise CommandFailed: if anything of it is a failure.
+    @param findings: with the names of the checks.
+    @raise CommandFailed: if one of them is a failure.
     """
     if isForPrograms:
         rows = [
-            {"check": each.name, "level": each.level.value, "what": each.what, "remedy": each.remedy}
-            for each in findings
+            {"check": name, "level": each.level.value, "what": each.what, "remedy": each.remedy}
+            for name, each in findings
         ]
         stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
         stdout.write(_described(findings))
-    failed = [each.name for each in findings if each.level is Level.FAIL]
+    failed = [name for name, each in findings if each.level is Level.FAIL]
     if failed:
         raise CommandFailed(f"a broker would not run well here: {', '.join(map(printable, failed))}")
 
 
-def examine(checks: Sequence[Check]) -> Iterator[Finding]:
+def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Finding]]:
     """
-    Do all checks, those too that come after one that breaks.
+    Make all checks, also after one that breaks.
+
+    @return: the name and the finding of each.
     """
     for name, check in checks:
         try:
-            yield check()
+            yield name, check()
         except Exception as error:
-            # What cannot even be looked at is a finding, and not a traceback.
+            # A check that breaks is a finding, not a traceback.
             what = f"could not be checked: {type(error).__name__}: {error}"
-            yield Finding(name, Level.FAIL, what, "report this, with what is installed")
+            yield name, Finding(Level.FAIL, what, "report this, with what is installed")
 
 
 def checksFor(options: DoctorOptions) -> list[Check]:
@@ -186,7 +165,7 @@ def checksFor(options: DoctorOptions) -> list[Check]:
         ("data directory", lambda: checkDirectory(data)),
         ("file system", lambda: checkFileSystem(data, _mounts(), lambda path: shutil.disk_usage(path).free, tryToMap)),
         *([] if url is None else [("broker", lambda: checkStatus(url, fetch, timeoutSeconds))]),
-        *((f"port {each}", _port(each, url is not None)) for each in options["listen"]),
+        *((f"port {each}", _port(each, url is not None)) for each in options.endpoints),
     ]
 
 
@@ -194,7 +173,7 @@ def whyNotListening(description: str) -> str | None:
     """
     Listen on an endpoint for a moment.
 
-    @return: why that cannot be, if it cannot.
+    @return: the reason if that cannot be, or else L{None}.
     """
     from twisted.internet import reactor
 
@@ -234,13 +213,11 @@ def _reactorName() -> str:
     return type(reactor).__name__
 
 
-def _described(findings: Sequence[Finding]) -> str:
-    width = max(len(printable(each.name)) for each in findings)
-    lines = []
-    for each in findings:
-        lines.append(f"{each.level.value:<6}  {printable(each.name):<{width}}  {printable(each.what)}")
+def _described(findings: Sequence[tuple[str, Finding]]) -> str:
+    rows: list[tuple[str, str, str]] = []
+    for name, each in findings:
+        rows.append((each.level.value, name, each.what))
         if each.remedy:
-            lines.append(f"{'':<6}  {'':<{width}}  -> {printable(each.remedy)}")
-    counts = Counter(each.level for each in findings)
-    lines.append(", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]))
-    return "\n".join(lines) + "\n"
+            rows.append(("", "", f"-> {each.remedy}"))
+    counts = Counter(each.level for _, each in findings)
+    return table(rows) + ", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]) + "\n"

@@ -1,32 +1,109 @@
-# -*- test-case-name: tests.unit.profiling.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_memorysnapshot -*-
 """
-Where the memory of a process is, held against what the process really has.
+Where the memory of a process is, compared with what the process really has.
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict, field, frozen
 
+from ..metrics.process import ProcessUsage
 from .census import Row
-from .groups import Group
-from .reading import Reading
+from .objectgroups import Group
 
 MAX_ROWS = 30
 """How many classes are shown."""
 
 
+class _Information(ctypes.Structure):
+    """
+    C{struct mallinfo2}; see mallinfo(3).
+    """
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def freeBytes() -> int | None:
+    """
+    The memory that was freed and has not gone back to the system; L{None} where
+    the C library does not tell.  It does not include Python's own arenas.
+    """
+    try:
+        tell = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return None
+    tell.restype = _Information
+    return int(tell().fordblks)
+
+
+@frozen
+class ProcessMemory:
+    """
+    The memory of the process as the kernel, the C library and the server's ledger know it.
+
+    @ivar residentBytes: physical memory.
+    @ivar privateBytes: the part of it to which no file is mapped, which is to be explained.
+    @ivar freedBytes: the part of that which the C library keeps though it is free; L{None} if unknown.
+    @ivar claims: the server's ledger, bytes by purpose.
+    @ivar modules: the number of imported modules.
+    @ivar threads: the number of Python's threads.
+    """
+
+    residentBytes: int
+    privateBytes: int
+    freedBytes: int | None
+    claims: Mapping[str, int]
+    modules: int
+    threads: int
+
+    @property
+    def fileBytes(self) -> int:
+        """
+        Pages of mapped files and shared memory, such as the log.
+        """
+        return self.residentBytes - self.privateBytes
+
+
+def readProcess(usage: ProcessUsage, claims: Mapping[str, int]) -> ProcessMemory:
+    return ProcessMemory(
+        usage.residentBytes,
+        usage.privateBytes,
+        freeBytes(),
+        dict(claims),
+        len(sys.modules),
+        threading.active_count(),
+    )
+
+
 @frozen
 class GroupSize:
     """
-    What the objects of a group take.
+    The memory of a group of objects.
 
-    @ivar name: what they are.
-    @ivar objects: how many there are; L{None} for memory that only the books know.
-    @ivar measuredBytes: what they take with all that is theirs.
-    @ivar claimedBytes: what the books say; L{None} if they say nothing of them.
+    @ivar name: the name of the group.
+    @ivar objects: their number; L{None} for memory that only the ledger knows.
+    @ivar measuredBytes: their size with everything that is theirs.
+    @ivar claimedBytes: what the ledger says; L{None} if it does not count them.
     @ivar isSampled: whether some were measured in place of all.
     @ivar isCut: whether they were too large to be measured whole.
     """
@@ -41,8 +118,8 @@ class GroupSize:
     @property
     def countedBytes(self) -> int:
         """
-        What the group explains: the larger of the two.  The books know of
-        memory in C that nobody can measure, and what was measured is there.
+        What the group explains: the larger of the two.  The ledger knows
+        memory in C that cannot be measured, and what was measured exists.
         """
         return max(self.measuredBytes, self.claimedBytes or 0)
 
@@ -50,11 +127,11 @@ class GroupSize:
 @frozen
 class Cost:
     """
-    What it took to look.
+    The cost of a snapshot.
 
-    @ivar seconds: from the first look to the last.
+    @ivar seconds: from beginning to end.
     @ivar workSeconds: the part of it in which the reactor did nothing else.
-    @ivar longestTurnSeconds: the longest time at a stretch.
+    @ivar longestTurnSeconds: the longest time for which the reactor did nothing else.
     """
 
     seconds: float
@@ -65,23 +142,23 @@ class Cost:
 @frozen
 class Snapshot:
     """
-    One look.
+    The memory of a process at one moment.
 
-    @ivar boot: the process that was looked at.
-    @ivar number: which look of this process it is; the first is 1.
-    @ivar atSeconds: when, in seconds since the epoch.
-    @ivar start: before the server had built anything.
-    @ivar now: when the look began.
-    @ivar sizes: what each group takes, and each purpose of the books that is no group's.
-    @ivar rows: pympler's summary of all objects.
-    @ivar stride: each object that was counted stands for so many.
+    @ivar boot: the name of the process.
+    @ivar number: counts the snapshots of the process; the first is 1.
+    @ivar atSeconds: when it was taken, in seconds since the epoch.
+    @ivar start: the process before the server had built anything.
+    @ivar now: the process when the snapshot began.
+    @ivar sizes: of each group, and of each purpose of the ledger that belongs to no group.
+    @ivar rows: a summary of all objects, as pympler has it.
+    @ivar stride: how many objects each one that was counted stands for.
     """
 
     boot: str
     number: int
     atSeconds: float
-    start: Reading
-    now: Reading
+    start: ProcessMemory
+    now: ProcessMemory
     sizes: Sequence[GroupSize]
     rows: Sequence[Row] = field(repr=False)
     stride: int
@@ -90,42 +167,42 @@ class Snapshot:
     @property
     def grownBytes(self) -> int:
         """
-        By how much private memory has grown since the start.
+        The growth of private memory since the start.
         """
         return self.now.privateBytes - self.start.privateBytes
 
     @property
     def explainedBytes(self) -> int:
         """
-        How much of it is known.
+        The part of the growth that is known.
         """
         return sum(size.countedBytes for size in self.sizes) - sum(self.start.claims.values())
 
     @property
     def unexplainedBytes(self) -> int:
         """
-        The rest.  Negative if the books claim more than there is: what was
-        promised and has not arrived yet, for one.
+        The rest.  Negative if the ledger claims more than there is, as when a
+        request was charged whose bytes have not arrived.
         """
         return self.grownBytes - self.explainedBytes
 
     @property
     def heapBytes(self) -> int:
         """
-        What all objects of Python take.
+        The size of all objects of Python.
         """
         return sum(row[2] for row in self.rows)
 
     def ungroupedBytes(self) -> int:
         """
-        What those take that are in no group.
+        The size of all objects that are in no group.
         """
         return self.heapBytes - sum(size.measuredBytes for size in self.sizes)
 
 
 def sizesOf(groups: Sequence[Group], measured: Sequence[GroupSize], claims: Mapping[str, int]) -> list[GroupSize]:
     """
-    The measured groups, and after them whatever the books know besides.
+    The measured groups, followed by the purposes of the ledger that belong to no group.
     """
     taken = {purpose for group in groups for purpose in group.purposes}
     others = [GroupSize(purpose, None, 0, held) for purpose, held in claims.items() if purpose not in taken and held]
@@ -134,10 +211,10 @@ def sizesOf(groups: Sequence[Group], measured: Sequence[GroupSize], claims: Mapp
 
 def documentOf(snapshot: Snapshot, first: Snapshot | None = None, previous: Snapshot | None = None) -> dict[str, Any]:
     """
-    A snapshot as JSON, for reports and for whoever asks from afar.
+    A snapshot as JSON, for reports and for the status port.
 
-    @param first: the first of the process, unless this is it.
-    @param previous: the one before.
+    @param first: the first snapshot of the process, unless this is it.
+    @param previous: the snapshot before this one.
     """
     now = snapshot.now
     grown = snapshot.grownBytes
@@ -179,7 +256,7 @@ def _distinct(previous: Snapshot | None, first: Snapshot | None) -> Iterator[Sna
 
 def _remainder(snapshot: Snapshot, first: Snapshot | None) -> Iterator[dict[str, Any]]:
     """
-    Where what is not explained may be.
+    Where the unexplained memory may be.
     """
     start, now = snapshot.start, snapshot.now
     known = 0

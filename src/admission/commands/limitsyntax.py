@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_limitsyntax -*-
 """
-Limits, and whom they are for, as people write them.
+Limits and their entities as people write them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
 """For each type of entity, as the protocol and our options call it, the attribute of L{QuotaEntity}."""
 
 _NOT_BY_TIME = ("producer_ids_rate",)
-"""Limits that are called rates and count in windows, so that a unit of time would mislead."""
+"""Limits that are called rates but count in windows of any length, so that no unit of time fits."""
 
 
 def parseAmount(name: str, text: str) -> float:
     """
     Read the value of the limit C{name}.
 
-    @raise ValueError: if it makes no sense, in words.
+    @raise ValueError: if it is no positive number, or no rate where the limit is one.
     """
     if _isRate(name):
         amount = parseRate(text)
@@ -47,7 +47,7 @@ def formatAmount(name: str, amount: float) -> str:
 
 def asArguments(entity: QuotaEntity) -> str:
     """
-    The options that mean C{entity}, as a shell takes them.
+    The options for C{entity}, quoted for a shell.
     """
     return " ".join(
         f"--{kind}-default" if name == DEFAULT else f"--{kind} {shlex.quote(name)}"
@@ -57,8 +57,7 @@ def asArguments(entity: QuotaEntity) -> str:
 
 def componentsOf(entity: QuotaEntity) -> dict[str, str]:
     """
-    What an entity is about: names, or L{DEFAULT}, by the keys of
-    L{ATTRIBUTES}.
+    The names of an entity, or L{DEFAULT}, by the keys of L{ATTRIBUTES}.
     """
     names = {kind: getattr(entity, attribute) for kind, attribute in ATTRIBUTES.items()}
     return {kind: name for kind, name in names.items() if name is not None}

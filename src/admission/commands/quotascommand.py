@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_quotascommand -*-
 """
 The command C{admission quotas}: the limits of a broker that runs, through the
 requests that Kafka has for them (KIP-546).
@@ -17,9 +17,10 @@ from twisted.python.usage import UsageError
 from ..interfaces import DEFAULT, QuotaEntity
 from ..kafka.client.connection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
-from .connecting import ConnectionOptions, Question, ask
-from .limits import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
-from .talk import CommandFailed, CommandGroup, table
+from ..plaintext import table
+from .brokerconnection import ConnectionOptions, Question, ask
+from .console import CommandFailed, CommandGroup
+from .limitsyntax import ATTRIBUTES, asArguments, componentsOf, formatAmount, parseAmount
 
 Limits = Mapping[str, float]
 
@@ -29,7 +30,7 @@ _DEFAULT = 1
 
 class EntityOptions(ConnectionOptions):
     """
-    Whom it is about.
+    The entity whose limits are meant.
 
     After parsing, C{entity} is a key as well.
     """
@@ -40,14 +41,14 @@ class EntityOptions(ConnectionOptions):
         ["ip", None, None, "An address that clients connect from."],
     ]
     optFlags = [
-        ["user-default", None, "Each user who has no limit of their own."],
+        ["user-default", None, "Each user that has no limit of its own."],
         ["client-id-default", None, "Each client id that has no limit of its own."],
         ["ip-default", None, "Each address that has no limit of its own."],
     ]
 
     def postOptions(self) -> None:
         """
-        See L{ConnectionOptions.postOptions}.
+        @raise UsageError: also if there is no such entity.
         """
         super().postOptions()
         names: dict[str, str] = {}
@@ -71,27 +72,27 @@ class DescribeOptions(EntityOptions):
 
     synopsis = "[options]"
     longdesc = (
-        "Shows the limits that are set, those that the broker was started with included: all of them, or those for "
-        "the user, client id or address that is given, by itself or with others."
+        "Shows the limits that are set, including the ones that the broker was started with: all of them, or only the "
+        "limits of a user, client id or address, alone or together with others."
     )
     optFlags = [["json", None, "Write JSON, for programs."]]
     examples = (
-        "  admission quotas describe\n"
-        "  admission quotas describe --client-id-default\n"
-        "  admission quotas describe --user alice --json\n"
+        "quotas describe",
+        "quotas describe --client-id-default",
+        "quotas describe --user alice --json",
     )
 
 
 class AlterOptions(EntityOptions):
     """
-    What the commands have in common that change limits.
+    What C{set} and C{remove} have in common.
     """
 
     optFlags = [["dry-run", None, "Only ask the broker whether it would do it."]]
 
     def postOptions(self) -> None:
         """
-        See L{EntityOptions.postOptions}.
+        @raise UsageError: also if no entity is named.
         """
         super().postOptions()
         if self["entity"] == QuotaEntity():
@@ -115,10 +116,10 @@ class SetOptions(AlterOptions):
         "second), and what further policies know."
     )
     examples = (
-        "  admission quotas set --client-id-default producer_byte_rate=4M consumer_byte_rate=8M\n"
-        "  admission quotas set --user alice --client-id reports request_percentage=50\n"
-        "  admission quotas set --dry-run --user-default producer_ids_rate=100\n"
-        "  admission quotas set --ip 192.0.2.1 connection_creation_rate=10\n"
+        "quotas set --client-id-default producer_byte_rate=4M consumer_byte_rate=8M",
+        "quotas set --user alice --client-id reports request_percentage=50",
+        "quotas set --dry-run --user-default producer_ids_rate=100",
+        "quotas set --ip 192.0.2.1 connection_creation_rate=10",
     )
 
     def parseArgs(self, *assignments: str) -> None:
@@ -152,12 +153,12 @@ class RemoveOptions(AlterOptions):
 
     synopsis = "[options] [NAME ...]"
     longdesc = (
-        "Removes limits that were set while the broker ran; all of them if none is named.  Those that the broker was "
+        "Removes limits that were set while the broker ran; all of them if none is named.  Limits that the broker was "
         "started with stay."
     )
     examples = (
-        "  admission quotas remove --client-id reports producer_byte_rate\n"
-        "  admission quotas remove --user alice --client-id-default\n"
+        "quotas remove --client-id reports producer_byte_rate",
+        "quotas remove --user alice --client-id-default",
     )
 
     def parseArgs(self, *names: str) -> None:
@@ -179,7 +180,7 @@ class QuotasOptions(CommandGroup):
 
     longdesc = (
         "See and change limits while the broker runs: of a user, of a client id, of a client id of one user, of an "
-        "address, or of whoever has none of their own."
+        "address, or of all that have none of their own."
     )
     subCommands = [
         ["describe", None, DescribeOptions, "Show the limits that are set."],
@@ -192,10 +193,9 @@ def run(
     options: QuotasOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
 ) -> None:
     """
-    Do what C{options} say.
+    Run the command; see L{admission.cli.Command}.
 
-    @param ask: see L{admission.commands.connecting.ask}.
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    @param ask: as L{admission.commands.brokerconnection.ask}.
     """
     given: Any = options.subOptions
     entity = given["entity"]
@@ -232,8 +232,7 @@ def describe(
     """
     Ask a broker for limits.
 
-    @param isExact: whether only those are meant that are for C{entity} itself,
-        and not also those that are for it together with something else.
+    @param isExact: whether limits of C{entity} together with something else are left out.
     """
     components = [
         {
@@ -255,7 +254,7 @@ def alter(
     """
     Have a broker set or (with L{None}) remove limits of one entity.
 
-    @param isDryRun: whether it is only to say whether it would.
+    @param isDryRun: whether the broker only says whether it would do it.
     """
     answer = yield connection.request(
         "AlterClientQuotas",

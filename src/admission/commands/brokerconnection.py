@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.test_cli -*-
+# -*- test-case-name: tests.unit.commands.test_brokerconnection -*-
 """
-What all commands have in common that speak to a broker as its clients do.
+What all commands have in common that connect to a broker as its clients do.
 """
 
 from __future__ import annotations
@@ -9,38 +9,36 @@ import re
 from collections.abc import Callable, Generator
 from getpass import getpass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.ssl import Certificate, PrivateCertificate, optionsForClientTLS, trustRootFromCertificates
 from twisted.python.failure import Failure
-from twisted.python.usage import Options, UsageError
+from twisted.python.usage import UsageError
 
 from ..clock import MonotonicClock
+from ..kafka.brokeroptions import parseHostPort
 from ..kafka.client.connecting import ConnectionSettings, connect
 from ..kafka.client.connection import ClientConnection
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from .talk import CommandFailed, parseTimeout
+from .console import CommandFailed, CommandOptions, parseTimeout
 
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"\[\('.*'([^']+)'\)\]")
-"""How OpenSSL puts it; the last word is the one that says something."""
+"""A message of OpenSSL; its last part is the one that says something."""
 
 Question = Callable[[ClientConnection], Generator[Deferred[Any], Any, Any]]
-"""What is asked once there is a connection, written for L{inlineCallbacks}."""
+"""Asks over a connection, and returns the answer; a generator for L{inlineCallbacks}."""
 
 
-class ConnectionOptions(Options):
+class ConnectionOptions(CommandOptions):
     """
     Where the broker is, and who we are.
 
     After parsing, C{host}, C{port} and C{timeoutSeconds} are keys as well.
     """
-
-    examples: ClassVar[str] = ""
 
     optParameters = [
         ["broker", "b", "127.0.0.1:9092", "HOST:PORT of the broker."],
@@ -53,21 +51,11 @@ class ConnectionOptions(Options):
         ["timeout", None, "10s", "How long to wait for the broker."],
     ]
 
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return f"{usage}\nExamples:\n{self.examples}"
-
     def postOptions(self) -> None:
         """
-        Find what is wrong while nobody has been asked for a password.
+        @raise UsageError: if options are wrong or missing; before a password is asked for.
         """
-        match = _ADDRESS.fullmatch(self["broker"])
-        if match is None or not 0 < int(match["port"]) < 65536:
-            raise UsageError(f"--broker {self['broker']}: write HOST:PORT, as in broker.example:9092 or [::1]:9092")
-        self["host"], self["port"] = match["bracketed"] or match["host"], int(match["port"])
+        self["host"], self["port"] = parseHostPort("broker", self["broker"])
         try:
             self["host"].encode("idna")
         except UnicodeError as error:
@@ -82,13 +70,13 @@ class ConnectionOptions(Options):
 
 def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[str], str] = getpass) -> Any:
     """
-    Connect, ask, and close the connection; runs the reactor, hence only once
+    Connect, ask, and close the connection.  It runs the reactor, hence only once
     in a process.
 
     @param askPassword: asks for a password without showing it.
     @return: what C{question} returns.
-    @raise CommandFailed: if anything goes wrong, in words.
-    @raise KeyboardInterrupt: if the user does not want to wait.
+    @raise CommandFailed: if the broker cannot be asked, or refuses.
+    @raise KeyboardInterrupt: if the user interrupts it.
     """
     from twisted.internet import reactor
 
@@ -117,7 +105,7 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
     (outcome,) = outcomes
     if isinstance(outcome, Failure):
         if isinstance(outcome.value, ClientError):
-            raise CommandFailed(inWords(outcome.value, options)) from outcome.value
+            raise CommandFailed(explained(outcome.value, options)) from outcome.value
         outcome.raiseException()
     return outcome
 
@@ -125,7 +113,7 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
 @inlineCallbacks
 def converse(connecting: Deferred[ClientConnection], question: Question) -> Generator[Deferred[Any], Any, Any]:
     """
-    Ask C{question} once there is a connection, and close that.
+    Ask C{question} once there is a connection, and close the connection.
     """
     connection = yield connecting
     try:
@@ -137,7 +125,7 @@ def converse(connecting: Deferred[ClientConnection], question: Question) -> Gene
 
 def connectionSettings(options: ConnectionOptions, askPassword: Callable[[str], str]) -> ConnectionSettings:
     """
-    What the options say of connections.
+    Make settings of options.
 
     @raise CommandFailed: if a file cannot be used.
     """
@@ -151,9 +139,9 @@ def connectionSettings(options: ConnectionOptions, askPassword: Callable[[str], 
     )
 
 
-def inWords(error: ClientError, options: ConnectionOptions) -> str:
+def explained(error: ClientError, options: ConnectionOptions) -> str:
     """
-    What went wrong between us and the broker, and what would help.
+    A sentence that says what went wrong and what would help.
     """
     if isinstance(error, BrokerRefused):
         # The broker's own words say more than the name of the error.
