@@ -1,19 +1,19 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
-What every page of the status port has in common: the question it is asked,
-the refusal of one that makes no sense, and an answer that leaves in pieces.
+What the pages of the status port have in common: the parameters of a question,
+the refusal of a bad one, and answers that are sent in pieces.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND
+from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND, OK
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
@@ -23,32 +23,32 @@ JSON = b"application/json"
 
 class BadQuestion(Exception):
     """
-    A page cannot answer what it was asked; the message says what would do.
+    A page cannot answer a question; the message says what it could answer.
     """
 
 
 def refuse(request: Any, code: int, sentence: str) -> bytes:
     """
-    Say in words what is wrong.
+    Set up a response that says what is wrong.
 
-    @param code: the status of the response.
-    @return: its body, for C{render} to return.
+    @param code: the HTTP status.
+    @return: the body, for C{render} to return.
     """
     request.setResponseCode(code)
     request.setHeader(b"Content-Type", JSON)
-    return json.dumps({"error": sentence}).encode() + b"\n"
+    return b"" if request.method == b"HEAD" else json.dumps({"error": sentence}).encode() + b"\n"
 
 
-class Refusal(Resource):
+class Refused(Resource):
     """
-    Refuses whatever it is asked.
+    Refuses every request in the same way.
     """
 
     isLeaf = True
 
     def __init__(self, code: int, sentence: str, allowed: bytes | None = None) -> None:
         """
-        @param allowed: the methods that would do, if that was what is wrong.
+        @param allowed: the methods that are allowed, if the method was wrong.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._code = code
@@ -56,73 +56,77 @@ class Refusal(Resource):
         self._allowed = allowed
 
     def render(self, request: Any) -> bytes:
-        """
-        Refuse, to HEAD without a word.
-        """
         if self._allowed is not None:
             request.setHeader(b"Allow", self._allowed)
-        body = refuse(request, self._code, self._sentence)
-        return b"" if request.method == b"HEAD" else body
+        return refuse(request, self._code, self._sentence)
+
+
+Pieces = Callable[[Mapping[str, str]], Iterator[str]]
+"""
+Makes a page, given the parameters of the question: yields at least one piece,
+none of which takes long.  Raises L{BadQuestion} before the first.
+"""
 
 
 class Page(Resource):
     """
-    A page that is made anew each time it is asked for, and made in pieces, a
-    turn of the reactor each and no faster than they are read, so that a large
-    one keeps nobody waiting.
+    A page that is made anew for each request, in pieces: one in a turn of the
+    reactor, and none while the client does not read, so that a large page
+    delays nobody.
 
-    @cvar title: what the page shows, in a sentence.
-    @cvar parameters: what may be in the question.
-    @cvar contentType: what C{pieces} returns.
+    @ivar title: what the page shows, in a sentence.
+    @ivar parameters: the parameters that the question may have.
+    @ivar contentType: the type of what is sent.
     """
 
     log = Logger()
-    title: str
-    parameters: Collection[str] = ()
-    contentType = JSON
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        title: str,
+        pieces: Pieces,
+        parameters: Collection[str] = (),
+        contentType: bytes = JSON,
+        code: Callable[[], int] = lambda: OK,
+    ) -> None:
         """
         @param clock: for the turns.
+        @param code: returns the HTTP status of a page that has not failed.
         """
         super().__init__()  # type: ignore[no-untyped-call]
+        self.title = title
+        self.parameters = parameters
+        self.contentType = contentType
         self._clock = clock
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        Make the page: at least one piece, none of which takes long.
-
-        @param question: the parameters that were given.
-        @raise BadQuestion: before the first piece.
-        """
-        raise NotImplementedError
+        self._pieces = pieces
+        self._code = code
 
     def getChild(self, path: bytes, request: Any) -> Resource:
-        """
-        There is nothing below a page that was not put there.
-        """
-        return Refusal(NOT_FOUND, "there is no such page; /help lists those that there are")
+        return Refused(NOT_FOUND, "there is no such page; /help lists all pages")
 
     def render(self, request: Any) -> Any:
-        """
-        Answer, or say why not.
-        """
         try:
-            pieces = self.pieces(self._question(request))
+            pieces = self._pieces(self.question(request))
             first = next(pieces)
+            request.setResponseCode(self._code())
         except BadQuestion as refusal:
-            body = refuse(request, BAD_REQUEST, str(refusal))
+            return refuse(request, BAD_REQUEST, str(refusal))
         except Exception:
             self.log.failure("the status page {path} failed", path=request.path)
-            body = refuse(request, INTERNAL_SERVER_ERROR, "this page has failed; the broker's log says why")
-        else:
-            request.setHeader(b"Content-Type", self.contentType)
-            if request.method != b"HEAD":
-                _Delivery(request, first, pieces, self._clock)
-                return NOT_DONE_YET
-        return b"" if request.method == b"HEAD" else body
+            return refuse(request, INTERNAL_SERVER_ERROR, "this page has failed; the server's log says why")
+        request.setHeader(b"Content-Type", self.contentType)
+        if request.method == b"HEAD":
+            return b""
+        _Delivery(request, first, pieces, self._clock)
+        return NOT_DONE_YET
 
-    def _question(self, request: Any) -> dict[str, str]:
+    def question(self, request: Any) -> dict[str, str]:
+        """
+        The parameters of a request.
+
+        @raise BadQuestion: if the page has no such parameters.
+        """
         question: dict[str, str] = {}
         for key, values in (request.args or {}).items():
             try:
@@ -149,33 +153,24 @@ class _Delivery:
         self._rest = rest
         self._clock = clock
         self._turn: IDelayedCall | None = None
-        request.notifyFinish().addErrback(self._hasGone)
+        request.notifyFinish().addErrback(self._clientLeft)
         request.registerProducer(self, True)
         self.resumeProducing()
         request.write(first.encode())
 
     def resumeProducing(self) -> None:
-        """
-        Have a turn.
-        """
         if self._turn is None:
             self._turn = self._clock.callLater(0, self._writeNext)
 
     def pauseProducing(self) -> None:
-        """
-        Have none until there is room.
-        """
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
 
     def stopProducing(self) -> None:
-        """
-        The client has gone.
-        """
         self.pauseProducing()
 
-    def _hasGone(self, reason: Failure) -> None:
+    def _clientLeft(self, reason: Failure) -> None:
         self.pauseProducing()
 
     def _writeNext(self) -> None:
@@ -184,7 +179,7 @@ class _Delivery:
             piece = next(self._rest, None)
         except Exception:
             Page.log.failure("the status page {path} failed halfway", path=self._request.path)
-            # Only a response that is cut off can still say so.
+            # The status line has been sent: only a response that is cut off can still say that it failed.
             self._request.transport.abortConnection()
             return
         if piece is None:

@@ -1,37 +1,50 @@
 """
-Tests for L{admission.status.snapshot} and what it consists of.
+Tests for L{admission.kafka.statussections}.
 """
 
 from __future__ import annotations
 
 import json
+from socket import gethostname
 from typing import Any
 
+import lmdb
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
+from admission.kafka import statussections
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
-from admission.metrics.process import ProcessUsage
+from admission.kafka.options import Options
+from admission.kafka.service import BrokerConfig, BrokerService
+from admission.kafka.statussections import MAX_CLIENTS, MAX_GROUPS, RECENTLY_SECONDS, BrokerStatus, groupsFields, lagOf
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.meters import Windows
-from admission.status import groups as groupsModule
-from admission.status.clients import MAX_CLIENTS, MAX_CONNECTIONS, RECENTLY_SECONDS
-from admission.status.groups import MAX_GROUPS, groupsFields, lagOf
-from admission.status.health import Health
-from admission.status.numbers import LONGEST_NAME
-from admission.status.snapshot import KEPT_SECONDS, Snapshot
+from admission.status.document import KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS
+from admission.status.sections import LONGEST_NAME
 from admission_plugins.clientquota import ClientBytes
-from tests.kit.brokerfixture import LARGEST_BYTES, POOL_BYTES, BrokerTestCase, Client, batchOf, fetchFields, requestOf
+from tests.kit.brokerfixture import (
+    LARGEST_BYTES,
+    POOL_BYTES,
+    BrokerTestCase,
+    Client,
+    batchOf,
+    fetchFields,
+    produceFields,
+    requestOf,
+)
+from tests.kit.statusfixture import StatusTestCase
 
 LIMIT = 1000.0
 LENGTH_BYTES = 4
 
 
-class SnapshotTestCase(BrokerTestCase):
+class BrokerStatusTestCase(BrokerTestCase):
     """
-    A broker with a quota, and a snapshot of it.
+    A broker with a quota, and its status.
     """
 
     def setUp(self) -> None:
@@ -44,27 +57,20 @@ class SnapshotTestCase(BrokerTestCase):
         self.control = AdmissionControl([("client-bytes", self.policy), ("trial", shadow)], 20.0)
         self.control.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": LIMIT}, self.clock.seconds())
         shadow.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
-        self.broker.control = self.control
+        self.broker.control = self.factory.control = self.control
         self.sensors = SensorRegistry(self.clock.seconds)
-        self.health = Health(self.gate, self.clock.seconds, list, lambda: len(self.factory.connections))
-        self.snapshot = Snapshot(
-            self.broker,
-            self.factory,
-            self.health,
-            ProcessUsage(),
-            lambda: ["127.0.0.1:9092"],
-            self.clock.seconds,
-        )
+        self.status = BrokerStatus(self.broker, self.factory, self.sensors, lambda: ["127.0.0.1:9092"])
+        self.document = self.status.document
         self.control.addSensors(self.sensors)
-        self.snapshot.addSensors(self.sensors)
+        self.status.addSensors()
         self.events = self.topic()
 
     def look(self) -> Any:
         """
-        How it is now, as whoever asks the port would read it.
+        The document of this moment, as a client of the port reads it.
         """
         self.clock.advance(KEPT_SECONDS)
-        return json.loads(self.snapshot.text)
+        return json.loads(self.document.text)
 
     def overdraw(self, client: Client, factor: float = 11.0) -> None:
         """
@@ -73,14 +79,14 @@ class SnapshotTestCase(BrokerTestCase):
         client.produce("events", batchOf(b"x" * int(factor * LIMIT)))
 
 
-class SnapshotTests(SnapshotTestCase):
+class DocumentTests(BrokerStatusTestCase):
     """
-    A snapshot tells how the broker is.
+    The document says how the broker is.
     """
 
     def test_idle(self) -> None:
         """
-        Of a broker that nobody uses, everything is there all the same.
+        All fields are there while there is no client.
         """
         seen = self.look()
         self.assertEqual(seen["health"], {"status": "ok", "reasons": []})
@@ -94,19 +100,6 @@ class SnapshotTests(SnapshotTestCase):
         self.assertEqual(seen["connections"]["largest"], [])
         self.assertEqual(seen["groups"]["count"], 0)
         self.assertIs(seen["purgatory"]["waitMedianSeconds"], None)
-
-    def test_keptForASecond(self) -> None:
-        """
-        However many ask, the broker is looked at once in a second.
-        """
-        self.look()
-        self.connect()
-        self.clock.advance(KEPT_SECONDS / 2)
-        self.assertEqual(json.loads(self.snapshot.text)["connections"]["open"], 0)
-        self.assertIs(self.snapshot.fields, self.snapshot.fields)
-        self.assertIs(self.snapshot.text, self.snapshot.text)
-        self.clock.advance(KEPT_SECONDS / 2)
-        self.assertEqual(json.loads(self.snapshot.text)["connections"]["open"], 1)
 
     def test_requests(self) -> None:
         """
@@ -123,16 +116,9 @@ class SnapshotTests(SnapshotTestCase):
         """
         What is wrong is in it.
         """
-        self.health.isDraining = True
+        self.status.isDraining = True
         self.assertEqual(self.look()["health"]["status"], "unavailable")
         self.assertIn("being stopped", self.look()["health"]["reasons"][0])
-
-    def test_unboundedPool(self) -> None:
-        """
-        A pool without a bound has none to show.
-        """
-        self.patch(self.pool, "sizeBytes", 2**63 - 1)
-        self.assertIs(self.look()["pool"]["sizeBytes"], None)
 
     def test_shortPool(self) -> None:
         """
@@ -175,7 +161,7 @@ class SnapshotTests(SnapshotTestCase):
         self.assertEqual(muted["memory"], 0)
 
 
-class ClientsTests(SnapshotTestCase):
+class ClientsTests(BrokerStatusTestCase):
     """
     The clients and their connections.
     """
@@ -333,10 +319,142 @@ class GroupsTests(SynchronousTestCase):
 
     def test_bounds(self) -> None:
         """
-        There are so many rows, and so many offsets are looked at; groups beyond that are counted.
+        Rows are bounded, and so are the offsets that are looked at; further groups are counted.
         """
-        self.patch(groupsModule, "MAX_OFFSETS", 3)
+        self.patch(statussections, "MAX_OFFSETS", 3)
         seen = groupsFields([self.group("two", 1, 1), self.group("three", 1, 1, 1), self.group("one", 1)])
         self.assertEqual((seen["uncountedGroups"], seen["lagRecords"]), (1, 3))
         seen = groupsFields([self.group(str(number)) for number in range(MAX_GROUPS + 5)])
         self.assertEqual((seen["count"], len(seen["groups"])), (MAX_GROUPS + 5, MAX_GROUPS))
+
+
+class HealthTests(BrokerStatusTestCase):
+    """
+    Health says what is wrong.
+    """
+
+    def assertReason(self, *words: str) -> None:
+        """
+        There is one reason, in which these words are.
+        """
+        (reason,) = self.document.reasons
+        for each in words:
+            self.assertIn(each, reason)
+
+    def test_well(self) -> None:
+        """
+        A broker that serves is well.
+        """
+        client = self.connect()
+        client.produce("events", batchOf(b"1"))
+        self.assertEqual(self.document.reasons, [])
+
+    def test_shortage(self) -> None:
+        """
+        Memory may be short for a while; when it is for long, the reason says how many wait, until there is some again.
+        """
+        lease = self.pool.tryAllocate(LARGEST_BYTES)
+        charge = self.pool.charge(self.pool.availableBytes, "test")
+        client = self.connect()
+        client.deliver("Produce", 9, **produceFields("events", batchOf(b"1")))
+        self.clock.advance(SHORTAGE_SECONDS - 0.1)
+        self.assertEqual(self.document.reasons, [])
+        self.clock.advance(0.1)
+        self.assertReason("for 30 s", "1 connections wait", "queued.max.request.bytes")
+        assert lease is not None
+        lease.release()
+        charge.release()
+        self.clock.advance(0)
+        self.assertEqual(self.document.reasons, [])
+        client.receive()
+
+    def test_draining(self) -> None:
+        """
+        A broker that is being stopped says how many it still waits for.
+        """
+        self.connect()
+        self.status.isDraining = True
+        self.assertReason("being stopped", "1 connections")
+
+    def test_logNotWritable(self) -> None:
+        """
+        A log that cannot be written to is a reason, until it can, or until nobody has tried for a minute: else nobody
+        would be sent here to try.
+        """
+        client = self.connect()
+        self.failCommits(lmdb.MapFullError("full"))
+        client.produce("events", batchOf(b"1"))
+        self.assertReason("the log cannot be written to", "full")
+        self.clock.advance(60.0)
+        self.assertEqual(self.document.reasons, [])
+        client.produce("events", batchOf(b"1"))
+        self.assertReason("the log cannot be written to")
+        self.failCommits(None)
+        self.clock.advance(10.0)
+        client.produce("events", batchOf(b"1"))
+        self.assertEqual(self.document.reasons, [])
+        self.logged.clear()
+
+    def test_logNotSynchronised(self) -> None:
+        """
+        So is one that cannot be synchronised with the disk.
+        """
+        error: list[Exception] = [OSError("the disk is gone")]
+
+        def synchronise() -> None:
+            if error:
+                raise error[0]
+
+        self.patch(self.log._sync, "_sync", synchronise)
+        self.clock.advance(1.0)
+        self.assertReason("cannot be synchronised with the disk", "the disk is gone")
+        error.clear()
+        self.clock.advance(1.0)
+        self.assertEqual(self.document.reasons, [])
+        self.logged.clear()
+
+
+class OptionsTests(StatusTestCase):
+    """
+    C{--status} opens the port.
+    """
+
+    def parse(self, *arguments: str) -> Options:
+        """
+        Parse a command line of C{twistd admission}.
+        """
+        options = Options()
+        options.parseOptions([*arguments, "--set", "queued.max.request.bytes=128MiB"])
+        return options
+
+    def test_off(self) -> None:
+        """
+        There is no port by default.
+        """
+        self.assertIs(self.parse()["statusListener"], None)
+
+    def test_endpoint(self) -> None:
+        """
+        It takes any endpoint, and says so when it is given none.
+        """
+        listener = self.parse("--status", "tcp:9090:interface=127.0.0.1")["statusListener"]
+        self.assertEqual(listener.description, "tcp:9090:interface=127.0.0.1")
+        self.assertIsInstance(listener.endpoint, TCP4ServerEndpoint)
+        error = self.assertRaises(UsageError, self.parse, "--status", "9090")
+        self.assertIn("--status 9090: ", str(error))
+
+    def test_names(self) -> None:
+        """
+        The port goes by the names that clients are told, and by that of the machine.
+        """
+        options = self.parse("--advertise", "kafka.example:9092", "--status", "tcp:9090")
+        config = BrokerConfig(
+            options["settings"], options["listeners"], "data", statusListener=options["statusListener"]
+        )
+        service = BrokerService(self.clock, config)
+        assert service._statusPort is not None
+        service._statusPort.serve(self.root)
+        self.site = service._statusPort.site
+        for host in ("kafka.example:9090", gethostname()):
+            self.assertEqual(self.get("/quotas", host=host).code, 200, host)
+        self.assertEqual(self.get("/quotas", host="evil.example").code, 403)
