@@ -26,13 +26,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from admission.clock import MonotonicClock
-from admission.kafka.client.connecting import ConnectionSettings, connect
-from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.clientconnection import ConnectionSettings, connect
+from admission.kafka.client.consumer import Consumer, makeConsumer
 from admission.kafka.client.consumersettings import consumerSettings
 from admission.kafka.client.errors import AuthenticationFailed, ClientError
-from admission.kafka.client.making import makeConsumer
 from admission.kafka.client.sasl import MECHANISMS, Credentials
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.brokerfixture import batchOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, certificates, sharedBroker
 from tests.kit.rawclient import RawClient
@@ -181,9 +180,8 @@ class GroupTests(BrokerTestCase):
         gone = Reader(self.consumer(session_timeout_ms="500"), self.topic)
         stays = Reader(self.consumer(), self.topic)
         yield self.until(lambda: len(gone.owns()) == len(stays.owns()) == 2)
-        for link in gone.consumer._cluster._links.values():
-            if link.connection is not None:
-                link.connection.transport.abortConnection()
+        for connection in gone.consumer._cluster._connections.values():
+            connection.transport.abortConnection()
         gone.consumer._cluster._isClosed = True
         yield self.until(lambda: stays.owns() == self.places)
 

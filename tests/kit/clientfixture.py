@@ -24,7 +24,7 @@ from zope.interface import implementer
 
 from admission.kafka.client.consumer import Consumer
 from admission.kafka.client.consumersettings import ConsumerSettings
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.kafka.wire.batches import Record, encodeBatch
 from admission.kafka.wire.codec import encodeEntity
 from admission.kafka.wire.requests import clientApi

@@ -361,8 +361,8 @@ class Ours(GroupClient):
         return blockingCallFromThread(self._reactor, function, *arguments)
 
     def _start(self) -> None:
+        from admission.kafka.client.consumer import makeConsumer
         from admission.kafka.client.consumersettings import consumerSettings
-        from admission.kafka.client.making import makeConsumer
 
         self._consumer = makeConsumer(
             self._reactor,
@@ -405,7 +405,7 @@ class Ours(GroupClient):
         See L{GroupClient.commit}.
         """
         from admission.kafka.client.errors import ClientError
-        from admission.kafka.client.topicpartition import TopicPartition
+        from admission.kafka.client.subscriptionstate import TopicPartition
 
         places = {TopicPartition(self.topic, partition): offset for partition, offset in offsets.items()}
         try:
@@ -478,7 +478,7 @@ def serve(client: GroupClient) -> None:
     goesOn = True
     while goesOn:
         for partition, offset, value in client.poll():
-            seconds = min(float(value), client.settings.maxWorkSeconds)
+            seconds = min(float(value), client.consumersettings.maxWorkSeconds)
             if seconds:
                 say("working", partition, offset)
                 goesOn = work(seconds)

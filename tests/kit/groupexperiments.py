@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 from attrs import asdict, define, evolve, field, frozen
 
-from admission.kafka.client.protocol import decodeAssignment
+from admission.kafka.client.assignors import decodeAssignment
 from tests.kit import groupclients
 from tests.kit.brokerfixture import batchOf, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS

@@ -15,7 +15,9 @@ from attrs import frozen
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.metrics.prometheusnames import Naming
 from tests.kit.brokerprocess import PATIENCE_SECONDS, ROOT
+from tests.kit.metricnames import lint
 from tests.kit.statusload import LoadedBroker, clients
 
 DIRECTORY = ROOT / "examples" / "grafana"
@@ -102,10 +104,12 @@ class Live:
 
     @ivar series: by the name of each sample, the labels of all that there are.
     @ivar counters: the names of those that only grow.
+    @ivar complaints: what is wrong with the names.
     """
 
     series: Mapping[str, Sequence[Labels]]
     counters: set[str]
+    complaints: Sequence[str]
 
     def labelsOf(self, name: str) -> set[str]:
         """
@@ -117,7 +121,7 @@ class Live:
 @cache
 def live() -> Live:
     """
-    Ask a broker that real clients keep busy, once it has held some of them back.
+    Ask a broker that real clients keep busy, once it has throttled some of them.
     """
     broker = LoadedBroker()
     broker.start()
@@ -127,13 +131,18 @@ def live() -> Live:
             while True:
                 series: dict[str, list[Labels]] = {"up": [{}]}
                 counters = set()
+                complaints: list[str] = []
                 for family in text_string_to_metric_families(broker.read("metrics")):
+                    if not family.name.startswith("kafka_"):
+                        complaints += lint(Naming("", family.name, family.documentation))
                     for sample in family.samples:
                         series.setdefault(sample.name, []).append(sample.labels)
                         if family.type in ("counter", "histogram"):
                             counters.add(sample.name)
+                        if sample.name.endswith("_total") != (family.type == "counter"):
+                            complaints.append(f"{sample.name} is a {family.type}")
                 if {"admission_quota_throttle_seconds", "admission_group_lag_records"} <= set(series):
-                    return Live(series, counters)
+                    return Live(series, counters, complaints)
                 assert time.monotonic() < deadline, sorted(series)
                 time.sleep(0.2)
     finally:
@@ -164,6 +173,18 @@ class ExpressionsTestCase(SynchronousTestCase):
         if " by (" in text:
             labels = set(expression.grouping)
         self.assertLessEqual(used, labels, f"{template} of {text}")
+
+
+class NamesTests(SynchronousTestCase):
+    """
+    What a broker tells follows Prometheus's conventions.
+    """
+
+    def test_conventions(self) -> None:
+        """
+        promtool would complain of Kafka's names only.
+        """
+        self.assertEqual(live().complaints, [])
 
 
 class DashboardTests(ExpressionsTestCase):

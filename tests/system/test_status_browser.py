@@ -8,15 +8,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from socket import create_connection
 from typing import Any
 from urllib.parse import urlsplit
 
 from attrs import define, field
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet import reactor as installedReactor
+from twisted.internet.defer import gatherResults, inlineCallbacks, maybeDeferred
+from twisted.internet.protocol import Factory
+from twisted.internet.threads import deferToThread
+from twisted.protocols.wire import Echo
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from admission.connection.wrapping import wrapFactory
+from admission.status.site import statusSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.browser import consoleErrors, openBrowser, resize
 from tests.kit.statusload import GROUP, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
+
+reactor: Any = installedReactor
 
 HOSTILE = "<img src=x onerror=\"document.title='mine'\">\u202eeno"
 """A name that is code, with a character that turns round what follows it."""
@@ -33,6 +43,11 @@ _WIDTHS = (
     "return [document.scrollingElement.scrollWidth, "
     "Math.max(...[...document.querySelectorAll('table')].map((each) => each.scrollWidth))]"
 )
+_SECTIONS = (
+    "return [...document.querySelectorAll('main > section')].filter((each) => each.checkVisibility())"
+    ".map((each) => each.getAttribute('aria-label') ?? each.querySelector('h2').textContent.trim())"
+)
+_PLOTS = "return [...document.querySelectorAll('figcaption')].map((each) => each.firstChild.textContent)"
 
 
 @define
@@ -217,4 +232,37 @@ class StatusPageTests(SynchronousTestCase):
         """
         A broker that does not answer any more is missed at once, in words.
         """
-        self.assertTrue(findings().gone.startswith("no answer: The broker has not answered since"), findings().gone)
+        self.assertTrue(findings().gone.startswith("no answer: The server has not answered since"), findings().gone)
+
+
+class AnyServerTests(TestCase):
+    """
+    The page of a server that knows no Kafka.
+    """
+
+    @inlineCallbacks
+    def test_page(self) -> Any:
+        """
+        It has what the server has, leaves out the rest, and complains about nothing.
+        """
+        factory = wrapFactory(Factory.forProtocol(Echo), pool="bounded:1MiB", quota="client-bytes:produce=1M")
+        ports = [reactor.listenTCP(0, each, interface="127.0.0.1") for each in (factory, statusSite(factory))]
+        try:
+            address, status = (f"127.0.0.1:{port.getHost().port}" for port in ports)
+            shown, plots, errors = yield deferToThread(self.look, address, f"http://{status}")
+        finally:
+            yield gatherResults([maybeDeferred(port.stopListening) for port in ports])
+        self.assertEqual(shown, ["The last five minutes", "Connections by memory held 1 of 1", "Why is a client slow?"])
+        self.assertEqual(plots, ["Memory pool", "Where memory is", "Connections not read", "Process memory"])
+        self.assertEqual(errors, [])
+
+    def look(self, address: str, status: str) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+        """
+        While a client is connected: the titles of what is shown and of the plots, and what the browser complains of.
+        """
+        host, _, port = address.partition(":")
+        with openBrowser(WIDE) as browser, create_connection((host, int(port)), PATIENCE_SECONDS):
+            browser.get(status)
+            until(lambda: "1 of 1" in _textOf(browser, "#connections-count"))
+            sections = browser.execute_script(_SECTIONS)
+            return sections, browser.execute_script(_PLOTS), consoleErrors(browser)

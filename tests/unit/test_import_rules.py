@@ -36,7 +36,7 @@ ALLOWED = {
     "connection": EVERYONE | FOUNDATION | {"control", "gate", "request", "memorylimit"},
     "profiling": EVERYONE | FOUNDATION | {"control"},
     "testing": EVERYONE | FOUNDATION | {"control", "gate", "recording"},
-    "status": EVERYONE | {"profiling", "control", "gate", "connection", "metrics"},
+    "status": EVERYONE | FOUNDATION | {"profiling", "control", "gate"},
     "kafka": EVERYONE
     | FOUNDATION
     | {

@@ -19,8 +19,7 @@ from twisted.python.usage import UsageError
 
 from ..clock import MonotonicClock
 from ..kafka.brokeroptions import parseHostPort
-from ..kafka.client.connecting import ConnectionSettings, connect
-from ..kafka.client.connection import ClientConnection
+from ..kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
 from .console import CommandFailed, CommandOptions, parseTimeout

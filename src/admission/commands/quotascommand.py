@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 
 from ..interfaces import DEFAULT, QuotaEntity
-from ..kafka.client.connection import ClientConnection
+from ..kafka.client.clientconnection import ClientConnection
 from ..kafka.client.errors import BrokerRefused
 from ..plaintext import table
 from .brokerconnection import ConnectionOptions, Question, ask

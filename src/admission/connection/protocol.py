@@ -48,6 +48,7 @@ class AdmittedProtocol(Linked, Protocol):
     @ivar openedSeconds: when it was opened, in seconds of the factory's clock.
     @ivar listener: the port that it came by, as the operator describes it.
     @ivar principal: the authenticated client, once known.
+    @ivar clientId: what the client calls itself; may be empty.
     @ivar peer: the peer's address, for messages; set once connected.
     @ivar host: the peer's address without its port.
     @ivar pauses: the reasons not to read.
@@ -60,7 +61,7 @@ class AdmittedProtocol(Linked, Protocol):
     headBytes = 0
     makeRequest: Callable[..., ServerRequest] = ServerRequest
 
-    peer = host = holder = ""
+    peer = host = holder = clientId = ""
     request: ServerRequest | None = None
     requestCount = 0
     connectionId = 0

@@ -61,6 +61,31 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         super().__init__(factory, None)  # type: ignore[arg-type]
 
+    requestBytes = 0
+    """Nobody can tell requests apart."""
+
+    @property
+    def principal(self) -> str | None:
+        """
+        Who is at the other end, as far as that is known.
+        """
+        return (self._name() or (None, ""))[0]
+
+    @property
+    def clientId(self) -> str:
+        """
+        What the client calls itself; its address as long as nobody knows.
+        """
+        return (self._name() or ("", self.host))[1]
+
+    @property
+    def heldBytes(self) -> int:
+        """
+        All memory that is charged for it.
+        """
+        link = self.link
+        return self._incoming.heldBytes + link.unsentBytes() + link.openBytes
+
     # What the transport calls
 
     def makeConnection(self, transport: Any) -> None:

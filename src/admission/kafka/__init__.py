@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ..lazynames import lazyNames
 
 if TYPE_CHECKING:
-    from .client.consumer import Consumer as Consumer
+    from .client.consumer import Consumer as Consumer, makeConsumer as makeConsumer
+    from .client.consumerservice import ConsumerService as ConsumerService
     from .client.consumersettings import ConsumerSettings as ConsumerSettings, consumerSettings as consumerSettings
     from .client.errors import (
         AuthenticationFailed as AuthenticationFailed,
@@ -23,16 +24,23 @@ if TYPE_CHECKING:
         RequestTimedOut as RequestTimedOut,
         UnsupportedApi as UnsupportedApi,
     )
-    from .client.making import makeConsumer as makeConsumer
-    from .client.service import ConsumerService as ConsumerService
-    from .client.topicpartition import ConsumerRecord as ConsumerRecord, TopicPartition as TopicPartition
+    from .client.recordsets import ConsumerRecord as ConsumerRecord
+    from .client.subscriptionstate import TopicPartition as TopicPartition
     from .wire.batches import Record as Record, encodeBatch as encodeBatch
     from .wire.requests import clientApi as clientApi, decodeResponse as decodeResponse, encodeRequest as encodeRequest
 
 __all__, __getattr__, __dir__ = lazyNames(
     __name__,
     {
-        "client.consumer": ("Consumer",),
+        "client.consumer": (
+            "Consumer",
+            "makeConsumer",
+        ),
+        "client.consumerservice": ("ConsumerService",),
+        "client.consumersettings": (
+            "ConsumerSettings",
+            "consumerSettings",
+        ),
         "client.errors": (
             "AuthenticationFailed",
             "BrokerRefused",
@@ -45,16 +53,8 @@ __all__, __getattr__, __dir__ = lazyNames(
             "RequestTimedOut",
             "UnsupportedApi",
         ),
-        "client.making": ("makeConsumer",),
-        "client.service": ("ConsumerService",),
-        "client.consumersettings": (
-            "ConsumerSettings",
-            "consumerSettings",
-        ),
-        "client.topicpartition": (
-            "ConsumerRecord",
-            "TopicPartition",
-        ),
+        "client.recordsets": ("ConsumerRecord",),
+        "client.subscriptionstate": ("TopicPartition",),
         "wire.batches": (
             "Record",
             "encodeBatch",

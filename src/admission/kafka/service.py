@@ -30,16 +30,12 @@ from ..clock import MonotonicClock, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
 from ..gate import Gate
-from ..metrics.process import ProcessUsage
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
 from ..recording.events import Origin
 from ..recording.recorder import EventRecorder
-from ..status.health import Health
-from ..status.pages import statusPages
-from ..status.port import StatusPort
-from ..status.snapshot import Snapshot
+from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
@@ -61,6 +57,7 @@ from .requestrecording import BrokerRecording
 from .secondsignal import SecondSignal
 from .security.checkers import makePortal
 from .session import KafkaConnection
+from .statussections import BrokerStatus
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
@@ -164,7 +161,7 @@ class BrokerService(Service):
         if config.statusListener is not None:
             names = [gethostname(), *(each.advertised.host for each in config.listeners if each.advertised is not None)]
             self._statusPort = StatusPort(
-                config.statusListener.description, config.statusListener.endpoint, reactor, names
+                config.statusListener.description, config.statusListener.endpoint, reactor, names, "--advertise"
             )
         self._ports: list[IListeningPort] = []
         self._hasListened = False
@@ -232,7 +229,7 @@ class BrokerService(Service):
         @return: a L{Deferred} that fires when the data directory is free.
         """
         yield maybeDeferred(super().stopService)
-        self._health.isDraining = True
+        self._status.isDraining = True
         with SecondSignal(self._reactor, self._hurry):
             yield Deferred.fromCoroutine(self._started.aclose())
         self.log.info("stopped: the log at {path} is closed", path=self._config.dataPath)
@@ -290,7 +287,7 @@ class BrokerService(Service):
         if recorder.isRecording:
             self.factory.observers = (BrokerRecording(recorder),)
 
-        self._startStatus(log, profiler)
+        self._startStatus(profiler)
 
         for port in self._ports:
             self.factory.addPort(port)
@@ -332,26 +329,15 @@ class BrokerService(Service):
             closeGraceSeconds=settings.closeGraceTimeoutSeconds,
         )
 
-    def _startStatus(self, log: LmdbLog, profiler: Profiler | None) -> None:
-        seconds = self._clock.seconds
-        self._health = Health(self.broker.gate, seconds, lambda: log.problems, lambda: len(self.factory.connections))
-        snapshot = Snapshot(
-            self.broker,
-            self.factory,
-            self._health,
-            ProcessUsage(),
-            lambda: [peerName(port.getHost()) for port in self._ports],
-            seconds,
+    def _startStatus(self, profiler: Profiler | None) -> None:
+        self._status = BrokerStatus(
+            self.broker, self.factory, self.sensors, lambda: [peerName(port.getHost()) for port in self._ports]
         )
-        snapshot.addSensors(self.sensors)
+        self._status.addSensors()
         if profiler is not None:
             self._started.callback(profiler.stop)
         if self._statusPort is not None:
-            self._statusPort.serve(
-                statusPages(
-                    self._reactor, self.broker.control, self.sensors, wallSeconds, snapshot, self._health, profiler
-                )
-            )
+            self._statusPort.serve(self._status.pages(self._reactor, profiler))
             self._started.push_async_callback(self._statusPort.stop)
 
     def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:

@@ -92,7 +92,6 @@ class KafkaConnection(AdmittedProtocol):
     lastAdmitted: Request | None = None
     _loginCall: IDelayedCall | None = None
     advertised: Address | None = None
-    clientId = ""
     request: KafkaRequest | None
 
     def __init__(self, broker: Broker) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.metrics.test_process -*-
 """
-What the process takes of the machine, as the kernel counts it.
+What the process uses of the machine, as the kernel counts it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from .registry import SensorRegistry
 
 class ProcessUsage:
     """
-    Reads C{/proc/self}: memory in which the process really is, time that it
-    has worked, and files that it has open.
+    Reads C{/proc/self}: resident memory, CPU time and open files.
     """
 
     def __init__(self, directory: Path = Path("/proc/self")) -> None:
@@ -36,8 +35,8 @@ class ProcessUsage:
     @property
     def privateBytes(self) -> int:
         """
-        The part of it that no file is mapped to: what a ledger of memory can
-        be held against.  The kernel takes the rest back when it is needed.
+        Resident memory without mapped files, which the kernel takes back when
+        it needs memory: comparable to the ledger.
         """
         _, resident, shared, *_ = self._pages()
         return (resident - shared) * self._pageBytes
@@ -45,29 +44,29 @@ class ProcessUsage:
     @property
     def cpuSeconds(self) -> float:
         """
-        Time on a processor, in user and kernel mode, all threads together.
+        CPU time in user and kernel mode, of all threads together.
         """
-        # The name of the program is in parentheses, and may have any in it.
+        # The name of the program is in parentheses, and may contain parentheses itself.
         fields = self._directory.joinpath("stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / self._ticksPerSecond
 
     @property
     def openDescriptors(self) -> int:
         """
-        Open files, sockets included.
+        Open file descriptors, sockets included.
         """
         return len(os.listdir(self._directory / "fd"))
 
     @property
     def maxDescriptors(self) -> int:
         """
-        How many there may be now; -1 for any number.
+        How many may be open; -1 if unlimited.
         """
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish all of that.
+        Publish all of this.
 
         @raise ValueError: if there are sensors of these names.
         """

@@ -17,19 +17,19 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ..interfaces import IHistogram
-from .prometheusnames import KAFKA_NAMINGS, Naming, namingOf
+from .prometheusnames import COUNTER_SUFFIX, Naming, namingsOf
 from .registry import Family, SensorRegistry
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MAX_ROWS = 200
-"""How many rows a metric has at most: those with the largest values, or the smallest where these matter."""
+"""The maximum number of rows of a metric: those with the largest values, or the smallest where these matter."""
 
 MAX_LABEL_CHARACTERS = 128
-"""Longer names of clients are cut off."""
+"""Longer names of clients are truncated."""
 
 ROWS_PER_TURN = 500
-"""How many rows are looked at before somebody else has a turn."""
+"""How many rows are read in a turn of the reactor."""
 
 LEFT_OUT = "admission_left_out_rows"
 
@@ -45,10 +45,10 @@ _KINDS: Mapping[str, Callable[..., Metric]] = {
 @frozen
 class _Source:
     """
-    A sensor that a metric is made of.
+    A sensor of a metric.
 
-    @ivar labels: what the sensor's name says.
-    @ivar sensor: its value, or else itself.
+    @ivar labels: the labels that the sensor's name contains.
+    @ivar sensor: the value of a gauge or counter, or else the sensor itself.
     """
 
     naming: Naming
@@ -59,7 +59,7 @@ class _Source:
 @define
 class _Metric:
     """
-    A metric and the sensors that it is made of.
+    A metric and its sensors.
     """
 
     kind: str
@@ -71,29 +71,27 @@ class _Metric:
 @frozen
 class _Collector:
     """
-    What the library takes for a registry.
+    One metric as a registry of prometheus-client's.
     """
 
     metric: Metric
 
     def collect(self) -> Iterable[Metric]:
-        """
-        The metric.
-        """
         return [self.metric]
 
 
-def exposition(registry: SensorRegistry) -> Iterator[str]:
+def exposition(registry: SensorRegistry, namings: Sequence[Naming] = ()) -> Iterator[str]:
     """
     Everything that is measured, in the text format of Prometheus.
 
     A metric has L{MAX_ROWS} rows at most, however many clients there are; how
     many were left out is a metric, too.
 
+    @param namings: the names of sensors that are not the framework's.
     @return: pieces, some of them empty, none of which takes long to make.
     """
     leftOut = GaugeMetricFamily(LEFT_OUT, "Rows of a metric that are left out.", None, ["metric"])
-    for name, metric in _metricsOf(registry).items():
+    for name, metric in _metricsOf(registry, namings).items():
         made = _KINDS[metric.kind](name, metric.help)
         rows: list[_Row] = []
         count = 0
@@ -111,7 +109,7 @@ def exposition(registry: SensorRegistry) -> Iterator[str]:
                 yield ""
         _addRows(made, rows)
         if count > len(rows):
-            leftOut.add_metric([name], count - len(rows))
+            leftOut.add_metric([f"{name}{_suffixOf(made)}"], count - len(rows))
         yield _textOf(made)
     yield _textOf(leftOut)
 
@@ -120,21 +118,19 @@ def _textOf(metric: Metric) -> str:
     return generate_latest(_Collector(metric)).decode("utf-8")
 
 
-def _metricsOf(registry: SensorRegistry) -> dict[str, _Metric]:
+def _metricsOf(registry: SensorRegistry, namings: Sequence[Naming]) -> dict[str, _Metric]:
     """
-    The metrics by name: what has the same name must be told together.
+    The metrics by name, without the suffix of counters: the format wants all
+    rows of a name together.
     """
     metrics: dict[str, _Metric] = {}
 
     def add(sensor: str, kind: str, source: float | IHistogram | Family) -> None:
-        for naming in (namingOf(sensor), *KAFKA_NAMINGS):
-            labels = naming.labelsOf(sensor)
-            if labels is None:
-                continue
-            ofKind = "counter" if naming.isCounter else kind
-            name = naming.name
+        for naming, labels in namingsOf(sensor, namings):
+            name = naming.name.removesuffix(COUNTER_SUFFIX)
+            ofKind = "counter" if name != naming.name else kind
             if name in metrics and metrics[name].kind != ofKind:
-                # Two sensors of different makers whose names differ in signs only.
+                # Two sensors of different authors whose names differ only in punctuation.
                 name = f"{name}_{ofKind}"
             metric = metrics.setdefault(name, _Metric(ofKind, naming.help, naming.isLeastFirst))
             metric.sources.append(_Source(naming, labels, source))
@@ -161,14 +157,18 @@ def _rowsOf(source: _Source, now: float) -> Iterator[_Row]:
 
 
 def _addRows(metric: Metric, rows: Sequence[_Row]) -> None:
-    suffix = "_total" if metric.type == "counter" else ""
+    name = f"{metric.name}{_suffixOf(metric)}"
     seen: set[Any] = set()
     for value, labels in rows:
-        # Names that were cut off may have become equal, and no row may come twice.
+        # Truncated names may have become equal, and no row may come twice.
         key = frozenset(labels.items())
         if key not in seen:
             seen.add(key)
-            metric.add_sample(metric.name + suffix, dict(labels), value)
+            metric.add_sample(name, dict(labels), value)
+
+
+def _suffixOf(metric: Metric) -> str:
+    return COUNTER_SUFFIX if metric.type == "counter" else ""
 
 
 def _addHistogram(metric: Metric, labels: Mapping[str, str], histogram: IHistogram) -> None:

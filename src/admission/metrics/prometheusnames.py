@@ -2,17 +2,19 @@
 """
 What sensors are called in Prometheus.
 
-Our own names say what is measured and in which unit.  Beside them stand the
-names under which Kafka's brokers are graphed already: those that the JMX
-exporter makes with the configuration that its authors publish.
+Names have base units and follow Prometheus's conventions.  Who contributes
+sensors of a protocol contributes their names as well, see L{exposition
+<admission.metrics.prometheus.exposition>}.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import field, frozen
+
+COUNTER_SUFFIX = "_total"
 
 
 @frozen
@@ -20,204 +22,184 @@ class Naming:
     """
     The name of a metric.
 
-    @ivar sensors: which sensors it is for: an expression that matches their
+    @ivar sensors: the sensors that it is for: an expression that matches their
         names; its groups become labels.
-    @ivar name: the metric, without the C{_total} that counters end with.
-    @ivar help: what it says.
-    @ivar scale: by what to multiply, for its unit.
-    @ivar isCounter: L{True} if the sensors grow without being counters.
-    @ivar isLeastFirst: which of too many rows matter: the small ones.
+    @ivar name: the metric.  Only counters end with C{_total}; a sensor that grows
+        without being a counter becomes one by such a name.
+    @ivar help: a sentence.
+    @ivar scale: what to multiply values by, for the base unit.
+    @ivar isLeastFirst: of too many rows, the smallest values are kept, not the
+        largest.
     @ivar labels: other names for labels.
+    @ivar isAlias: the metric is there beside the sensor's own metric, for
+        dashboards that know this name.
     """
 
     sensors: str
     name: str
     help: str
     scale: float = 1.0
-    isCounter: bool = False
     isLeastFirst: bool = False
     labels: Mapping[str, str] = field(factory=dict)
+    isAlias: bool = False
 
     def labelsOf(self, sensor: str) -> dict[str, str] | None:
         """
-        The labels that a sensor's name says; L{None} if it is not for it.
+        The labels that a sensor's name contains; L{None} if the naming is not
+        for that sensor.
         """
         match = re.fullmatch(self.sensors, sensor)
         return match and {label: text for label, text in match.groupdict().items() if text}
 
 
-_METER = r"(?P<policy>[^.]+)\.(?:(?P<resource>[^.]+)\.)?"
+METER = r"(?P<policy>[^.]+)\.(?:(?P<resource>[^.]+)\.)?"
+"""How the names of quota policies' sensors begin."""
 
 NAMINGS = (
-    Naming("MemoryPoolSize", "admission_pool_size_bytes", "The bound of the memory pool."),
-    Naming("MemoryPoolUsed", "admission_pool_used_bytes", "Bytes of the memory pool that are taken."),
+    Naming("MemoryPoolSize", "admission_pool_size_bytes", "Size of the memory pool."),
+    Naming("MemoryPoolUsed", "admission_pool_used_bytes", "Memory of the pool that is in use."),
     Naming(
         "MemoryPoolAvailable",
         "admission_pool_available_bytes",
-        "Bytes of the memory pool that are left; negative when more is held than it has.",
+        "Memory of the pool that is free; negative if more is in use than the pool has.",
     ),
     Naming(
         "MemoryPoolAvgDepletedPercent",
         "admission_pool_depleted_ratio",
-        "The part of the last minute in which the memory pool refused requests.",
+        "Fraction of the last minute in which the pool had no memory for a request.",
     ),
     Naming(
         "MemoryPoolDepletedMicroseconds",
-        "admission_pool_depleted_microseconds",
-        "For how long the memory pool has refused requests, ever.",
+        "admission_pool_depleted_seconds_total",
+        "Time in which the pool had no memory for a request.",
+        scale=1e-6,
     ),
-    Naming("LedgerBytes", "admission_ledger_bytes", "Where memory is, by what it is for."),
-    Naming("ConnectionsWaitingForMemory", "admission_connections_waiting_for_memory", "Who waits for the memory pool."),
+    Naming("LedgerBytes", "admission_ledger_bytes", "Memory in use, by purpose."),
+    Naming(
+        "ConnectionsWaitingForMemory",
+        "admission_connections_waiting_for_memory",
+        "Connections that wait for memory of the pool.",
+    ),
     Naming("Connections", "admission_connections", "Open connections."),
-    Naming("ConnectionsAllowed", "admission_connections_allowed", "How many there may be."),
-    Naming("ConnectionsRefused", "admission_connections_refused", "Connections closed because there were too many."),
-    Naming("ConnectionsMuted", "admission_connections_muted", "Connections that are not read, by reason."),
-    Naming("ClientsThrottled", "admission_clients_held_back", "Clients over a quota now or in the last ten seconds."),
-    Naming("RunningRequests", "admission_requests_running", "Requests that are being worked on."),
-    Naming("RequestsRead", "admission_requests", "Requests that have been read."),
-    Naming("RequestBytesRead", "admission_request_bytes", "The bytes of these."),
+    Naming("ConnectionsAllowed", "admission_connections_allowed", "Maximum number of open connections."),
+    Naming(
+        "ConnectionsRefused",
+        "admission_connections_refused_total",
+        "Connections closed at once because there were too many.",
+    ),
+    Naming(
+        "ConnectionsCutOff",
+        "admission_connections_cut_off_total",
+        "Connections closed at once because of what the peer did.",
+    ),
+    Naming("ConnectionsMuted", "admission_connections_paused", "Connections that are not read, by reason."),
+    Naming("RunningRequests", "admission_requests_running", "Requests that are being served."),
+    Naming("RequestsRead", "admission_requests_total", "Requests received."),
+    Naming("RequestBytesRead", "admission_request_bytes_total", "Bytes of the requests received."),
     Naming(
         r"(?P<purgatory>\w+)PurgatorySize",
         "admission_purgatory_watched_operations",
-        "Requests that wait for something to happen.",
+        "Requests that wait for an event.",
     ),
     Naming(
         r"(?P<purgatory>\w+)NumDelayedOperations",
         "admission_purgatory_delayed_operations",
-        "Requests whose time runs while they wait.",
+        "Requests that wait with a timeout.",
     ),
     Naming(
         r"(?P<purgatory>\w+)Expirations",
-        "admission_purgatory_expirations",
-        "Requests whose time ran out while they waited.",
+        "admission_purgatory_expirations_total",
+        "Requests that waited until their timeout.",
     ),
-    Naming(r"(?P<purgatory>\w+)WaitSeconds", "admission_purgatory_wait_seconds", "For how long requests have waited."),
-    Naming("Groups", "admission_groups", "Groups of consumers, by state."),
-    Naming("GroupMembers", "admission_group_members", "Members of all groups."),
+    Naming(r"(?P<purgatory>\w+)WaitSeconds", "admission_purgatory_wait_seconds", "Time that requests have waited."),
+    Naming("QuotaThrottles", "admission_quota_throttles_total", "Throttles a policy has applied."),
+    Naming("QuotaRefusals", "admission_quota_refusals_total", "Requests a policy has refused."),
     Naming(
-        "GroupLag",
-        "admission_group_lag_records",
-        "Records that a group has yet to commit; of the groups that lag most.",
+        "QuotaShadowThrottles",
+        "admission_quota_shadow_throttles_total",
+        "Throttles a shadow policy would have applied.",
     ),
-    Naming("QuotaThrottles", "admission_quota_throttles", "How often a policy has held a client back."),
-    Naming("QuotaRefusals", "admission_quota_refusals", "How often a policy has refused a request."),
-    Naming("QuotaShadowThrottles", "admission_quota_shadow_throttles", "How often a shadow policy would have."),
-    Naming("QuotaShadowRefusals", "admission_quota_shadow_refusals", "How often a shadow policy would have refused."),
-    Naming("QuotaPolicyFailures", "admission_quota_policy_failures", "How often a policy has raised an exception."),
-    Naming(_METER + "byte-rate", "admission_quota_bytes_per_second", "What a client takes of a byte quota."),
     Naming(
-        _METER + "request-time",
+        "QuotaShadowRefusals",
+        "admission_quota_shadow_refusals_total",
+        "Requests a shadow policy would have refused.",
+    ),
+    Naming("QuotaPolicyFailures", "admission_quota_policy_failures_total", "Exceptions a policy has raised."),
+    Naming(
+        METER + "byte-rate",
+        "admission_quota_bytes_per_second",
+        "Bytes per second that a client uses of a byte quota.",
+    ),
+    Naming(
+        METER + "request-time",
         "admission_quota_request_time_ratio",
-        "How much of one thread a client's requests take.",
+        "Time that a client's requests take, as a fraction of one thread's time.",
         scale=0.01,
     ),
+    Naming(METER + "utilization", "admission_quota_used_ratio", "Fraction of its limit that a client uses."),
     Naming(
-        _METER + "utilization",
-        "admission_quota_used_ratio",
-        "The part of its limit that a client uses.",
-    ),
-    Naming(
-        _METER + "throttle-time",
+        METER + "throttle-time",
         "admission_quota_throttle_seconds",
-        "For how long a client was throttled at a time, on average of the last minute.",
+        "Mean delay that was applied to a client in the last minute.",
         scale=0.001,
     ),
     Naming(
-        _METER + "tokens",
+        METER + "tokens",
         "admission_quota_tokens",
-        "What is left in a client's bucket; negative for what it owes.",
+        "Tokens in a client's bucket; negative if the client is in debt.",
         isLeastFirst=True,
     ),
     Naming(
-        _METER + "connection-creation-rate",
+        METER + "connection-creation-rate",
         "admission_quota_connections_per_second",
-        "How many connections an address opens.",
+        "Connections per second that an address opens.",
     ),
-    Naming(_METER + "rate", "admission_quota_producer_ids_per_window", "New producer ids of a user."),
-    Naming(_METER + "filter-bytes", "admission_quota_filter_bytes", "Memory that knows a user's producer ids."),
-    Naming(_METER + "filter-layers", "admission_quota_filter_layers", "The filters that it consists of."),
+    Naming(METER + "meters", "admission_quota_meters", "Clients that a policy measures separately."),
     Naming(
-        _METER + "false-positives",
-        "admission_quota_false_positives_ratio",
-        "The estimated part of new producer ids that pass for known ones.",
+        METER + "overflows",
+        "admission_quota_overflows_total",
+        "Clients that had to share a meter because a policy has no more.",
     ),
-    Naming(_METER + "memory-bytes", "admission_quota_memory_bytes", "Memory that knows all users' producer ids."),
+    Naming("ExportDroppedEvents", "admission_export_dropped_events_total", "Events that an exporter has dropped."),
+    Naming("ExportFailures", "admission_export_failures_total", "Exceptions that an exporter has raised."),
     Naming(
-        _METER + "dropped-layers",
-        "admission_quota_dropped_layers",
-        "Filters that were dropped before their time for lack of memory.",
+        "ExportShortenedSamples",
+        "admission_export_shortened_samples_total",
+        "Recorded samples of sensors that were incomplete because there were too many values.",
     ),
-    Naming(_METER + "meters", "admission_quota_meters", "How many clients a policy tells apart now."),
-    Naming(_METER + "overflows", "admission_quota_overflows", "How often a client had to share a meter."),
-    Naming("ExportDroppedEvents", "admission_export_dropped_events", "Events that an exporter had no room for."),
-    Naming("ExportFailures", "admission_export_failures", "How often an exporter has raised an exception."),
     Naming("Healthy", "admission_healthy", "1 while /healthz says ok, else 0."),
-    Naming("UptimeSeconds", "admission_uptime_seconds", "For how long the broker has served."),
+    Naming("UptimeSeconds", "admission_uptime_seconds", "Time since the server started."),
     Naming("BuildInfo", "admission_build_info", "Always 1; the version is a label."),
-    Naming("ProcessResidentBytes", "process_resident_memory_bytes", "Physical memory of the process."),
+    Naming("ProcessResidentBytes", "process_resident_memory_bytes", "Resident memory of the process."),
     Naming(
         "ProcessPrivateBytes",
         "admission_process_private_bytes",
-        "The part of it that is no mapped file, such as the log.",
+        "Resident memory of the process without mapped files, such as the log.",
     ),
-    Naming("ProcessCpuSeconds", "process_cpu_seconds", "Time on a processor.", isCounter=True),
-    Naming("ProcessOpenDescriptors", "process_open_fds", "Open files, sockets included."),
-    Naming("ProcessMostDescriptors", "process_max_fds", "How many there may be."),
+    Naming("ProcessCpuSeconds", "process_cpu_seconds_total", "User and system CPU time of the process."),
+    Naming("ProcessOpenDescriptors", "process_open_fds", "Open file descriptors."),
+    Naming("ProcessMostDescriptors", "process_max_fds", "Maximum number of open file descriptors; -1 if unlimited."),
 )
-"""Our names; the first that fits a sensor holds.  Sensors that none is for get one that is made of theirs."""
-
-_QUOTA = r"[^.]+\.(?P<resource>Produce|Fetch|Request)\."
-_KAFKA_LABELS = {"client-id": "clientId"}
-
-KAFKA_NAMINGS = (
-    Naming(
-        "MemoryPoolAvailable", "kafka_network_socketserver_memorypoolavailable", "As admission_pool_available_bytes."
-    ),
-    Naming("MemoryPoolUsed", "kafka_network_socketserver_memorypoolused", "As admission_pool_used_bytes."),
-    Naming(
-        "MemoryPoolAvgDepletedPercent",
-        "kafka_server_socket_server_metrics_memorypoolavgdepletedpercent",
-        "As admission_pool_depleted_ratio.",
-    ),
-    Naming("Connections", "kafka_server_socket_server_metrics_connection_count", "As admission_connections."),
-    Naming(
-        r"(?P<delayedOperation>\w+)PurgatorySize",
-        "kafka_server_delayedoperationpurgatory_purgatorysize",
-        "As admission_purgatory_watched_operations; all requests wait in one place.",
-    ),
-    Naming(
-        r"(?P<delayedOperation>\w+)NumDelayedOperations",
-        "kafka_server_delayedoperationpurgatory_numdelayedoperations",
-        "As admission_purgatory_delayed_operations.",
-    ),
-    Naming(
-        _QUOTA + "byte-rate",
-        "kafka_server_quota_byte_rate",
-        "As admission_quota_bytes_per_second.",
-        labels=_KAFKA_LABELS,
-    ),
-    Naming(
-        _QUOTA + "throttle-time",
-        "kafka_server_quota_throttle_time",
-        "As admission_quota_throttle_seconds, in milliseconds.",
-        labels=_KAFKA_LABELS,
-    ),
-    Naming(
-        _QUOTA + "request-time",
-        "kafka_server_quota_request_time",
-        "As admission_quota_request_time_ratio, in percent.",
-        labels=_KAFKA_LABELS,
-    ),
-)
-"""What Kafka calls the same."""
+"""The names of the framework's sensors."""
 
 
-def namingOf(sensor: str) -> Naming:
+def namingsOf(sensor: str, namings: Sequence[Naming] = ()) -> Iterator[tuple[Naming, Mapping[str, str]]]:
     """
-    Our name for a sensor.
+    The metrics of a sensor: the first name that fits, or one made of the
+    sensor's own, and then its aliases.
+
+    @param namings: names to look through before L{NAMINGS}.
+    @return: the names, each with the labels that the sensor's name contains.
     """
-    for naming in NAMINGS:
-        if naming.labelsOf(sensor) is not None:
-            return naming
+    own = _fitting(sensor, (each for each in (*namings, *NAMINGS) if not each.isAlias))
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", sensor) or ["sensor"]
-    return Naming(re.escape(sensor), f"admission_{'_'.join(words).lower()}", f"The sensor {sensor}.")
+    made = Naming(re.escape(sensor), f"admission_{'_'.join(words).lower()}", f"The sensor {sensor}.")
+    yield next(own, (made, {}))
+    yield from _fitting(sensor, (each for each in namings if each.isAlias))
+
+
+def _fitting(sensor: str, namings: Iterable[Naming]) -> Iterator[tuple[Naming, Mapping[str, str]]]:
+    for naming in namings:
+        labels = naming.labelsOf(sensor)
+        if labels is not None:
+            yield naming, labels

@@ -16,11 +16,11 @@ from ..interfaces import IHistogram, ISensorRegistry
 @frozen
 class Family:
     """
-    Sensors that differ by their labels only, such as one for each client.
+    Sensors that differ only by their labels, such as one for each client.
 
-    @ivar labelNames: what the labels are called.
+    @ivar labelNames: the names of the labels.
     @ivar read: given the time, yields the values of the labels and the value of
-        the sensor, for each there is now; see L{ISensorRegistry.addFamily}.
+        each sensor; see L{ISensorRegistry.addFamily}.
     @ivar isCounter: whether the values only grow.
     """
 
@@ -32,15 +32,13 @@ class Family:
 @implementer(ISensorRegistry)
 class SensorRegistry:
     """
-    Gauges, read when somebody looks, counters, which only grow, histograms,
-    and families.
+    Gauges, which are read on demand, counters, histograms and families.
 
-    @ivar seconds: the monotonic clock that sensors are read by; whoever reads
-        families passes what it says.
+    @ivar seconds: the monotonic clock whose time sensors are given.
     @ivar histograms: the histograms by name, in the order they were added; a
         live view.
     @ivar families: likewise the families.
-    @ivar counters: what reads the counters, likewise by name.
+    @ivar counters: likewise the functions that read the counters.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -54,29 +52,14 @@ class SensorRegistry:
         self.families: Mapping[str, Family] = self._families
 
     def addGauge(self, name: str, read: Callable[[float], float]) -> None:
-        """
-        Publish what C{read} returns as C{name}.
-
-        @raise ValueError: if there is a sensor of that name.
-        """
         self._refuseDuplicate(name)
         self._gauges[name] = read
 
     def addCounter(self, name: str, read: Callable[[float], int]) -> None:
-        """
-        Publish a count that only grows as C{name}.
-
-        @raise ValueError: if there is a sensor of that name.
-        """
         self._refuseDuplicate(name)
         self._counters[name] = read
 
     def addHistogram(self, name: str, histogram: IHistogram) -> None:
-        """
-        Publish C{histogram} as C{name}.
-
-        @raise ValueError: if there is a sensor of that name.
-        """
         self._refuseDuplicate(name)
         self._histograms[name] = histogram
 
@@ -87,11 +70,6 @@ class SensorRegistry:
         read: Callable[[float], Iterable[tuple[Sequence[str], float]]],
         isCounter: bool = False,
     ) -> None:
-        """
-        Publish what C{read} yields, labels and values, as C{name}.
-
-        @raise ValueError: if there is a sensor of that name.
-        """
         self._refuseDuplicate(name)
         self._families[name] = Family(tuple(labelNames), read, isCounter)
 

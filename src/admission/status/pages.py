@@ -1,219 +1,126 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_pages -*-
 """
 The pages of the status port.
 
 Their keys are in camel case with units; what has no value, or none that JSON
-could say, is C{null}.
+can hold, is C{null}.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from attrs import asdict
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.http import SERVICE_UNAVAILABLE
+from twisted.python.failure import Failure
+from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, OK, SERVICE_UNAVAILABLE
+from twisted.web.server import NOT_DONE_YET
 
-from ..control import AdmissionControl
-from ..interfaces import QuotaStatus, Request
-from ..kafka.broker.broker import ANONYMOUS
+from ..interfaces import IHistogram, QuotaStatus, Request
 from ..metrics.prometheus import CONTENT_TYPE, exposition
-from ..metrics.registry import SensorRegistry
-from ..profiling.profiler import Profiler
-from .health import Health
-from .memory import MemoryPage
-from .numbers import finite, histogramFields
-from .page import BadQuestion, Page
-from .snapshot import Snapshot
+from ..metrics.prometheusnames import Naming
+from ..profiling.profiler import Profiler, ProfilerStopped
+from .document import StatusDocument
+from .pageresource import BadQuestion, Page, Pieces, refuse
+from .sections import finite
 
 ROWS_PER_PIECE = 200
-"""How much of a long list is written in one turn."""
-
+"""How many rows of a long list are written in one turn."""
 
 _ASSETS = Path(__file__).parent / "assets"
 
+_HTML, _TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
 
-def statusPages(
-    clock: IReactorTime,
-    control: AdmissionControl,
-    sensors: SensorRegistry,
-    wallSeconds: Callable[[], float],
-    snapshot: Snapshot,
-    health: Health,
-    profiler: Profiler | None = None,
-) -> AssetPage:
+_ASSET_TYPES = {
+    "page.css": b"text/css; charset=utf-8",
+    "page.js": b"text/javascript; charset=utf-8",
+    "plots.js": b"text/javascript; charset=utf-8",
+    "icon.svg": b"image/svg+xml",
+}
+
+
+class StatusPages:
     """
     Everything that the status port shows.
 
-    @param clock: for the turns in which long pages are written.
-    @param wallSeconds: seconds since the epoch.
-    @param profiler: where the memory is, if that can be asked.
-    @return: the page for people, which has all others below it.
+    @ivar root: the page for people, which has all others below it.
     """
-    front = AssetPage(clock, "page.html", b"text/html; charset=utf-8")
-    front.title = "The page for people, with live plots."
-    pages: dict[str, Page] = {
-        "": front,
-        "status.json": SnapshotPage(clock, snapshot),
-        "explain": ExplainPage(clock, control, sensors.seconds, wallSeconds),
-        "quotas": QuotasPage(clock, control),
-        "sensors": SensorsPage(clock, sensors),
-        "metrics": MetricsPage(clock, sensors),
-        "healthz": HealthPage(clock, health),
-        **({} if profiler is None else {"memory": MemoryPage(clock, profiler)}),
-    }
-    pages["help"] = HelpPage(clock, pages)
-    assets = {
-        "page.css": AssetPage(clock, "page.css", b"text/css; charset=utf-8"),
-        "page.js": AssetPage(clock, "page.js", b"text/javascript; charset=utf-8"),
-        "plots.js": AssetPage(clock, "plots.js", b"text/javascript; charset=utf-8"),
-        "icon.svg": AssetPage(clock, "icon.svg", b"image/svg+xml"),
-    }
-    for name, page in {**pages, **assets}.items():
-        front.putChild(name.encode("ascii"), page)
-    return front
-
-
-class AssetPage(Page):
-    """
-    A file that comes with us, as it is.
-    """
-
-    title = "A part of the page for people."
-
-    def __init__(self, clock: IReactorTime, name: str, contentType: bytes) -> None:
-        super().__init__(clock)
-        self.contentType = contentType
-        self._text = _ASSETS.joinpath(name).read_text(encoding="utf-8")
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        The whole file, which is small.
-        """
-        yield self._text
-
-
-class HelpPage(Page):
-    """
-    C{/help}: what there is.
-    """
-
-    title = "This list."
-    contentType = b"text/plain; charset=utf-8"
-
-    def __init__(self, clock: IReactorTime, pages: Mapping[str, Page]) -> None:
-        """
-        @param pages: by their names; a live view.
-        """
-        super().__init__(clock)
-        self._pages = pages
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        A line for each page, and one for what it shows.
-        """
-        for name, page in self._pages.items():
-            query = "&".join(f"{parameter}=" for parameter in page.parameters)
-            yield f"/{name}{query and '?'}{query}\n    {page.title}\n"
-
-
-class SnapshotPage(Page):
-    """
-    C{/status.json}: how the broker is, as C{/} and C{admission top} show it.
-    """
-
-    title = "How the broker is at this moment; the lists in it are of the largest."
-
-    def __init__(self, clock: IReactorTime, snapshot: Snapshot) -> None:
-        super().__init__(clock)
-        self._snapshot = snapshot
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        One object.
-        """
-        yield self._snapshot.text
-
-
-class HealthPage(Page):
-    """
-    C{/healthz}: whether to send clients here.
-    """
-
-    title = "Whether all is well; if not, the status is 503, and the reasons are here."
-
-    def __init__(self, clock: IReactorTime, health: Health) -> None:
-        super().__init__(clock)
-        self._health = health
-
-    def render(self, request: Any) -> Any:
-        """
-        See L{Page.render}.
-        """
-        if self._health.reasons:
-            request.setResponseCode(SERVICE_UNAVAILABLE)
-        return super().render(request)
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        One object of C{status} and, unless that is C{ok}, C{reasons}.
-        """
-        reasons = self._health.reasons
-        yield _encoded({"status": "unavailable", "reasons": reasons} if reasons else {"status": "ok"})
-
-
-class MetricsPage(Page):
-    """
-    C{/metrics}: everything that is measured, for Prometheus.
-    """
-
-    title = "Everything that is measured, in the text format of Prometheus."
-    contentType = CONTENT_TYPE.encode("ascii")
-
-    def __init__(self, clock: IReactorTime, sensors: SensorRegistry) -> None:
-        super().__init__(clock)
-        self._sensors = sensors
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        A metric at a time.
-        """
-        return exposition(self._sensors)
-
-
-class ExplainPage(Page):
-    """
-    C{/explain}: how one client stands with all limits that hold for it.
-    """
-
-    title = "Which limits hold for a client, whom they were set for, and how much of each is used."
-    parameters = ("clientId", "user", "ip")
 
     def __init__(
         self,
         clock: IReactorTime,
-        control: AdmissionControl,
-        seconds: Callable[[], float],
-        wallSeconds: Callable[[], float],
+        document: StatusDocument,
+        anonymous: str = "",
+        namings: Sequence[Naming] = (),
+        profiler: Profiler | None = None,
     ) -> None:
         """
-        @param seconds: the monotonic clock that policies are told the time by.
-        @param wallSeconds: seconds since the epoch.
+        @param clock: for the turns in which long pages are written.
+        @param anonymous: the principal of clients that have not logged in.
+        @param namings: what the driver's sensors are called in Prometheus.
+        @param profiler: takes snapshots of the memory, if that is possible.
         """
-        super().__init__(clock)
-        self._control = control
-        self._seconds = seconds
-        self._wallSeconds = wallSeconds
+        self._document = document
+        self._sensors = sensors = document.sensors
+        self._anonymous = anonymous
+        front = (_ASSETS / "page.html").read_text("utf-8").replace("ANONYMOUS", escape(anonymous))
 
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        One object, whose C{limits} is a list.
-        """
+        def page(title: str, pieces: Pieces, *parameters: str, **options: Any) -> Page:
+            return Page(clock, title, pieces, parameters, **options)
+
+        self._pages = {
+            "": page("The page for people, with live plots.", _constant(front), contentType=_HTML),
+            "status.json": page(
+                "The state of the server at this moment; its lists are of the largest.",
+                lambda question: iter((document.text,)),
+            ),
+            "explain": page(
+                "Which limits hold for a client, whom they were set for, and how much of each is used.",
+                self._explain,
+                *("clientId", "user", "ip"),
+            ),
+            "quotas": page("The limits that are set, by whom they are for.", self._quotas),
+            "sensors": page("Everything that is measured, as it is now.", self._measured),
+            "metrics": page(
+                "Everything that is measured, in the text format of Prometheus.",
+                lambda question: exposition(sensors, namings),
+                contentType=CONTENT_TYPE.encode("ascii"),
+            ),
+            "healthz": page(
+                "Whether all is well; if not, the status is 503, and the reasons are here.",
+                self._health,
+                code=lambda: SERVICE_UNAVAILABLE if document.reasons else OK,
+            ),
+            **({} if profiler is None else {"memory": MemoryPage(clock, profiler)}),
+            "help": page("This list.", self._help, contentType=_TEXT),
+        }
+        self.root = self._pages[""]
+        for name, each in self._pages.items():
+            self.root.putChild(name.encode("ascii"), each)
+        for name, contentType in _ASSET_TYPES.items():
+            pieces = _constant((_ASSETS / name).read_text("utf-8"))
+            asset = page("A part of the page for people.", pieces, contentType=contentType)
+            self.root.putChild(name.encode("ascii"), asset)
+
+    # What the pages consist of
+
+    def _help(self, question: Mapping[str, str]) -> Iterator[str]:
+        for name, page in self._pages.items():
+            query = "&".join(f"{parameter}=" for parameter in page.parameters)
+            yield f"/{name}{query and '?'}{query}\n    {page.title}\n"
+
+    def _health(self, question: Mapping[str, str]) -> Iterator[str]:
+        reasons = self._document.reasons
+        yield _encoded({"status": "unavailable", "reasons": reasons} if reasons else {"status": "ok"})
+
+    def _explain(self, question: Mapping[str, str]) -> Iterator[str]:
         if not question:
             raise BadQuestion("say which client: /explain?clientId=C&user=U&ip=A, or some of the three")
         ip = question.get("ip", "")
@@ -222,62 +129,36 @@ class ExplainPage(Page):
                 ip = str(ip_address(ip))
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
-        user, clientId = question.get("user", ANONYMOUS), question.get("clientId", "")
-        request, nowSeconds = Request("", user, clientId, ip, 0), self._wallSeconds()
+        user, clientId = question.get("user", self._anonymous), question.get("clientId", "")
+        document, request = self._document, Request("", user, clientId, ip, 0)
+        wallSeconds = document.wallSeconds()
         yield _encoded(
             {
                 "user": user,
                 "clientId": clientId,
                 "ip": ip or None,
                 "limits": [
-                    {"policy": policy, "isShadow": isShadow, **statusFields(status, nowSeconds)}
-                    for policy, isShadow, status in self._control.explain(request, self._seconds())
+                    {"policy": policy, "isShadow": isShadow, **_limitFields(status, wallSeconds)}
+                    for policy, isShadow, status in document.server.control.explain(request, document.sensors.seconds())
                     if ip or status.entity.ip is None
                 ],
             }
         )
 
-
-class QuotasPage(Page):
-    """
-    C{/quotas}: the limits that are set.
-    """
-
-    title = "The limits that are set, by whom they are for."
-
-    def __init__(self, clock: IReactorTime, control: AdmissionControl) -> None:
-        super().__init__(clock)
-        self._control = control
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
-        """
-        One object, whose C{quotas} is a list.
-        """
-        limited = list(self._control.limits.items())
+    def _quotas(self, question: Mapping[str, str]) -> Iterator[str]:
+        limited = list(self._document.server.control.limits.items())
         yield '{"quotas": ['
         yield from _rows({**asdict(entity), "limits": dict(limits)} for entity, limits in limited)
         yield "]}\n"
 
-
-class SensorsPage(Page):
-    """
-    C{/sensors}: everything that is measured.
-    """
-
-    title = "Everything that is measured, as it is now."
-
-    def __init__(self, clock: IReactorTime, sensors: SensorRegistry) -> None:
-        super().__init__(clock)
-        self._sensors = sensors
-
-    def pieces(self, question: Mapping[str, str]) -> Iterator[str]:
+    def _measured(self, question: Mapping[str, str]) -> Iterator[str]:
         """
-        One object of C{values}, C{histograms} and C{families}.  A family has
-        the names of its C{labels} and a list of C{values}, each of them a list
-        of what the labels are, and the value.
+        An object of C{values}, C{histograms} and C{families}.  A family has the
+        names of its C{labels} and a list of C{values}; each of them is a list of
+        the labels' texts and the value.
         """
         values = {name: finite(value) for name, value in self._sensors}
-        histograms = {name: histogramFields(each) for name, each in self._sensors.histograms.items()}
+        histograms = {name: _histogramFields(each) for name, each in self._sensors.histograms.items()}
         yield f'{{"values": {json.dumps(values)},\n"histograms": {json.dumps(histograms)},\n"families": {{'
         separator = "\n"
         for name, family in list(self._sensors.families.items()):
@@ -292,12 +173,55 @@ class SensorsPage(Page):
         yield "}}\n"
 
 
-def statusFields(status: QuotaStatus, nowSeconds: float) -> dict[str, Any]:
+class MemoryPage(Page):
     """
-    How a client stands with one limit, as JSON.
+    C{/memory}: a snapshot of the memory, for C{admission memory}.  The server
+    takes a few seconds over it, in small steps; the profiler takes one at a time,
+    and at most one in ten seconds.
+    """
 
-    @param nowSeconds: seconds since the epoch, from which delays count.
-    """
+    def __init__(self, clock: IReactorTime, profiler: Profiler) -> None:
+        title = "Where the memory is; taken when asked for, and kept for ten seconds."
+        super().__init__(clock, title, lambda question: iter(()))
+        self._profiler = profiler
+
+    def render(self, request: Any) -> Any:
+        try:
+            self.question(request)
+        except BadQuestion as refusal:
+            return refuse(request, BAD_REQUEST, str(refusal))
+        request.setHeader(b"Content-Type", self.contentType)
+        if request.method == b"HEAD":
+            return b""
+        asked: Deferred[Any] = self._profiler.ask()
+        request.notifyFinish().addErrback(lambda gone: asked.cancel())
+        asked.addCallback(self._answer, request).addErrback(self._failed, request)
+        return NOT_DONE_YET
+
+    def _answer(self, snapshot: Any, request: Any) -> None:
+        request.write(_encoded(snapshot).encode())
+        request.finish()
+
+    def _failed(self, failure: Failure, request: Any) -> None:
+        if isinstance(failure.value, CancelledError):
+            # The client has gone.
+            return
+        if isinstance(failure.value, ProfilerStopped):
+            body = refuse(request, SERVICE_UNAVAILABLE, "the server is being stopped")
+        else:
+            self.log.failure("there is no memory snapshot", failure)
+            body = refuse(
+                request, INTERNAL_SERVER_ERROR, "the snapshot of memory has failed; the server's log says why"
+            )
+        request.write(body)
+        request.finish()
+
+
+def _constant(text: str) -> Pieces:
+    return lambda question: iter((text,))
+
+
+def _limitFields(status: QuotaStatus, wallSeconds: float) -> dict[str, Any]:
     return {
         "limitName": status.limitName,
         "limit": finite(status.limit),
@@ -305,17 +229,34 @@ def statusFields(status: QuotaStatus, nowSeconds: float) -> dict[str, Any]:
         "used": finite(status.used),
         "usedFraction": finite(status.utilization),
         "delaySeconds": finite(status.delaySeconds),
-        "delayEndsAtSeconds": finite(nowSeconds + status.delaySeconds) if status.delaySeconds > 0 else None,
+        "delayEndsAtSeconds": finite(wallSeconds + status.delaySeconds) if status.delaySeconds > 0 else None,
     }
 
 
-def _encoded(document: Mapping[str, Any]) -> str:
+def _histogramFields(histogram: IHistogram) -> dict[str, Any]:
+    """
+    A histogram as JSON.  The range whose bound is L{None} has what exceeds all others.
+    """
+    bounds: Sequence[float | None] = (*histogram.bounds, None)
+    return {
+        "count": histogram.count,
+        "total": finite(histogram.total),
+        "median": finite(histogram.quantile(0.5)),
+        "percentile99": finite(histogram.quantile(0.99)),
+        "ranges": [
+            {"upTo": bound, "count": count} for bound, count in zip(bounds, histogram.counts, strict=True) if count
+        ],
+    }
+
+
+def _encoded(document: Any) -> str:
     return json.dumps(document, allow_nan=False) + "\n"
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[str]:
     """
-    The elements of an array, some at a time; so are C{rows} read.
+    The elements of an array, L{ROWS_PER_PIECE} in a piece; C{rows} are read as
+    the pieces are.
     """
     separator = "\n"
     while some := list(islice(rows, ROWS_PER_PIECE)):

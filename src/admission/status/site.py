@@ -1,43 +1,99 @@
-# -*- test-case-name: tests.unit.status.test_status -*-
+# -*- test-case-name: tests.unit.status.test_site -*-
 """
-HTTP with bounds: what the status port accepts of whoever can connect to it.
+The status port: HTTP that can be read only, with a bound for everything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Protocol
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
-from twisted.internet.protocol import connectionDone
+from twisted.internet import protocol
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IListeningPort,
+    IReactorTime,
+    IStreamServerEndpoint,
+)
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import FORBIDDEN, NOT_ALLOWED, REQUEST_ENTITY_TOO_LARGE, HTTPChannel
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from ..connection.factory import RefusedProtocol
-from .page import Refusal
+from ..clock import wallSeconds
+from ..metrics.registry import SensorRegistry
+from .document import Server, StatusDocument
+from .pageresource import Refused
+from .pages import StatusPages
+from .sections import HealthCheck, Section
 
 MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 8192
 MAX_HEADERS = 64
 CONNECTION_SECONDS = 30.0
-"""For everything: to ask, to be answered and to have read the answer."""
+"""How long a connection may last: to ask, to be answered and to read the answer."""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     b"base-uri 'none'; frame-ancestors 'none'"
 )
-"""What a page may load: what comes from here as a file of its own, so that no name of a client is ever run."""
+"""What a page may load: files from this port only, so that no browser runs what a client calls itself."""
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^][]*)\]|(?P<name>[^][:]*))(?::[0-9]*)?")
 
 
+class StatusServer(Server, Protocol):
+    """
+    A server that has sensors; C{wrapFactory} returns one.
+    """
+
+    @property
+    def clock(self) -> IReactorTime: ...
+
+    def addSensors(self, registry: SensorRegistry) -> None:
+        """
+        Publish what the server measures.
+        """
+
+
+def statusSite(
+    server: StatusServer,
+    *,
+    names: Collection[str] = (),
+    sections: Sequence[Section] = (),
+    checks: Sequence[HealthCheck] = (),
+    sensors: SensorRegistry | None = None,
+) -> StatusSite:
+    """
+    Show the state of any server: C{reactor.listenTCP(9090,
+    statusSite(factory), interface="127.0.0.1")}, where C{factory} is what
+    C{wrapFactory} has returned.  There is no login, so let it listen where
+    only operators can connect.
+
+    @param names: the names by which the port may be called, beside addresses and
+        C{localhost}.
+    @param sections: what to add to C{/status.json}.
+    @param checks: what else C{/healthz} looks at.
+    @param sensors: the registry to which C{server} has published its sensors;
+        a new one, unless given.
+    @raise ValueError: if C{sensors} has sensors of names that are used here.
+    """
+    if sensors is None:
+        sensors = SensorRegistry(server.clock.seconds)
+        server.addSensors(sensors)
+    document = StatusDocument(server, sensors, wallSeconds, sections, checks)
+    document.addSensors()
+    return StatusSite(StatusPages(server.clock, document).root, server.clock, names)
+
+
 class StatusChannel(HTTPChannel):
     """
-    A connection for one request that has no body.
+    A connection for one request without a body.
     """
 
     MAX_LENGTH = MAX_HEADER_BYTES
@@ -49,17 +105,11 @@ class StatusChannel(HTTPChannel):
     _deadline: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
-        """
-        The time runs.
-        """
         self.site.channels.add(self)
         self._deadline = self.site.reactor.callLater(CONNECTION_SECONDS, self.abort)
         super().connectionMade()  # type: ignore[no-untyped-call]
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        See L{HTTPChannel.connectionLost}.
-        """
+    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
         self.site.channels.discard(self)
         if self._deadline is not None and self._deadline.active():
             self._deadline.cancel()
@@ -72,29 +122,34 @@ class StatusChannel(HTTPChannel):
         self.transport.abortConnection()
 
     def allHeadersReceived(self) -> None:
-        """
-        See L{HTTPChannel.allHeadersReceived}.  A body is not waited for: the
-        site refuses the request and the connection closes.
-        """
+        # A body is not waited for: the site refuses the request, and the connection closes.
         self.length = 0
         super().allHeadersReceived()  # type: ignore[no-untyped-call]
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
-        """
-        See L{HTTPChannel.checkPersistence}.
-        """
         request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         return False
 
 
+class _ConnectionTooMany(protocol.Protocol):
+    """
+    Closes at once.  A protocol, because a TLS factory cannot be told L{None}.
+    """
+
+    transport: Any
+
+    def connectionMade(self) -> None:
+        self.transport.abortConnection()
+
+
 class StatusSite(Site):
     """
-    A site that can be read and nothing else, by whoever means it.
+    A site that can only be read, and only under its own names.
 
-    A web page that an operator looks at could have its own name lead to this
-    port (DNS rebinding) and read it in the operator's stead, as there is no
-    login.  Its browser tells the name, so only names that are known are
-    accepted, and addresses, which no such page can have.
+    A web page that an operator looks at could make its own name lead to this
+    port (DNS rebinding) and read it with the operator's browser, as there is no
+    login.  The browser sends that name, so only known names are accepted, and
+    addresses, which no such page can have.
 
     @ivar channels: the open connections.
     """
@@ -102,54 +157,50 @@ class StatusSite(Site):
     protocol = StatusChannel  # type: ignore[assignment]
     noisy = False
 
-    def __init__(self, root: Resource, reactor: IReactorTime, names: Collection[str] = ()) -> None:
+    def __init__(
+        self, root: Resource, reactor: IReactorTime, names: Collection[str] = (), naming: str = "names="
+    ) -> None:
         """
         @param reactor: for deadlines.
-        @param names: what the port may be called, beside C{localhost}.
+        @param names: the names of the port, beside C{localhost}.
+        @param naming: the setting that gives it further names.
         """
         super().__init__(root, reactor=reactor, timeout=None)  # type: ignore[no-untyped-call]
         self.channels: set[StatusChannel] = set()
         self._names = {"localhost", *(name.lower() for name in names)}
+        self._naming = naming
+
+    # There is no access log.
 
     def startFactory(self) -> None:
-        """
-        There is no access log, hence nothing to start.
-        """
+        pass
 
     def log(self, request: Any) -> None:
-        """
-        There is no access log.
-        """
+        pass
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """
-        A connection, or one too many.
-        """
         if len(self.channels) >= MAX_CONNECTIONS:
-            return RefusedProtocol()
+            return _ConnectionTooMany()
         return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
 
     def getResourceFor(self, request: Any) -> Resource:
-        """
-        What answers C{request}, be it only to refuse it.
-        """
         request.setHeader(b"Cache-Control", b"no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
         request.setHeader(b"Referrer-Policy", b"no-referrer")
         request.setHeader(b"Content-Security-Policy", CONTENT_POLICY)
         headers = request.requestHeaders
         if not all(map(self._knows, headers.getRawHeaders("Host", []))):
-            return Refusal(
+            return Refused(
                 FORBIDDEN,
-                "this port goes by another name; ask it by its address, or by a name that the broker was told with "
-                "--advertise",
+                "this port goes by another name; ask it by its address, or by a name that the server was told with "
+                + self._naming,
             )
         if request.method not in (b"GET", b"HEAD"):
-            return Refusal(NOT_ALLOWED, "this port can only be read; use GET or HEAD", b"GET, HEAD")
+            return Refused(NOT_ALLOWED, "this port can only be read; use GET or HEAD", b"GET, HEAD")
         if headers.hasHeader("Transfer-Encoding") or any(
             length.strip(b"0") for length in headers.getRawHeaders(b"Content-Length", [])
         ):
-            return Refusal(REQUEST_ENTITY_TOO_LARGE, "a request to this port has no body")
+            return Refused(REQUEST_ENTITY_TOO_LARGE, "a request to this port has no body")
         resource: Resource = super().getResourceFor(request)  # type: ignore[no-untyped-call]
         return resource
 
@@ -159,6 +210,83 @@ class StatusSite(Site):
             return False
         name = (match["bracketed"] or match["name"] or "").lower().removesuffix(".")
         return name in self._names or _isAddress(name)
+
+
+class StatusPort:
+    """
+    A site on an endpoint, which answers 404 until it is given its pages.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        description: str,
+        endpoint: IStreamServerEndpoint,
+        reactor: IReactorTime,
+        names: Collection[str] = (),
+        naming: str = "names=",
+    ) -> None:
+        """
+        @param description: what messages call C{endpoint}.
+        @param reactor: for deadlines.
+        @param names: see L{StatusSite}, like C{naming}.
+        """
+        self.description = description
+        self._endpoint = endpoint
+        self._port: IListeningPort | None = None
+        self._isStopped = False
+        self.site = StatusSite(Resource(), reactor, names, naming)  # type: ignore[no-untyped-call]
+
+    def listen(self) -> Deferred[None]:
+        """
+        Listen; nobody is accepted before the reactor runs.
+
+        @return: fails if that is not possible.
+        """
+        self._isStopped = False
+        return self._endpoint.listen(self.site).addCallback(self._listens)
+
+    def serve(self, root: Resource) -> None:
+        """
+        Answer with C{root} from now on.
+        """
+        self.site.resource = root
+
+    def stop(self) -> Deferred[Any]:
+        """
+        Stop listening, and close all connections at once.
+
+        @return: fires when the port is free.
+        """
+        self._isStopped = True
+        for channel in list(self.site.channels):
+            channel.abort()
+        port, self._port = self._port, None
+        return succeed(None) if port is None else maybeDeferred(port.stopListening)
+
+    def _listens(self, port: IListeningPort) -> Any:
+        if self._isStopped:
+            return port.stopListening()
+        self._port = port
+        address = port.getHost()
+        if not isLocal(address):
+            self.log.warn(
+                "the status port listens on {address}, where others can reach it, and asks nobody for a password; "
+                "unless a firewall is in front of it, let it listen on 127.0.0.1: {description}",
+                address=f"{getattr(address, 'host', address)}:{getattr(address, 'port', '')}",
+                description=self.description,
+            )
+        return None
+
+
+def isLocal(address: Any) -> bool:
+    """
+    Whether only this machine can reach an address: loopback, or no network at
+    all.
+    """
+    host = getattr(address, "host", None)
+    return host is None or ip_address(host.partition("%")[0]).is_loopback
 
 
 def _isAddress(text: str) -> bool:

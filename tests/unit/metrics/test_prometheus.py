@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
@@ -15,14 +15,11 @@ from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheus import LEFT_OUT, MAX_LABEL_CHARACTERS, MAX_ROWS, ROWS_PER_TURN, exposition
-from admission.metrics.prometheusnames import KAFKA_NAMINGS, NAMINGS, Naming, namingOf
+from admission.metrics.prometheusnames import NAMINGS, Naming, namingsOf
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Buckets, Windows
 from admission_plugins.clientquotas import ClientBytes, ConnectionRate
-from admission_plugins.producerids import ProducerIds
-from tests.kit.checkout import ROOT
-
-MANUAL = ROOT / "docs" / "operate.md"
+from tests.kit.metricnames import lint, missingRows
 
 
 class ExpositionTestCase(SynchronousTestCase):
@@ -32,16 +29,17 @@ class ExpositionTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        No sensors yet.
+        No sensors yet, and no names but the framework's.
         """
         self.registry = SensorRegistry(lambda: 0.0)
+        self.namings: Sequence[Naming] = ()
 
     def samples(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         """
         By the name of the sample, the value for each set of labels; none may come twice.
         """
         read: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
-        for family in text_string_to_metric_families("".join(exposition(self.registry))):
+        for family in text_string_to_metric_families("".join(exposition(self.registry, self.namings))):
             for sample in family.samples:
                 rows = read.setdefault(sample.name, {})
                 labels = tuple(sorted(sample.labels.items()))
@@ -53,7 +51,7 @@ class ExpositionTestCase(SynchronousTestCase):
         """
         The type of each metric; none may be told of twice.
         """
-        found = re.findall(r"^# TYPE (\S+) (\S+)$", "".join(exposition(self.registry)), re.MULTILINE)
+        found = re.findall(r"^# TYPE (\S+) (\S+)$", "".join(exposition(self.registry, self.namings)), re.MULTILINE)
         self.assertEqual(len(found), len(dict(found)))
         return dict(found)
 
@@ -65,12 +63,10 @@ class ExpositionTests(ExpositionTestCase):
 
     def test_gauge(self) -> None:
         """
-        A gauge has the name that the table gives it, beside Kafka's.
+        A gauge has the name that the table gives it.
         """
         self.registry.addGauge("MemoryPoolUsed", lambda now: 7)
-        samples = self.samples()
-        self.assertEqual(samples["admission_pool_used_bytes"], {(): 7.0})
-        self.assertEqual(samples["kafka_network_socketserver_memorypoolused"], {(): 7.0})
+        self.assertEqual(self.samples()["admission_pool_used_bytes"], {(): 7.0})
         self.assertEqual(self.kinds()["admission_pool_used_bytes"], "gauge")
 
     def test_help(self) -> None:
@@ -79,17 +75,23 @@ class ExpositionTests(ExpositionTestCase):
         """
         self.registry.addGauge("RunningRequests", lambda now: 7)
         self.assertIn(
-            "# HELP admission_requests_running Requests that are being worked on.\n", "".join(exposition(self.registry))
+            "# HELP admission_requests_running Requests that are being served.\n",
+            "".join(exposition(self.registry, self.namings)),
         )
 
     def test_counter(self) -> None:
         """
-        A counter's name ends with C{_total}; so does that of a gauge that only grows.
+        A counter's name ends with C{_total}; a gauge that only grows becomes a counter by such a name.
         """
         self.registry.addCounter("RequestsRead", lambda now: 3)
         self.registry.addGauge("ProcessCpuSeconds", lambda now: 1.5)
+        self.registry.addCounter("Unknown", lambda now: 4)
         samples, kinds = self.samples(), self.kinds()
-        for name, value in (("admission_requests_total", 3.0), ("process_cpu_seconds_total", 1.5)):
+        for name, value in (
+            ("admission_requests_total", 3.0),
+            ("process_cpu_seconds_total", 1.5),
+            ("admission_unknown_total", 4.0),
+        ):
             self.assertEqual((samples[name], kinds[name]), ({(): value}, "counter"))
 
     def test_histogram(self) -> None:
@@ -112,7 +114,7 @@ class ExpositionTests(ExpositionTestCase):
 
     def test_family(self) -> None:
         """
-        A family's labels stand beside those in its name; what is not a number is not there; units are the base units.
+        A family's labels stand beside those in its name; what is not a number is not there.
         """
         self.registry.addFamily(
             "client-bytes.Produce.throttle-time",
@@ -122,8 +124,34 @@ class ExpositionTests(ExpositionTestCase):
         labels = {"policy": "client-bytes", "resource": "Produce", "user": "alice", "client_id": "app"}
         samples = self.samples()
         self.assertEqual(samples["admission_quota_throttle_seconds"], {tuple(sorted(labels.items())): 1.5})
-        kafka = {"resource": "Produce", "user": "alice", "clientId": "app"}
-        self.assertEqual(samples["kafka_server_quota_throttle_time"], {tuple(sorted(kafka.items())): 1500.0})
+
+    def test_units(self) -> None:
+        """
+        Values come in the base unit that the name says.
+        """
+        self.registry.addCounter("MemoryPoolDepletedMicroseconds", lambda now: 1_500_000)
+        self.registry.addFamily("a.Request.request-time", (), lambda now: [((), 50.0)])
+        samples = self.samples()
+        self.assertEqual(samples["admission_pool_depleted_seconds_total"], {(): 1.5})
+        labels = (("policy", "a"), ("resource", "Request"))
+        self.assertEqual(samples["admission_quota_request_time_ratio"], {labels: 0.5})
+
+    def test_driversNames(self) -> None:
+        """
+        Names of the server's driver come before the framework's; an alias stands beside a sensor's own name, with
+        labels of its own.
+        """
+        self.namings = [
+            Naming("Connections", "diary_readers", "Readers of the diary."),
+            Naming("Readers-(?P<kind>.*)", "diary_others", "Others.", labels={"user": "reader"}),
+            Naming("MemoryPoolUsed", "pool_old_name", "As admission_pool_used_bytes.", isAlias=True),
+        ]
+        for name in ("Connections", "MemoryPoolUsed"):
+            self.registry.addGauge(name, lambda now: 7)
+        self.registry.addFamily("Readers-new", ("user",), lambda now: [(("a",), 1.0)])
+        samples = self.samples()
+        self.assertEqual(set(samples), {"diary_readers", "diary_others", "admission_pool_used_bytes", "pool_old_name"})
+        self.assertEqual(samples["diary_others"], {(("kind", "new"), ("reader", "a")): 1.0})
 
     def test_together(self) -> None:
         """
@@ -155,8 +183,8 @@ class ExpositionTests(ExpositionTestCase):
         Clients may call themselves anything.
         """
         name = 'a"b\\c\nd\u00fc'
-        self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0)])
-        self.assertEqual(self.samples()["admission_group_lag_records"], {(("group", name),): 1.0})
+        self.registry.addFamily("Lag", ("group",), lambda now: [((name,), 1.0)])
+        self.assertEqual(self.samples()["admission_lag"], {(("group", name),): 1.0})
 
     def test_nothing(self) -> None:
         """
@@ -191,7 +219,15 @@ class BoundsTests(ExpositionTestCase):
         self.assertEqual(sorted(rows.values()), [float(each) for each in range(self.COUNT - MAX_ROWS, self.COUNT)])
         leftOut = samples[LEFT_OUT]
         self.assertEqual(leftOut[(("metric", "admission_quota_bytes_per_second"),)], self.COUNT - MAX_ROWS)
-        self.assertEqual(leftOut[(("metric", "kafka_server_quota_byte_rate"),)], self.COUNT - MAX_ROWS)
+
+    def test_countersLeftOut(self) -> None:
+        """
+        Rows of a counter that are left out are counted under its whole name.
+        """
+        self.read = 0
+        self.registry.addFamily("QuotaThrottles", ("user", "client-id"), self.clients, isCounter=True)
+        left = (("metric", "admission_quota_throttles_total"),)
+        self.assertEqual(self.samples()[LEFT_OUT], {left: self.COUNT - MAX_ROWS})
 
     def test_smallest(self) -> None:
         """
@@ -204,48 +240,47 @@ class BoundsTests(ExpositionTestCase):
 
     def test_turns(self) -> None:
         """
-        No piece takes more than so many rows to make.
+        The number of rows that a piece reads is bounded.
         """
         self.read = 0
         self.registry.addFamily("client-bytes.Produce.tokens", ("user", "client-id"), self.clients)
         before = 0
-        for _piece in exposition(self.registry):
+        for _piece in exposition(self.registry, self.namings):
             self.assertLessEqual(self.read - before, ROWS_PER_TURN)
             before = self.read
         self.assertEqual(self.read, self.COUNT)
 
     def test_longLabels(self) -> None:
         """
-        Long names are cut off; those that become equal by that are told once.
+        Long names are truncated; of names that become equal by that, one row is kept.
         """
         names = ["a" * 30_000 + each for each in "bcd"]
-        self.registry.addFamily("GroupLag", ("group",), lambda now: [((name,), 1.0) for name in names])
-        self.assertEqual(self.samples()["admission_group_lag_records"], {(("group", "a" * MAX_LABEL_CHARACTERS),): 1.0})
+        self.registry.addFamily("Lag", ("group",), lambda now: [((name,), 1.0) for name in names])
+        self.assertEqual(self.samples()["admission_lag"], {(("group", "a" * MAX_LABEL_CHARACTERS),): 1.0})
 
 
 class NamesTests(ExpositionTestCase):
     """
-    The names are good ones, and the manual has them.
+    The names follow the conventions, and the manual has them.
     """
 
-    def test_form(self) -> None:
+    def test_conventions(self) -> None:
         """
-        Names have the form that Prometheus advises; counters get their ending later, and no two namings share a name.
+        No name breaks a rule of promtool's, and no two are equal.
         """
-        names = [each.name for each in (*NAMINGS, *KAFKA_NAMINGS)]
+        names = [each.name for each in NAMINGS]
         self.assertEqual(len(names), len(set(names)))
-        for name in names:
-            self.assertRegex(name, r"\A(admission|process|kafka)(_[a-z][a-z0-9]*)+\Z")
-            self.assertNotRegex(
-                name, r"_(total|sum|count|bucket)\Z|milli|percent\Z" if "kafka" not in name else "_total"
-            )
+        self.assertEqual([complaint for each in NAMINGS for complaint in lint(each)], [])
 
     def test_first(self) -> None:
         """
         A sensor has the first name that fits, or one made of its own.
         """
-        self.assertEqual(namingOf("client-bytes.Fetch.byte-rate").name, "admission_quota_bytes_per_second")
-        self.assertEqual(namingOf("spark.sealed-bytes").name, "admission_spark_sealed_bytes")
+        for sensor, name in (
+            ("client-bytes.Fetch.byte-rate", "admission_quota_bytes_per_second"),
+            ("spark.sealed-bytes", "admission_spark_sealed_bytes"),
+        ):
+            self.assertEqual([naming.name for naming, _ in namingsOf(sensor)], [name])
 
     def test_policies(self) -> None:
         """
@@ -256,7 +291,6 @@ class NamesTests(ExpositionTestCase):
             ("client-bytes", clientBytes),
             ("client-bytes-#2", ClientBytes(Buckets(1.0))),
             ("connections", ConnectionRate(1.0)),
-            ("producer-ids", ProducerIds(60.0)),
         ]
         control = AdmissionControl(policies, 20.0)
         control.addSensors(self.registry)
@@ -273,21 +307,12 @@ class NamesTests(ExpositionTestCase):
             self.assertEqual(samples[name][tuple(sorted({**client, "policy": policy}.items()))], value, name)
         self.assertEqual(
             samples["admission_quota_throttles_total"],
-            {(("policy", name),): count for (name, _), count in zip(policies, (1, 1, 0, 0), strict=True)},
+            {(("policy", name),): count for (name, _), count in zip(policies, (1, 1, 0), strict=True)},
         )
-        known = {naming.name for naming in (*NAMINGS, *KAFKA_NAMINGS)}
-        self.assertEqual({name.removesuffix("_total") for name in self.kinds()} - known, {LEFT_OUT})
+        self.assertEqual(set(self.kinds()) - {naming.name for naming in NAMINGS}, {LEFT_OUT})
 
     def test_manual(self) -> None:
         """
-        The manual has a row for each name, with the words that the metric comes with.
+        The manual has a row for each name, with the help text of the metric.
         """
-        text = MANUAL.read_text(encoding="utf-8")
-        missing = [row for row in map(self.row, (*NAMINGS, *KAFKA_NAMINGS)) if row not in text]
-        self.assertEqual(missing, [], "the manual lacks:\n" + "\n".join(missing))
-
-    def row(self, naming: Naming) -> str:
-        """
-        What the manual says of a metric.
-        """
-        return f"| `{naming.name}` | {naming.help} |"
+        self.assertEqual(missingRows(NAMINGS), [])

@@ -5,40 +5,52 @@ A consumer: one application's share of some topics.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
-from random import Random
+from collections.abc import Callable, Generator, Iterable, Mapping
+from random import Random, SystemRandom
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, inlineCallbacks, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.defer import CancelledError, Deferred, fail, inlineCallbacks, maybeDeferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IOpenSSLClientConnectionCreator, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from admission.clock import MonotonicClock
 from admission.metrics.registry import SensorRegistry
 
-from .backoff import Backoff
-from .cluster import Cluster
-from .connecting import ConnectionSettings, EndpointMaker
+from .clientconnection import ConnectionSettings, EndpointMaker, endpointsOf
+from .cluster import Cluster, ThrottleTimes
 from .consumersettings import ConsumerSettings
-from .errors import ConsumerClosed
-from .group import Group
-from .metadata import Metadata
-from .reading import Reading
-from .rebalance import PartitionsCallback, ignore
+from .coordinatorclient import CoordinatorClient
+from .errors import Backoff, ConsumerClosed
+from .fetcher import Fetcher
+from .groupmember import GroupMember, MembershipLost
+from .offsetcommits import OffsetCommits
+from .recordsets import ConsumerRecord
 from .sasl import Credentials
-from .throttle import ThrottleTimes
-from .topicpartition import ConsumerRecord, TopicPartition
+from .subscriptionstate import SubscriptionState, TopicPartition
+
+CLOSE_TIMEOUT_SECONDS = 30.0
+"""How long closing waits for the application, and tries to commit."""
+
+#: Called with partitions that are revoked or assigned; what it returns is waited for.
+PartitionsCallback = Callable[[list[TopicPartition]], Any]
+
+
+def ignore(partitions: list[TopicPartition]) -> None:
+    """
+    The callback of applications that do not care about rebalances.
+    """
 
 
 class Consumer:
     """
     Reads topics, together with the other members of its group.
 
-    L{poll} gives records.  Between two polls the application works on them,
-    in Deferreds or in threads, for as long as C{max.poll.interval.ms} says;
-    heartbeats go on meanwhile.  Partitions change hands during polls only, so
-    that what was polled can be finished and committed first.  Everything here
-    is for the reactor's thread.
+    L{poll} returns records.  Between two polls the application processes them,
+    in Deferreds or in threads, for up to C{max.poll.interval.ms}; heartbeats go
+    on meanwhile.  Partitions are revoked and assigned during polls only, so
+    that polled records can be processed and committed first.  All methods are
+    for the reactor's thread.
     """
 
     log = Logger()
@@ -52,48 +64,50 @@ class Consumer:
         credentials: Credentials | None = None,
     ) -> None:
         """
-        See L{makeConsumer <admission.kafka.client.making.makeConsumer>} for the
-        usual way to make one.
+        L{makeConsumer} is the usual way to make one.
 
         @param endpointFor: makes the endpoint for a broker's host and port.
         @param clock: runs and measures everything; monotonic.
-        @param random: spreads what clients do when they fail together.
-        @param credentials: who we are, if the brokers want to know.
+        @param random: for jitter, and the order in which brokers are tried.
+        @param credentials: to log in with, if the brokers ask for a login.
         """
         self._settings = settings
         self._clock = clock
+        self._subscription = subscription = SubscriptionState(self._subscriptionChanged)
         backoff = Backoff(settings.retryBackoffSeconds, settings.retryBackoffMaxSeconds, random)
-        connections = ConnectionSettings(
-            clientId=settings.clientId,
-            credentials=credentials,
-            requestTimeoutSeconds=settings.requestTimeoutSeconds,
-            maxResponseBytes=settings.receiveMessageMaxBytes,
-        )
         self._cluster = cluster = Cluster(
             endpointFor,
             clock,
-            connections,
+            ConnectionSettings(
+                clientId=settings.clientId,
+                credentials=credentials,
+                requestTimeoutSeconds=settings.requestTimeoutSeconds,
+                maxResponseBytes=settings.receiveMessageMaxBytes,
+            ),
             settings.bootstrapServers,
-            random,
+            backoff,
+            topics=lambda: subscription.ownTopics | subscription.groupTopics,
+            onRefreshed=self._metadataRefreshed,
+            maxAgeSeconds=settings.metadataMaxAgeSeconds,
             allowAutoCreateTopics=settings.allowAutoCreateTopics,
         )
-        metadata = Metadata(cluster, clock, backoff, settings.metadataMaxAgeSeconds, self._wantedTopics)
-        self._group: Group | None = None
+        self._member: GroupMember | None = None
+        self._commits: OffsetCommits | None = None
+        committed = None
         if settings.groupId is not None:
-            self._group = Group(settings.groupId, settings, cluster, metadata, clock, backoff)
-        commits = None if self._group is None else self._group.commits
-        self._reading = Reading(settings, cluster, clock, backoff, commits, metadata)
-        self._reading.onReady = self._wake
-        if self._group is not None:
-            self._group.begin(self._reading)
-            self._group.membership.onChange = self._wake
-            self._group.rebalances.onEnd = self._rebalanced
-            self._reading.onMetadata = self._group.membership.metadataChanged
+            coordinator = CoordinatorClient(cluster, settings.groupId, settings.groupInstanceId)
+            self._member = GroupMember(subscription, coordinator, cluster, settings, clock, backoff, self._wake)
+            self._commits = OffsetCommits(subscription, coordinator, self._member, settings, clock, backoff)
+            committed = self._commits.committed
+        self._fetcher = Fetcher(subscription, cluster, settings, clock, backoff, committed, self._wake)
         self._isManual = False
+        self._onRevoked: PartitionsCallback = ignore
+        self._onAssigned: PartitionsCallback = ignore
+        self._rebalancing: Deferred[None] | None = None
+        self._error: BaseException | None = None
         self._poll: Deferred[list[ConsumerRecord]] | None = None
         self._pollTimer: IDelayedCall | None = None
         self._turn: IDelayedCall | None = None
-        self._error: Exception | None = None
         self._isClosing = self._isClosed = False
         self._waitForClose: list[Deferred[None]] = []
 
@@ -104,19 +118,19 @@ class Consumer:
         """
         The topics that are subscribed to.
         """
-        return self._reading.subscribed
+        return self._subscription.topics
 
     @property
     def assignment(self) -> list[TopicPartition]:
         """
         The partitions that are read.
         """
-        return self._reading.partitions
+        return self._subscription.assignment
 
     @property
     def throttleTimes(self) -> ThrottleTimes:
         """
-        For how long brokers have asked us to be quiet.
+        How long brokers have throttled us.
         """
         return self._cluster.throttle
 
@@ -127,56 +141,60 @@ class Consumer:
         onAssigned: PartitionsCallback = ignore,
     ) -> None:
         """
-        Read C{topics} as a member of the group, from the next poll on; in
-        place of those subscribed to before.
+        Read C{topics} as a member of the group, from the next poll on; replaces
+        an earlier subscription.
 
-        @param onRevoked: called with the partitions that are about to go to
-            others, or are gone already if the group has given us up.  Nothing
-            goes on before the L{Deferred} that it may return fires.
-        @param onAssigned: called with all partitions that are ours now,
-            before any record of theirs is polled; likewise.
+        @param onRevoked: called with the partitions that are about to be
+            revoked, or are lost already if the group has removed us.  The
+            rebalance waits for the L{Deferred} that it may return.
+        @param onAssigned: called with all partitions of the new assignment,
+            before any of their records is polled; likewise.
         @raise ValueError: without a C{group.id}, without topics, or if
             partitions were assigned by hand.
         """
         wanted = frozenset((topics,) if isinstance(topics, str) else topics)
-        if self._group is None:
+        if self._member is None or self._commits is None:
             raise ValueError("subscribing takes a group: group.id is missing")
         if not wanted:
             raise ValueError("there are no topics to subscribe to")
         if self._isManual:
             raise ValueError("partitions were assigned by hand, and the group knows nothing of them")
-        self._group.subscribe(wanted, onRevoked, onAssigned)
+        self._onRevoked, self._onAssigned = onRevoked, onAssigned
+        if wanted != self._subscription.topics:
+            self._subscription.subscribe(wanted)
+            self._member.requestRejoin(f"the subscription is now {', '.join(sorted(wanted))}")
+        self._commits.start()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """
-        Read C{partitions}, whoever else does; in place of those assigned
-        before.  There is no membership then, and no heartbeat.
+        Read C{partitions}, whether other consumers do or not; replaces an
+        earlier assignment.  The consumer is no member of the group then.
 
         @raise ValueError: if topics are subscribed to.
         """
-        if self.subscription:
+        if self._subscription.topics:
             raise ValueError("topics are subscribed to, and the group assigns their partitions")
         self._isManual = True
-        self._reading.assign(partitions)
-        if self._group is not None:
-            self._group.startAutoCommit()
+        self._subscription.assign(partitions)
+        if self._commits is not None:
+            self._commits.start()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """
-        Hand over nothing of C{partitions} until L{resume}.  What was fetched
-        of them already is fetched again then.
+        Return no records of C{partitions} until L{resume}.  Records that were
+        fetched already are fetched again then.
 
         @raise KeyError: if one is not assigned.
         """
-        self._reading.pause(partitions)
+        self._subscription.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """
-        Hand over records of C{partitions} again.
+        Return records of C{partitions} again.
 
         @raise KeyError: if one is not assigned.
         """
-        self._reading.resume(partitions)
+        self._subscription.pause(partitions, isPaused=False)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
@@ -185,7 +203,7 @@ class Consumer:
         @raise KeyError: if the partition is not assigned.
         @raise ValueError: if the offset is negative.
         """
-        self._reading.seek(partition, offset)
+        self._subscription.seek(partition, offset)
 
     def position(self, partition: TopicPartition) -> int | None:
         """
@@ -193,24 +211,31 @@ class Consumer:
 
         @raise KeyError: if the partition is not assigned.
         """
-        return self._reading.assigned(partition).position
+        return self._subscription.partition(partition).position
 
-    def _wantedTopics(self) -> frozenset[str]:
-        return self._reading.topics if self._group is None else self._reading.topics | self._group.topics
+    def _subscriptionChanged(self) -> None:
+        self._fetcher.subscriptionChanged()
+        self._wake()
+
+    def _metadataRefreshed(self) -> None:
+        self._fetcher.metadataRefreshed()
+        if self._member is not None:
+            self._member.metadataRefreshed()
+        self._wake()
 
     # Records
 
     def poll(self, timeoutSeconds: float | None = None) -> Deferred[list[ConsumerRecord]]:
         """
-        Wait for records.  To ask says that those of earlier polls are done
-        with, as far as commits without being asked are concerned.
+        Wait for records.  The records of earlier polls count as processed: an
+        automatic commit includes them.
 
-        @param timeoutSeconds: for how long; for ever unless given.  A
+        @param timeoutSeconds: how long to wait; for ever unless given.  A
             rebalance that takes longer goes on meanwhile.
         @return: fires with one to C{max.poll.records} records, in the order
             of their partitions, or with none when the time is over.  Fails
-            with a L{ClientError} for what trying again does not cure, or
-            whatever a callback has raised.  It can be cancelled.
+            with a L{ClientError} for what trying again does not cure, or with
+            the exception of a callback.  It can be cancelled.
         @raise RuntimeError: if another poll is waiting, or there is nothing
             to read.
         """
@@ -218,14 +243,15 @@ class Consumer:
             return fail(ConsumerClosed("the consumer was closed"))
         if self._poll is not None:
             raise RuntimeError("another poll is waiting")
-        if not self.subscription and not self._isManual:
+        if not self._subscription.topics and not self._isManual:
             raise RuntimeError("there is nothing to read: subscribe or assign first")
-        poll: Deferred[list[ConsumerRecord]] = Deferred(self._pollCancelled)
+        poll: Deferred[list[ConsumerRecord]] = Deferred(lambda cancelled: self._pollEnded())
         self._poll = poll
         if timeoutSeconds is not None:
             self._pollTimer = self._clock.callLater(timeoutSeconds, self._pollTimedOut)
-        if self._group is not None:
-            self._group.polled()
+        if self._member is not None and self._commits is not None:
+            self._member.heartbeats.pollStarted()
+            self._commits.pollStarted()
         self._wake()
         return poll
 
@@ -233,29 +259,24 @@ class Consumer:
         self._pollTimer = None
         self._endPoll([])
 
-    def _pollCancelled(self, _: object) -> None:
-        self._pollEnded()
-
     def _endPoll(self, result: Any) -> None:
-        poll = self._pollEnded()
+        poll = self._poll
+        self._pollEnded()
+        assert poll is not None
         poll.callback(result)
 
-    def _pollEnded(self) -> Deferred[list[ConsumerRecord]]:
-        poll, self._poll = self._poll, None
-        assert poll is not None
+    def _pollEnded(self) -> None:
+        self._poll = None
         if self._pollTimer is not None:
             self._pollTimer.cancel()
             self._pollTimer = None
-        if self._group is not None and not self._isClosing:
-            self._group.handedOver()
-        return poll
+        if self._member is not None and self._commits is not None and not self._isClosing:
+            self._member.heartbeats.recordsReturned()
+            self._commits.recordsReturned()
 
     def _wake(self) -> None:
-        """
-        See in the next turn what can be done.  Never at once, so that an
-        application that finds records at every poll leaves the reactor time
-        for heartbeats.
-        """
+        # In the next turn, never at once, so that an application that finds records at every poll leaves the reactor
+        # time for heartbeats.
         if self._turn is None and not self._isClosing:
             self._turn = self._clock.callLater(0, self._work)
 
@@ -263,25 +284,100 @@ class Consumer:
         self._turn = None
         if self._poll is not None:
             try:
-                self._raiseError()
-                if self._group is not None and not self._group.settle():
-                    return
-                records = self._reading.take(self._settings.maxPollRecords)
+                records = self._fetcher.take(self._settings.maxPollRecords) if self._ensureAssignment() else []
             except Exception:
                 self._endPoll(Failure())  # type: ignore[no-untyped-call]
             else:
                 if records:
                     self._endPoll(records)
-        self._reading.advance()
+        if self._rebalancing is None:
+            self._fetcher.advance()
 
-    def _raiseError(self) -> None:
+    # Rebalances
+
+    def _ensureAssignment(self) -> bool:
+        """
+        Begin a rebalance if the group asks for one.
+
+        @return: whether the assignment is that of the group.
+        @raise Exception: if the last rebalance has failed, or we cannot be a
+            member any more.
+        """
+        if self._rebalancing is not None:
+            return False
         error, self._error = self._error, None
         if error is not None:
             raise error
+        member = self._member
+        if member is None or not self._subscription.topics:
+            return True
+        if member.failure is not None:
+            raise member.failure
+        if not member.rejoinNeeded:
+            return True
+        self._rebalancing = self._rebalance(member)
+        self._rebalancing.addBoth(self._rebalanced)
+        return False
 
-    def _rebalanced(self, error: Exception | None) -> None:
-        self._error = error
+    @inlineCallbacks
+    def _rebalance(self, member: GroupMember) -> Generator[Deferred[Any], Any, None]:
+        yield self._revoke()
+        topics = self._subscription.topics
+        partitions = yield member.join()
+        self._subscription.assign(partitions)
+        if topics != self._subscription.topics:
+            member.requestRejoin("the subscription has changed meanwhile")
+        yield self._callBack(self._onAssigned, partitions)
+
+    def _rebalanced(self, result: Any) -> None:
+        self._rebalancing = None
+        if isinstance(result, Failure) and not isinstance(result.value, MembershipLost | CancelledError):
+            self._error = result.value
         self._wake()
+
+    @inlineCallbacks
+    def _revoke(self, callbackSeconds: float | None = None) -> Generator[Deferred[Any], Any, None]:
+        """
+        Give up the partitions: commit what was polled, call the application.
+
+        @param callbackSeconds: how long the application is waited for; for ever
+            unless given.
+        """
+        partitions = self._subscription.assignment
+        if not partitions:
+            return
+        if self._commits is not None:
+            yield self._commits.commitPositions(self._settings.requestTimeoutSeconds)
+            self._commits.revoked()
+        try:
+            yield self._callBack(self._onRevoked, partitions, callbackSeconds)
+        finally:
+            # Even if it was cancelled, so that the application is not called twice.
+            self._subscription.assign(())
+
+    @inlineCallbacks
+    def _callBack(
+        self, callback: PartitionsCallback, partitions: list[TopicPartition], timeoutSeconds: float | None = None
+    ) -> Generator[Deferred[Any], Any, None]:
+        """
+        Call the application, whose processing time runs meanwhile.
+        """
+        member = self._member
+        assert member is not None
+        member.heartbeats.recordsReturned()
+        try:
+            finished = maybeDeferred(callback, partitions)
+            if timeoutSeconds is not None:
+                finished.addTimeout(timeoutSeconds, self._clock)
+            yield finished
+        except CancelledError:
+            raise
+        except Exception as error:
+            # The rebalance goes on; the poll raises the error at its end.
+            self._error = error
+        finally:
+            if self._poll is not None:
+                member.heartbeats.pollStarted()
 
     # Commits
 
@@ -290,16 +386,15 @@ class Consumer:
         Commit, trying again for C{default.api.timeout.ms} if need be.
 
         @param offsets: for each partition the offset behind the last record
-            that is done with; unless given, all that was polled.
+            processed; the positions of all partitions unless given.
         @return: fails with L{CommitFailed
             <admission.kafka.client.errors.CommitFailed>} if the partitions are
             not ours any more, or another L{ClientError}.
         @raise ValueError: without a C{group.id}.
         """
         if offsets is None:
-            offsets = self._reading.offsets
-        wanted = {TopicPartition(*place): offset for place, offset in offsets.items()}
-        return self._groupOrRaise.commit(wanted, self._settings.defaultApiTimeoutSeconds)
+            offsets = self._subscription.offsets
+        return self._groupCommits.commit({TopicPartition(*place): offset for place, offset in offsets.items()})
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Deferred[dict[TopicPartition, int]]:
         """
@@ -308,13 +403,13 @@ class Consumer:
         @return: fails with a L{ClientError}.
         @raise ValueError: without a C{group.id}.
         """
-        return self._groupOrRaise.committed([TopicPartition(*place) for place in partitions])
+        return self._groupCommits.committed([TopicPartition(*place) for place in partitions])
 
     @property
-    def _groupOrRaise(self) -> Group:
-        if self._group is None:
+    def _groupCommits(self) -> OffsetCommits:
+        if self._commits is None:
             raise ValueError("there is no group to commit for: group.id is missing")
-        return self._group
+        return self._commits
 
     # The end
 
@@ -323,9 +418,9 @@ class Consumer:
         Give up the partitions, leave the group, close all connections.  A
         poll that waits fails with L{ConsumerClosed}.
 
-        @param commit: whether what was polled is committed, if it would be
-            without being asked.
-        @return: fires when all is done; may be asked for several times.
+        @param commit: whether to do a last automatic commit, if the settings
+            have them.
+        @return: fires when all is done; may be called several times.
         """
         if self._isClosed:
             return succeed(None)
@@ -346,9 +441,19 @@ class Consumer:
 
     @inlineCallbacks
     def _close(self, commit: bool) -> Generator[Deferred[Any], Any, None]:
-        if self._group is not None:
-            yield self._group.close(commit)
-        yield self._reading.close()
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
+        if self._member is not None and self._commits is not None:
+            yield self._commits.stop(commit)
+            if self._subscription.topics:
+                yield self._revoke(CLOSE_TIMEOUT_SECONDS)
+                yield self._member.leave("the consumer was closed")
+            else:
+                yield self._commits.commitPositions(CLOSE_TIMEOUT_SECONDS)
+            self._member.close()
+        self._subscription.assign(())
+        self._fetcher.close()
+        yield self._cluster.close()
 
     def _hasClosed(self, _: object) -> None:
         self._isClosed = True
@@ -358,10 +463,30 @@ class Consumer:
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish what the consumer knows.
+        Add the consumer's sensors.
         """
         throttle = self._cluster.throttle
-        registry.addGauge("ConsumerThrottleAvgSeconds", lambda now: throttle.averageSeconds(now))
-        registry.addGauge("ConsumerThrottleMaxSeconds", lambda now: throttle.largestSeconds(now))
-        registry.addGauge("ConsumerHeldBytes", lambda now: self._reading.fetcher.heldBytes)
-        registry.addGauge("ConsumerAssignedPartitions", lambda now: len(self._reading.fetcher.assigned))
+        registry.addGauge("ConsumerThrottleAvgSeconds", throttle.averageSeconds)
+        registry.addGauge("ConsumerThrottleMaxSeconds", throttle.largestSeconds)
+        registry.addGauge("ConsumerHeldBytes", lambda now: self._fetcher.bufferedBytes)
+        registry.addGauge("ConsumerAssignedPartitions", lambda now: len(self._subscription.partitions))
+
+
+def makeConsumer(
+    reactor: Any,
+    settings: ConsumerSettings,
+    *,
+    tls: Callable[[str], IOpenSSLClientConnectionCreator] | None = None,
+    credentials: Credentials | None = None,
+) -> Consumer:
+    """
+    Make a consumer on the network.
+
+    @param tls: given a broker's host name, makes the options of a TLS
+        connection (L{twisted.internet.ssl.optionsForClientTLS} will do);
+        L{None} for plain TCP.
+    @param credentials: to log in with, if the brokers ask for a login.
+    """
+    endpointFor = endpointsOf(reactor, ConnectionSettings(tls=tls))
+    random = Random(SystemRandom().getrandbits(64))
+    return Consumer(settings, endpointFor, MonotonicClock(reactor), random, credentials)

@@ -1,15 +1,23 @@
+# -*- test-case-name: tests.unit.kafka.client.test_errors -*-
 """
-What can go wrong between a client and a broker, in words.
+What can go wrong between a client and a broker, and how long to wait before
+trying again.
 """
 
 from __future__ import annotations
 
+from random import Random
+
+from attrs import frozen
 from kio.schema.errors import ErrorCode
+
+_FACTOR = 2.0
+_JITTER = 0.2
 
 
 class ClientError(Exception):
     """
-    Anything of the below.
+    The base class of all errors of a client.
 
     @cvar isRetriable: whether the same may succeed later, or elsewhere.
     """
@@ -19,7 +27,7 @@ class ClientError(Exception):
 
 class Disconnected(ClientError):
     """
-    There is no connection to a broker, or there is none any more.
+    There is no connection to a broker, or it was lost.
     """
 
     isRetriable = True
@@ -27,8 +35,8 @@ class Disconnected(ClientError):
 
 class RequestTimedOut(Disconnected):
     """
-    A broker did not answer in time, which ends its connection: responses come
-    in order, so nothing behind this one would come either.
+    A broker did not answer in time.  The connection ends with it: responses
+    come in order, so none behind this one would come either.
     """
 
 
@@ -37,7 +45,8 @@ class BrokerRefused(ClientError):
     A broker answered with an error.
 
     @ivar errorCode: Kafka's error.
-    @ivar request: what was asked, in words.
+    @ivar request: what was asked, for messages.
+    @ivar isRetriable: whether Kafka's clients would try again.
     """
 
     def __init__(self, errorCode: int, request: str, message: str | None = None) -> None:
@@ -48,13 +57,7 @@ class BrokerRefused(ClientError):
         self.errorCode = ErrorCode(errorCode)
         self.request = request
         self.message = message
-
-    @property
-    def isRetriable(self) -> bool:  # type: ignore[override]
-        """
-        Whether Kafka's clients would try again.
-        """
-        return self.errorCode.retriable
+        self.isRetriable = self.errorCode.retriable
 
     def __str__(self) -> str:
         said = f": {self.message}" if self.message else ""
@@ -69,15 +72,15 @@ class UnsupportedApi(ClientError):
 
 class AuthenticationFailed(ClientError):
     """
-    A broker does not believe who we are, or we do not believe the broker.
+    A broker does not accept our credentials, or cannot prove its own.
     """
 
 
 class CommitFailed(ClientError):
     """
     Offsets were not committed, because the partitions are not ours any more,
-    or are about to be handed out anew: whoever has them next begins where the
-    last commit says.
+    or are about to be handed out anew.  Their next owner begins at the last
+    commit.
     """
 
 
@@ -90,7 +93,7 @@ class NoOffset(ClientError):
 
 class RecordsRefused(ClientError):
     """
-    What a partition holds cannot be read.  L{Consumer.seek
+    A batch of a partition cannot be read.  L{Consumer.seek
     <admission.kafka.client.consumer.Consumer.seek>} past it to go on.
 
     @ivar offset: where reading stopped.
@@ -107,3 +110,33 @@ class ConsumerClosed(ClientError):
     """
     The consumer was closed.
     """
+
+
+def checkError(errorCode: int, request: str, message: str | None = None) -> None:
+    """
+    @raise BrokerRefused: unless C{errorCode} is zero.
+    """
+    if errorCode:
+        raise BrokerRefused(errorCode, request, message)
+
+
+@frozen
+class Backoff:
+    """
+    Delays that double up to a maximum, each with a jitter of a fifth, so that
+    clients which fail together do not come back together.
+    """
+
+    firstSeconds: float
+    maxSeconds: float
+    random: Random
+
+    def delaySeconds(self, failures: int) -> float:
+        """
+        How long to wait.
+
+        @param failures: failures in a row; one or more.
+        """
+        # Bounded, because floats overflow.
+        seconds = min(self.firstSeconds * _FACTOR ** min(failures - 1, 64), self.maxSeconds)
+        return seconds * self.random.uniform(1 - _JITTER, 1 + _JITTER)

@@ -59,7 +59,7 @@ class ScramChecker:
         return checking.addCallback(self._verdict, username)
 
     def _hashed(self, isPassword: Callable[[bytes], bool], password: bytes) -> Deferred[bool]:
-        # A thread cannot be cancelled: its turn is over when it is, whoever still waits for it.
+        # A thread cannot be cancelled: its turn is over when the thread is done, even if the login was cancelled.
         wanted: Deferred[bool] = Deferred()
         self._deferToThread(isPassword, password).addBoth(self._hashingOver, wanted)
         return wanted
@@ -77,7 +77,7 @@ class ScramChecker:
 @implementer(ICredentialsChecker)
 class SeveralCheckers:
     """
-    Lets in whomever one of several checkers lets in, asking in their order.
+    Lets in users that one of several checkers lets in, asked in their order.
     """
 
     def __init__(self, checkers: Sequence[Any], credentialInterfaces: Sequence[Any]) -> None:

@@ -57,7 +57,7 @@ class Logins:
     @ivar failureDelaySeconds: how late a failed login is answered.
     @ivar largestBytes: the largest request before a login, and the largest
         message of SASL.
-    @ivar makeNonce: makes what nobody can predict, of printable ASCII without commas.
+    @ivar makeNonce: makes an unpredictable text of printable ASCII without commas.
     @ivar mechanisms: what clients may log in by.
     """
 

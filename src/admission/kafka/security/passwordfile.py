@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.unit.kafka.security.test_passwordfile -*-
 """
-A file of users and what SCRAM keeps of their passwords.
+A file of users and the SCRAM secrets of their passwords.
 
-The first line says what the file is, and has a key from which secrets for
+The first line identifies the format, and has a key from which secrets for
 unknown names are derived.  Then each user has a line for each mechanism::
 
     NAME:MECHANISM:ITERATIONS:SALT:STORED KEY:SERVER KEY
@@ -29,7 +29,7 @@ from twisted.logger import Logger
 from .scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramSecret
 
 DEFAULT_ITERATIONS = 16_384
-"""As many as Kafka's own tools allow; a login with a plain password takes 5 ms of a thread."""
+"""The most that Kafka's own tools allow; a login with a plain password takes 5 ms of a thread."""
 
 SALT_BYTES = 16
 
@@ -38,17 +38,17 @@ _HEADER = re.compile(r"admission users 1 (?P<key>[0-9a-f]{64})")
 
 class PasswordFileError(ValueError):
     """
-    A password file that cannot be used, or a change to one that makes no
-    sense, in words for the operator.
+    A password file that cannot be used, or a change to one that is invalid;
+    the message is for the operator.
     """
 
 
 @define(eq=False)
 class Users:
     """
-    What a password file says.
+    The contents of a password file.
 
-    @ivar key: from which secrets for unknown names are derived.
+    @ivar key: secrets for unknown names are derived from it.
     @ivar secretsByName: for each user the secret of each mechanism.
     """
 
@@ -80,7 +80,7 @@ class Users:
 
     def remove(self, name: str) -> None:
         """
-        Have a user no more.
+        Remove a user.
 
         @raise PasswordFileError: if there is no such user.
         """
@@ -90,9 +90,9 @@ class Users:
 
 def parseUsers(text: str) -> Users:
     """
-    Read what a password file says.
+    Parse the contents of a password file.
 
-    @raise PasswordFileError: saying in which line.
+    @raise PasswordFileError: naming the line.
     """
     first, *lines = text.split("\n")
     header = _HEADER.fullmatch(first)
@@ -104,7 +104,7 @@ def parseUsers(text: str) -> Users:
             try:
                 name, secret = _parseSecret(line)
             except ValueError:
-                # What is wrong stays unsaid: the line is a secret.
+                # The message does not say what is wrong, because the line is a secret.
                 raise PasswordFileError(f"line {number} is not NAME:MECHANISM:ITERATIONS:SALT:KEY:KEY") from None
             users.secretsByName.setdefault(name, {})[secret.mechanism] = secret
     return users
@@ -112,7 +112,7 @@ def parseUsers(text: str) -> Users:
 
 def formatUsers(users: Users) -> str:
     """
-    Write what L{parseUsers} reads.
+    The contents of a password file, for L{parseUsers}.
     """
     lines = [f"admission users 1 {users.key.hex()}"]
     for name, byMechanism in sorted(users.secretsByName.items()):
@@ -141,8 +141,8 @@ def readUsers(path: str | os.PathLike[str]) -> Users:
 
 def changeUsers(path: str | os.PathLike[str], change: Callable[[Users], None], mayCreate: bool = False) -> None:
     """
-    Change a password file, atomically: whoever reads it sees it before or
-    after.  Its owner stays, and nobody else may read it.
+    Change a password file atomically: a reader sees it before or after the
+    change.  Its owner stays, and only the owner may read it.
 
     @param mayCreate: whether to begin with no users if there is no file.
     @raise PasswordFileError: if the file cannot be read or written, somebody else is
@@ -199,8 +199,8 @@ class PasswordFile:
 
     def secretOf(self, name: str, mechanism: str) -> ScramSecret:
         """
-        The secret of a user; for an unknown one, a secret that looks like
-        those of the others, is the same each time and fits no password.
+        The secret of a user.  An unknown user gets a decoy, which looks like
+        other secrets, is the same each time and fits no password.
         """
         version = self._lookedAt()
         if version != self._version:

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.unit.kafka.security.test_scram -*-
 """
-The server's side of SCRAM, RFC 5802 and RFC 7677, as arithmetic on messages.
+SCRAM (RFC 5802, RFC 7677) without I/O: the keys of a password, for both sides,
+and the server's messages.
 
-Names and passwords are taken as they are, in UTF-8.  The RFC would have them
-prepared by SASLprep; Kafka and its clients do not, and what matters is that
-both sides do the same.
+Names and passwords are encoded in UTF-8 without SASLprep, unlike in the RFC:
+Kafka and its clients do so, and both sides must do the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_ITERATIONS = 4096
 """RFC 7677 asks for no fewer, and clients refuse fewer."""
 
 MAX_ITERATIONS = 1_000_000
-"""Clients refuse more."""
+"""Clients refuse more, which would keep their reactor busy for seconds."""
 
 _FIRST = re.compile(r"(?P<gs2>[ny],(?:a=(?P<authzid>[^,]+))?,)(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?)")
 _FINAL = re.compile(r"(?P<withoutProof>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?),p=(?P<proof>[^,]+)")
@@ -35,15 +35,37 @@ _ESCAPED = {"2C": ",", "3D": "="}
 
 class ScramError(ValueError):
     """
-    A message that is none of SCRAM's, or asks for what is not offered.
+    A message that is malformed, or asks for a feature that is not offered.
     """
+
+
+@frozen(repr=False)
+class ScramKeys:
+    """
+    The keys derived from a password.
+    """
+
+    client: bytes
+    stored: bytes
+    server: bytes
+
+    @classmethod
+    def ofPassword(cls, mechanism: str, password: bytes, iterations: int, salt: bytes) -> ScramKeys:
+        """
+        Hash a password, which takes about a third of a microsecond for each
+        iteration of SHA-256.  May be called in any thread.
+        """
+        hashName = HASHES[mechanism]
+        salted = hashlib.pbkdf2_hmac(hashName, password, salt, iterations)
+        client = hmac.digest(salted, b"Client Key", hashName)
+        return cls(client, hashlib.new(hashName, client).digest(), hmac.digest(salted, b"Server Key", hashName))
 
 
 @frozen
 class ScramSecret:
     """
-    What a server keeps of a password for one mechanism.  It is enough to check
-    a client's proof, and not enough to make one.
+    What a server stores of a password for one mechanism: enough to check a
+    client's proof, and not enough to make one.
 
     @ivar mechanism: a key of L{HASHES}.
     @ivar iterations: how often the password was hashed.
@@ -58,14 +80,10 @@ class ScramSecret:
     @classmethod
     def ofPassword(cls, mechanism: str, password: bytes, iterations: int, salt: bytes) -> ScramSecret:
         """
-        Hash a password, which takes about a third of a microsecond for each
-        iteration of SHA-256.
+        Hash a password; see L{ScramKeys.ofPassword} for what that costs.
         """
-        hashName = HASHES[mechanism]
-        salted = hashlib.pbkdf2_hmac(hashName, password, salt, iterations)
-        clientKey = hmac.digest(salted, b"Client Key", hashName)
-        storedKey = hashlib.new(hashName, clientKey).digest()
-        return cls(mechanism, iterations, salt, storedKey, hmac.digest(salted, b"Server Key", hashName))
+        keys = ScramKeys.ofPassword(mechanism, password, iterations, salt)
+        return cls(mechanism, iterations, salt, keys.stored, keys.server)
 
     def isPassword(self, password: bytes) -> bool:
         """
@@ -90,8 +108,8 @@ class ScramExchange:
         Read the client's first message.
 
         @param serverNonce: unpredictable, of printable ASCII without commas.
-        @raise ScramError: if the message is not one, wants channel binding, or
-            wants to act as somebody else.
+        @raise ScramError: if the message is malformed, asks for channel
+            binding, or names another user to act as.
         """
         match = _FIRST.fullmatch(_text(firstMessage))
         if match is None:
@@ -120,8 +138,8 @@ class ScramExchange:
 
     def isProof(self, finalMessage: bytes) -> bool:
         """
-        Whether the client's final message proves that it knows the password.
-        What is malformed proves nothing.
+        Whether the client's final message proves that it knows the password;
+        a malformed one does not.
 
         @raise RuntimeError: before L{challenge}.
         """
@@ -138,13 +156,13 @@ class ScramExchange:
         signature = hmac.digest(secret.storedKey, self._authMessage, hashName)
         if len(proof) != len(signature):
             return False
-        clientKey = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
+        clientKey = xor(proof, signature)
         return hmac.compare_digest(hashlib.new(hashName, clientKey).digest(), secret.storedKey)
 
     def signature(self) -> bytes:
         """
         Our final message, which proves to the client that we know its secret.
-        Only for a client that has proved itself.
+        To be sent after L{isProof} has accepted the client's.
         """
         secret = self._challenged()
         signature = hmac.digest(secret.serverKey, self._authMessage, HASHES[secret.mechanism])
@@ -154,6 +172,13 @@ class ScramExchange:
         if self._secret is None:
             raise RuntimeError("the client has not been challenged yet")
         return self._secret
+
+
+def xor(left: bytes, right: bytes) -> bytes:
+    """
+    @raise ValueError: if the lengths differ.
+    """
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
 def _text(message: bytes) -> str:

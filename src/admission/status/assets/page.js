@@ -29,37 +29,36 @@ function formatSeconds(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
-const plotted = (title, options) => new Plot(byId("plots"), title, options);
-const plots = {
-  pool: plotted("Memory pool", { format: formatBytes, isBinary: true }),
-  ledger: plotted("Where memory is", { format: formatBytes, isBinary: true, isStacked: true }),
-  requests: plotted("Requests a second", { format: formatCount }),
-  muted: plotted("Connections not read", { format: formatCount }),
-  throttled: plotted("Clients over a quota", { format: formatCount }),
-  purgatory: plotted("Requests that wait", { format: formatCount }),
-  lag: plotted("Lag of groups, in records", { format: formatCount }),
-  process: plotted("Process memory", { format: formatBytes, isBinary: true }),
-};
+/** What is plotted, each with the part of the snapshot that it needs: servers differ in what they have. */
+const PLOTTED = [
+  ["pool", "Memory pool", { format: formatBytes, isBinary: true }, (now) => ({ used: now.pool.usedBytes })],
+  ["ledger", "Where memory is", { format: formatBytes, isBinary: true, isStacked: true }, (now) => now.ledger],
+  ["requests", "Requests a second", { format: formatCount }, (now) => ({ read: rateOf(now, (each) => each.requests.read) })],
+  ["muted", "Connections not read", { format: formatCount }, (now) => now.muted],
+  ["throttled", "Clients over a quota", { format: formatCount }, (now) => ({ clients: now.throttled.count })],
+  ["purgatory", "Requests that wait", { format: formatCount },
+    (now) => ({ watched: now.purgatory.watched, "with a timeout": now.purgatory.delayed })],
+  ["groups", "Lag of groups, in records", { format: formatCount }, (now) => ({ lag: now.groups.lagRecords })],
+  ["process", "Process memory", { format: formatBytes, isBinary: true },
+    (now) => ({ resident: now.process.residentBytes, "without files": now.process.privateBytes })],
+];
+const plots = new Map();
 
 let before = null;
 let lostSince = null;
 
-/** How fast a counter grows; nothing before there are two looks at the same broker. */
+/** How fast a counter grows; nothing before there are two looks at the same server. */
 function rateOf(now, read) {
   const isSame = before !== null && now.uptimeSeconds > before.uptimeSeconds;
   return isSame ? Math.max((read(now) - read(before)) / (now.uptimeSeconds - before.uptimeSeconds), 0) : 0;
 }
 
 function plot(now) {
-  const timeMs = now.atSeconds * 1000;
-  plots.pool.add(timeMs, { used: now.pool.usedBytes }, now.pool.sizeBytes);
-  plots.ledger.add(timeMs, now.ledger);
-  plots.requests.add(timeMs, { read: rateOf(now, (each) => each.requests.read) });
-  plots.muted.add(timeMs, now.muted);
-  plots.throttled.add(timeMs, { clients: now.throttled.count });
-  plots.purgatory.add(timeMs, { watched: now.purgatory.watched, "with a timeout": now.purgatory.delayed });
-  plots.lag.add(timeMs, { lag: now.groups.lagRecords });
-  plots.process.add(timeMs, { resident: now.process.residentBytes, "without files": now.process.privateBytes });
+  for (const [part, title, options, valuesOf] of PLOTTED) {
+    if (!(part in now)) continue;
+    if (!plots.has(part)) plots.set(part, new Plot(byId("plots"), title, options));
+    plots.get(part).add(now.atSeconds * 1000, valuesOf(now), part === "pool" ? now.pool.sizeBytes : null);
+  }
 }
 
 function fill(id, emptySentence, rows) {
@@ -95,14 +94,15 @@ function shareOf(used) {
 }
 
 function list(now) {
-  fill("clients", "No client is over a quota.", now.throttled.clients.map((each) => [
+  for (const section of document.querySelectorAll("[data-of]")) section.hidden = !(section.dataset.of in now);
+  fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map((each) => [
     cell(...nameOf(each)),
     cell(...breakable(each.limitName === null ? "none any more" : `${each.limitName}=${formatCount(each.limit)}`)),
     minor(each.used === null ? "" : formatCount(each.used)),
     number(...shareOf(each.usedFraction)),
     number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
   ]));
-  fill("groups", "There are no groups.", now.groups.groups.map((each) => [
+  fill("groups", "There are no groups.", (now.groups?.groups ?? []).map((each) => [
     cell(each.groupId), cell(each.state), minor(`${each.generation}`), number(`${each.memberCount}`),
     number(each.lagRecords === null ? "?" : formatCount(each.lagRecords)),
   ]));
@@ -112,8 +112,10 @@ function list(now) {
     cell(each.mutedFor.length ? `${each.mutedFor.join(", ")} ${formatSeconds(each.mutedSeconds)}` : ""),
   ]));
   const { groups, connections } = now;
-  byId("groups-count").textContent = `${groups.groups.length} of ${groups.count}, those that lag most`
-    + (groups.uncountedGroups ? `; the lag of ${groups.uncountedGroups} is not known` : "");
+  if (groups) {
+    byId("groups-count").textContent = `${groups.groups.length} of ${groups.count}, those that lag most`
+      + (groups.uncountedGroups ? `; the lag of ${groups.uncountedGroups} is not known` : "");
+  }
   byId("connections-count").textContent = `${connections.largest.length} of ${connections.open}`;
 }
 
@@ -121,7 +123,8 @@ function summarise(now) {
   const { process, connections, pool } = now;
   const load = rateOf(now, (each) => each.process.cpuSeconds);
   const facts = [
-    ["up", formatSeconds(now.uptimeSeconds)], ["on", now.listeners.join(", ") || "no port"],
+    ["up", formatSeconds(now.uptimeSeconds)],
+    ...(now.listeners ? [["on", now.listeners.join(", ") || "no port"]] : []),
     ["connections", `${connections.open} of ${connections.allowed}`], ["CPU", formatPercent(load)],
     ["files", process.maxDescriptors < 0 ? `${process.openDescriptors}` : `${process.openDescriptors} of ${process.maxDescriptors}`],
     ["version", now.version],
@@ -155,7 +158,7 @@ function show(now) {
 function lost(reason) {
   lostSince ??= new Date();
   const since = lostSince.toLocaleTimeString();
-  tell("no answer", "", [`The broker has not answered since ${since} (${reason}); what is below is from before. Trying again each second.`]);
+  tell("no answer", "", [`The server has not answered since ${since} (${reason}); what is below is from before. Trying again each second.`]);
 }
 
 async function poll() {

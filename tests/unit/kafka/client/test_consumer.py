@@ -9,8 +9,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred, succeed
 
-from admission.kafka.client.errors import BrokerRefused, ClientError, ConsumerClosed, NoOffset
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.errors import BrokerRefused, ConsumerClosed, NoOffset
+from admission.kafka.client.subscriptionstate import TopicPartition
 from admission.metrics.registry import SensorRegistry
 from tests.kit.clientfixture import GROUP, ClientTestCase, errorAnswer
 
@@ -369,6 +369,23 @@ class RebalanceTests(ClientTestCase):
         self.runFor(20)
         self.assertEqual(self.successResultOf(polling), [])
 
+    def test_waitsForAssigned(self) -> None:
+        """
+        Nothing is read before the application has finished with what it gets, so that it can seek.
+        """
+        self.cluster.produce("events", b"1", b"2")
+        finished: Deferred[None] = Deferred()
+        consumer = self.consumer(autoOffsetReset="none")
+        consumer.subscribe(["events"], onAssigned=lambda partitions: finished)
+        polling = consumer.poll(20)
+        self.runFor(9)
+        self.assertEqual(self.broker.requests("OffsetFetch") + self.broker.requests("Fetch"), [])
+        for partition in consumer.assignment:
+            consumer.seek(partition, 1 if partition == EVENTS else 0)
+        finished.callback(None)
+        self.runFor(1)
+        self.assertEqual([record.value for record in self.successResultOf(polling)], [b"2"])
+
     def test_commitsWhenRevoked(self) -> None:
         """
         Automatic commits cover what was polled when partitions are revoked, and so do an application's own.
@@ -398,6 +415,24 @@ class RebalanceTests(ClientTestCase):
         consumer = self.subscribe("events")
         consumer.subscribe(["more"])
         self.poll(consumer, 1)
+        self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
+
+    def test_newSubscriptionMeanwhile(self) -> None:
+        """
+        A subscription that changes while the group is joined is joined, too.
+        """
+        late: Deferred[Any] = Deferred()
+        usual = self.broker.answers["SyncGroup"]
+        self.broker.answers["SyncGroup"] = lambda request: late
+        consumer = self.consumer()
+        consumer.subscribe(["events"])
+        polling = consumer.poll(5)
+        self.runFor(1)
+        consumer.subscribe(["more"])
+        self.broker.answers["SyncGroup"] = usual
+        late.callback(usual(self.broker.requests("SyncGroup")[0]))
+        self.runFor(4)
+        self.successResultOf(polling)
         self.assertEqual(consumer.assignment, [TopicPartition("more", 0)])
 
     def test_newPartitions(self) -> None:
@@ -475,6 +510,7 @@ class CloseTests(ClientTestCase):
         self.runFor(1)
         (commit,) = self.broker.requests("OffsetCommit")
         self.assertEqual((commit.generation_id_or_member_epoch, commit.member_id), (-1, ""))
+        self.assertEqual(consumer.assignment, [])
         self.assertEqual(self.cluster.committed, {EVENTS: 1})
 
     def test_poll(self) -> None:
@@ -509,6 +545,29 @@ class CloseTests(ClientTestCase):
         self.successResultOf(closed)
         self.assertEqual(len(self.broker.requests("LeaveGroup")), 1)
 
+    def test_whileRevoking(self) -> None:
+        """
+        An application that is told of revoked partitions when the consumer closes is not told again, nor waited for.
+        """
+        told: list[Any] = []
+
+        def onRevoked(partitions: Any) -> Deferred[None]:
+            told.append(partitions)
+            return Deferred()
+
+        consumer = self.consumer()
+        consumer.subscribe(["events"], onRevoked=onRevoked)
+        self.poll(consumer, 1)
+        self.broker.answers["Heartbeat"] = errorAnswer(ErrorCode.rebalance_in_progress)
+        self.runFor(3)
+        polling = consumer.poll()
+        self.runFor(1)
+        closed = consumer.close()
+        self.failureResultOf(polling, ConsumerClosed)
+        self.runFor(1)
+        self.successResultOf(closed)
+        self.assertEqual(told, [[EVENTS]])
+
     def test_unreachable(self) -> None:
         """
         Brokers that do not answer do not keep a consumer from closing.
@@ -530,20 +589,3 @@ class CloseTests(ClientTestCase):
             if subscribe:
                 consumer.subscribe(["events"])
             self.successResultOf(consumer.close())
-
-
-class ClientErrorTests(ClientTestCase):
-    """
-    Errors are sentences.
-    """
-
-    def test_isRetriable(self) -> None:
-        """
-        Whether trying again helps is Kafka's to say.
-        """
-        self.assertTrue(BrokerRefused(ErrorCode.not_coordinator, "a commit").isRetriable)
-        self.assertFalse(BrokerRefused(ErrorCode.unknown_member_id, "a commit").isRetriable)
-        self.assertFalse(ClientError.isRetriable)
-        self.assertEqual(
-            str(BrokerRefused(25, "a heartbeat", "who?")), "a heartbeat was answered UNKNOWN_MEMBER_ID (25): who?"
-        )

@@ -1,6 +1,5 @@
 """
-Tests for L{admission.kafka.client.fetcher}, L{admission.kafka.client.positions} and
-L{admission.kafka.client.reading}.
+Tests for L{admission.kafka.client.fetcher}.
 """
 
 from __future__ import annotations
@@ -8,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
 
 from admission.kafka.client.errors import BrokerRefused, NoOffset, RecordsRefused
-from admission.kafka.client.topicpartition import TopicPartition
+from admission.kafka.client.subscriptionstate import TopicPartition
 from tests.kit.clientfixture import ClientTestCase, errorAnswer
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -109,10 +109,10 @@ class FetchTests(FetchTestCase):
             polling = consumer.poll()
             self.runFor(0.2)
             values += len(self.successResultOf(polling))
-            peak = max(peak, consumer._reading.fetcher.heldBytes)
+            peak = max(peak, consumer._fetcher.bufferedBytes)
         self.assertEqual(values, 16)
         self.assertTrue(0 < peak <= 20_000)
-        self.assertEqual(consumer._reading.fetcher.heldBytes, 0)
+        self.assertEqual(consumer._fetcher.bufferedBytes, 0)
         self.assertTrue(all(each.max_bytes <= 10_000 for each in self.broker.requests("Fetch")))
 
     def test_smallRoom(self) -> None:
@@ -162,6 +162,52 @@ class FetchTests(FetchTestCase):
         self.cluster.produce("a", b"1")
         consumer.seek(A0, 0)
         self.assertEqual(self.poll(consumer, 1), [b"0", b"1"])
+
+    def test_revokedIsDropped(self) -> None:
+        """
+        What was fetched of a partition that is not assigned any more is not returned, and takes no room; when it is
+        assigned again, it begins anew.
+        """
+        self.cluster.produce("a", b"0")
+        self.cluster.produce("a", b"1", partition=1)
+        consumer = self.assign(A0)
+        self.runFor(1)
+        self.assertGreater(consumer._fetcher.bufferedBytes, 0)
+        consumer.assign([])
+        self.clock.advance(0)
+        self.assertEqual(consumer._fetcher.bufferedBytes, 0)
+        consumer.assign([A1])
+        self.assertEqual(self.poll(consumer, 1), [b"1"])
+        consumer.assign([A0])
+        self.assertEqual(self.poll(consumer, 1), [b"0"])
+
+    def test_revokedMeanwhile(self) -> None:
+        """
+        What was on its way when a partition was revoked and assigned again is dropped.
+        """
+        self.cluster.produce("a", b"0")
+        late: Deferred[Any] = Deferred()
+        self.broker.answers["Fetch"] = lambda request: late
+        consumer = self.assign(A0)
+        self.runFor(1)
+        consumer.assign([])
+        consumer.assign([A0])
+        consumer.seek(A0, 0)
+        self.broker.answers["Fetch"] = self.cluster.fetch
+        late.callback(self.cluster.fetch(self.broker.requests("Fetch")[0]))
+        self.assertEqual(self.poll(consumer, 1) + self.poll(consumer, 1), [b"0"])
+
+    def test_turns(self) -> None:
+        """
+        A partition that has got records is asked for after the others.
+        """
+        self.cluster.leaders[A1] = 1
+        self.cluster.produce("a", b"0")
+        consumer = self.assign(A0, A1)
+        self.poll(consumer, 1)
+        first, last = self.broker.requests("Fetch")[0], self.broker.requests("Fetch")[-1]
+        self.assertEqual([each.partition for each in first.topics[0].partitions], [0, 1])
+        self.assertEqual([each.partition for each in last.topics[0].partitions], [1, 0])
 
 
 class FetchErrorTests(FetchTestCase):
@@ -269,6 +315,17 @@ class FetchErrorTests(FetchTestCase):
         error = self.failureResultOf(polling, BrokerRefused).value
         self.assertEqual(str(error), "fetching a-0 from offset 0 was answered TOPIC_AUTHORIZATION_FAILED (29)")
         self.assertEqual(self.poll(consumer, 1), [b"0"])
+
+    def test_reassigned(self) -> None:
+        """
+        An error that nobody has polled yet does not concern another assignment.
+        """
+        self.refuse(ErrorCode.topic_authorization_failed)
+        self.cluster.produce("a", b"1", partition=1)
+        consumer = self.assign(A0)
+        self.runFor(0.05)
+        consumer.assign([A1])
+        self.assertEqual(self.poll(consumer, 1), [b"1"])
 
     def test_wholeRequest(self) -> None:
         """

@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.client.connecting import ConnectionSettings, connectTo
+from admission.kafka.client.clientconnection import ConnectionSettings, connectTo
 from admission.kafka.client.errors import AuthenticationFailed
 from admission.kafka.client.sasl import MECHANISMS, Credentials, ScramConversation
 from tests.kit.clientfixture import ClientTestCase, FakeEndpoint

@@ -1,0 +1,249 @@
+# -*- test-case-name: tests.unit.kafka.test_statussections -*-
+"""
+What a broker contributes to its status page: its clients over a quota, its
+groups of consumers and their lag, and whether its log can be written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import nlargest
+from operator import attrgetter
+from typing import Any, cast
+
+from attrs import asdict
+from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import Resource
+
+from ..connection.factory import AdmittedFactory
+from ..connection.pauses import Pause
+from ..control import AdmissionControl, Explanation
+from ..interfaces import Request
+from ..metrics.registry import SensorRegistry
+from ..profiling.profiler import Profiler
+from ..status.document import StatusDocument
+from ..status.pages import StatusPages
+from ..status.sections import Section, finite, shortened
+from .broker.broker import ANONYMOUS, Broker
+from .broker.groups.groupstate import Group, State
+from .metricnames import KAFKA_NAMINGS
+from .session import KafkaConnection
+
+MAX_CLIENTS = 20
+MAX_GROUPS = 20
+
+MAX_OFFSETS = 20_000
+"""How many committed offsets are compared with the log at a time; the lag of further groups is not known."""
+
+RECENTLY_SECONDS = 10.0
+"""How long a client is still shown after it was throttled; most delays are too short to be read."""
+
+_PAUSES = (Pause.MEMORY, Pause.THROTTLED, Pause.BUSY, Pause.SERVER_FULL, Pause.UNSENT)
+
+_Client = tuple[str, str, str]
+"""A user, a client id and an address."""
+
+
+class BrokerStatus:
+    """
+    The status page of a broker, and what only a broker shows on it.
+
+    @ivar document: what the page shows.
+    @ivar isDraining: whether the broker is being stopped, and waits for its
+        connections to end; to be set by the service that stops it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        factory: AdmittedFactory,
+        sensors: SensorRegistry,
+        listeners: Callable[[], Sequence[str]],
+    ) -> None:
+        """
+        @param factory: its connections are L{KafkaConnection}s.
+        @param listeners: returns the addresses at which the broker listens.
+        """
+        self.isDraining = False
+        self._broker = broker
+        self._factory = factory
+        self.document = StatusDocument(
+            factory,
+            sensors,
+            broker.wallSeconds,
+            [
+                Section("listeners", lambda now: list(listeners())),
+                Section("requests", self._requestsFields),
+                Section("throttled", self._throttledFields),
+                Section("purgatory", self._purgatoryFields),
+                Section("groups", lambda now: groupsFields(broker.groups.all)),
+            ],
+            [lambda now: broker.log.problems, self._drainCheck],
+            [reason.value for reason in _PAUSES],
+            "queued.max.request.bytes",
+        )
+
+    def pages(self, clock: IReactorTime, profiler: Profiler | None) -> Resource:
+        """
+        What the status port answers with.
+        """
+        return StatusPages(clock, self.document, ANONYMOUS, KAFKA_NAMINGS, profiler).root
+
+    def addSensors(self) -> None:
+        """
+        Publish what the document shows and no other sensor says.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        document, factory = self.document, self._factory
+        registry = document.sensors
+        document.addSensors()
+        registry.addGauge("Connections", lambda now: len(factory.connections))
+        registry.addGauge("ClientsThrottled", lambda now: int(document.fields["throttled"]["count"]))
+        registry.addGauge("GroupMembers", lambda now: int(document.fields["groups"]["memberCount"]))
+        registry.addCounter("ConnectionsRefused", lambda now: factory.refusedConnections)
+        registry.addCounter("RequestsRead", lambda now: factory.requestCount)
+        registry.addCounter("RequestBytesRead", lambda now: factory.requestBytes)
+        registry.addFamily("ConnectionsMuted", ("reason",), lambda now: _rows(document.fields["muted"]))
+        registry.addFamily("Groups", ("state",), lambda now: _rows(document.fields["groups"]["states"]))
+        registry.addFamily("GroupLag", ("group",), self._lags)
+
+    def _drainCheck(self, now: float) -> Iterator[str]:
+        if self.isDraining:
+            yield f"the broker is being stopped, and {len(self._factory.connections)} connections are still open"
+
+    def _requestsFields(self, now: float) -> dict[str, Any]:
+        gate, factory = self._broker.gate, self._factory
+        return {
+            "running": gate.runningRequests,
+            "maxRunning": gate.maxRequests,
+            "read": factory.requestCount,
+            "readBytes": factory.requestBytes,
+        }
+
+    def _throttledFields(self, now: float) -> dict[str, Any]:
+        connections = cast("Collection[KafkaConnection]", self._factory.connections)
+        return throttledFields(connections, now, self._broker.control)
+
+    def _purgatoryFields(self, now: float) -> dict[str, Any]:
+        purgatory = self._broker.purgatory
+        return {
+            "watched": purgatory.watched,
+            "delayed": purgatory.delayed,
+            "expirations": purgatory.expirations,
+            "waitMedianSeconds": finite(purgatory.waits.quantile(0.5)),
+            "waitPercentile99Seconds": finite(purgatory.waits.quantile(0.99)),
+        }
+
+    def _lags(self, now: float) -> Iterator[tuple[tuple[str], float]]:
+        for group in self.document.fields["groups"]["groups"]:
+            if group["lagRecords"] is not None:
+                yield (group["groupId"],), group["lagRecords"]
+
+
+def throttledFields(connections: Iterable[KafkaConnection], now: float, control: AdmissionControl) -> dict[str, Any]:
+    """
+    The clients that are throttled or were shortly before, in the order in which
+    their delays end, the last first; each with the limit that it exceeds most.
+    """
+    recent = [each for each in connections if each.throttledUntilSeconds > now - RECENTLY_SECONDS]
+    recent.sort(key=attrgetter("throttledUntilSeconds"), reverse=True)
+    untilSeconds: dict[_Client, float] = {}
+    count: Counter[_Client] = Counter()
+    for connection in recent:
+        client = (connection.principal, connection.clientId, connection.host)
+        untilSeconds.setdefault(client, connection.throttledUntilSeconds)
+        count[client] += 1
+    shown = list(untilSeconds.items())[:MAX_CLIENTS]
+    return {
+        "count": len(untilSeconds),
+        "clients": [
+            {
+                "user": shortened(client[0]),
+                "clientId": shortened(client[1]),
+                "ip": client[2],
+                "connections": count[client],
+                "delaySeconds": max(until - now, 0.0),
+                **_worstLimit(control.explain(Request("", client[0], client[1], client[2], 0), now)),
+            }
+            for client, until in shown
+        ],
+    }
+
+
+def _worstLimit(explanations: Iterable[Explanation]) -> dict[str, Any]:
+    worst = max(
+        (each for each in explanations if not each.isShadow),
+        key=lambda each: (each.status.delaySeconds, each.status.utilization),
+        default=None,
+    )
+    if worst is None:
+        return {"policy": None, "limitName": None, "limit": None, "used": None, "usedFraction": None, "entity": None}
+    status = worst.status
+    return {
+        "policy": worst.policyName,
+        "limitName": status.limitName,
+        "limit": finite(status.limit),
+        "used": finite(status.used),
+        "usedFraction": finite(status.utilization),
+        "entity": {name: text and shortened(text) for name, text in asdict(status.entity).items()},
+    }
+
+
+def lagOf(group: Group) -> int | None:
+    """
+    How many records lie beyond what a group has committed, in the partitions
+    for which it has committed an offset.
+
+    @return: L{None} if there are no such partitions.
+    """
+    lags = [
+        max(partition.highWatermark - offset.offset, 0)
+        for partition, offset in group.offsets.items()
+        if not partition.deleted
+    ]
+    return sum(lags) if lags else None
+
+
+def groupsFields(groups: Collection[Group]) -> dict[str, Any]:
+    """
+    How many groups are in each state, and the groups with the largest lag.
+    """
+    states = {state.value: 0 for state in State if state is not State.DEAD}
+    offsetCount = memberCount = totalLag = uncounted = 0
+    lags: list[tuple[int, int, Group]] = []
+    for group in groups:
+        states[group.state.value] += 1
+        memberCount += len(group.members)
+        lag = None
+        if offsetCount + len(group.offsets) <= MAX_OFFSETS:
+            offsetCount += len(group.offsets)
+            lag = lagOf(group)
+        else:
+            uncounted += 1
+        totalLag += lag or 0
+        lags.append((-1 if lag is None else lag, len(group.members), group))
+    return {
+        "count": len(groups),
+        "states": states,
+        "memberCount": memberCount,
+        "lagRecords": totalLag,
+        "uncountedGroups": uncounted,
+        "groups": [
+            {
+                "groupId": shortened(group.groupId),
+                "state": group.state.value,
+                "generation": group.generation,
+                "memberCount": members,
+                "protocol": group.protocolName,
+                "lagRecords": None if lag < 0 else lag,
+            }
+            for lag, members, group in nlargest(MAX_GROUPS, lags, key=lambda each: each[:2])
+        ],
+    }
+
+
+def _rows(counts: dict[str, int]) -> Iterator[tuple[tuple[str], float]]:
+    for label, count in counts.items():
+        yield (label,), count

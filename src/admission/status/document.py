@@ -1,0 +1,302 @@
+# -*- test-case-name: tests.unit.status.test_document -*-
+"""
+The state of a server at one moment: what the status page and C{admission top}
+show, and whether the server is healthy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from heapq import nlargest
+from typing import Any, Protocol
+
+from .._version import __version__
+from ..control import AdmissionControl
+from ..gate import Gate
+from ..metrics.process import ProcessUsage
+from ..metrics.registry import SensorRegistry
+from .sections import HealthCheck, Section, bounded, shortened
+
+KEPT_SECONDS = 1.0
+"""The server is looked at once in this time, however many clients ask for the document."""
+
+MAX_CONNECTIONS = 20
+"""How many connections are listed: the largest by the memory they hold."""
+
+SHORTAGE_SECONDS = 30.0
+"""How long clients may wait for memory before the server counts as unhealthy: a burst is over by then."""
+
+
+class Pauses(Protocol):
+    """
+    Why a connection is not read.
+
+    @ivar reasons: members of an L{Enum}, each with the time since which it holds.
+    """
+
+    @property
+    def reasons(self) -> Mapping[Any, float]: ...
+
+
+class ConnectionLink(Protocol):
+    """
+    What is between a connection and its transport.
+    """
+
+    @property
+    def pauses(self) -> Pauses: ...
+
+    def unsentBytes(self) -> int:
+        """
+        Bytes that the peer has not taken.
+        """
+
+
+class Connection(Protocol):
+    """
+    What the page shows of a connection.
+
+    @ivar peer: the address at the other end, for people.
+    @ivar principal: who is at the other end, as far as that is known.
+    @ivar clientId: what the client calls itself; may be empty.
+    @ivar heldBytes: all memory that the connection holds.
+    @ivar requestBytes: the part of it that requests hold.
+    """
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def principal(self) -> str | None: ...
+
+    @property
+    def clientId(self) -> str: ...
+
+    @property
+    def heldBytes(self) -> int: ...
+
+    @property
+    def requestBytes(self) -> int: ...
+
+    @property
+    def link(self) -> ConnectionLink: ...
+
+    def unservedBytes(self) -> int:
+        """
+        Bytes that have come and were not served yet.
+        """
+
+
+class Limits(Protocol):
+    """
+    What bounds the connections of a server.
+    """
+
+    @property
+    def maxConnections(self) -> int: ...
+
+
+class Server(Protocol):
+    """
+    What the page shows of any server.  The factories of C{admission.connection}
+    have it all, and so has what C{wrapFactory} returns.
+
+    @ivar refusedConnections: how many connections were one too many.
+    """
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def control(self) -> AdmissionControl: ...
+
+    @property
+    def connections(self) -> Collection[Connection]: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def refusedConnections(self) -> int: ...
+
+
+class StatusDocument:
+    """
+    The state of a server, read on demand and at most once in L{KEPT_SECONDS}.
+    Its lists are bounded; their order says what was left out.
+
+    @ivar server: the server.
+    @ivar sensors: the server's sensors; their clock is the clock of everything here.
+    @ivar wallSeconds: returns seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        sensors: SensorRegistry,
+        wallSeconds: Callable[[], float],
+        sections: Sequence[Section] = (),
+        checks: Sequence[HealthCheck] = (),
+        pauses: Sequence[str] = (),
+        poolSetting: str = "pool",
+    ) -> None:
+        """
+        @param sections: what the driver of the server shows besides.
+        @param checks: what can be wrong with the driver.
+        @param pauses: the reasons not to read a connection that are shown even
+            while no connection has them.
+        @param poolSetting: the setting that makes the pool larger.
+        """
+        self.server = server
+        self.sensors = sensors
+        self.wallSeconds = wallSeconds
+        self._process = ProcessUsage()
+        self._sections = (
+            Section("process", self._processFields),
+            Section("pool", self._poolFields),
+            Section("ledger", lambda now: dict(server.gate.ledger)),
+            Section("connections", self._connectionsFields),
+            Section("muted", self._mutedFields),
+            Section("policies", self._policyFields),
+            *sections,
+        )
+        self._checks = (*checks, self._memoryShortage)
+        self._pauses = pauses
+        self._poolSetting = poolSetting
+        self._startedSeconds = sensors.seconds()
+        self._shortSinceSeconds: float | None = None
+        self._takenSeconds = float("-inf")
+        self._fields: dict[str, Any] = {}
+        self._text = ""
+        server.gate.onPressure(self._pressed)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """
+        The document as Python has it; not to be changed.
+        """
+        now = self.sensors.seconds()
+        if now - self._takenSeconds >= KEPT_SECONDS:
+            self._takenSeconds = now
+            self._fields = self._take(now)
+            self._text = ""
+        return self._fields
+
+    @property
+    def text(self) -> str:
+        """
+        The document as JSON.
+        """
+        fields = self.fields
+        if not self._text:
+            self._text = json.dumps(fields, allow_nan=False) + "\n"
+        return self._text
+
+    @property
+    def reasons(self) -> list[str]:
+        """
+        Why no client should be sent here now, a sentence each; empty if all is
+        well.  Looked at each time.
+        """
+        now = self.sensors.seconds()
+        return [reason for check in self._checks for reason in check(now)]
+
+    def addSensors(self) -> None:
+        """
+        Publish what every server has and no other sensor says.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        server, registry = self.server, self.sensors
+        registry.addGauge("MemoryPoolSize", lambda now: server.gate.pool.sizeBytes)
+        registry.addGauge("ConnectionsAllowed", lambda now: server.limits.maxConnections)
+        registry.addGauge("Healthy", lambda now: not self.reasons)
+        registry.addGauge("UptimeSeconds", lambda now: now - self._startedSeconds)
+        registry.addFamily("BuildInfo", ("version",), lambda now: [((__version__,), 1)])
+        self._process.addSensors(registry)
+
+    def _take(self, now: float) -> dict[str, Any]:
+        reasons = self.reasons
+        return {
+            "version": __version__,
+            "atSeconds": self.wallSeconds(),
+            "uptimeSeconds": now - self._startedSeconds,
+            "health": {"status": "unavailable" if reasons else "ok", "reasons": reasons},
+            **{section.name: section.read(now) for section in self._sections},
+        }
+
+    def _processFields(self, now: float) -> dict[str, Any]:
+        process = self._process
+        return {
+            "residentBytes": process.residentBytes,
+            "privateBytes": process.privateBytes,
+            "cpuSeconds": process.cpuSeconds,
+            "openDescriptors": process.openDescriptors,
+            "maxDescriptors": process.maxDescriptors,
+        }
+
+    def _poolFields(self, now: float) -> dict[str, Any]:
+        gate = self.server.gate
+        pool = gate.pool
+        return {
+            "sizeBytes": bounded(pool.sizeBytes),
+            "usedBytes": pool.sizeBytes - pool.availableBytes,
+            "idleBytes": pool.idleBytes,
+            "isShort": gate.isUnderPressure,
+            "waiting": gate.waitingForMemory,
+        }
+
+    def _connectionsFields(self, now: float) -> dict[str, Any]:
+        server = self.server
+        held = ((each.heldBytes, each) for each in server.connections)
+        return {
+            "open": len(server.connections),
+            "allowed": server.limits.maxConnections,
+            "refused": server.refusedConnections,
+            "largest": [
+                {
+                    "peer": connection.peer,
+                    "user": shortened(connection.principal or ""),
+                    "clientId": shortened(connection.clientId),
+                    "heldBytes": heldBytes,
+                    "requestBytes": connection.requestBytes,
+                    "bufferedBytes": connection.unservedBytes(),
+                    "unsentBytes": connection.link.unsentBytes(),
+                    "mutedFor": [reason.value for reason in connection.link.pauses.reasons],
+                    "mutedSeconds": now - min(connection.link.pauses.reasons.values(), default=now),
+                }
+                for heldBytes, connection in nlargest(MAX_CONNECTIONS, held, key=lambda pair: pair[0])
+            ],
+        }
+
+    def _mutedFields(self, now: float) -> dict[str, int]:
+        """
+        How many connections are not read, by reason; one may have several.
+        """
+        counts = dict.fromkeys(self._pauses, 0)
+        for connection in self.server.connections:
+            reason: Enum
+            for reason in connection.link.pauses.reasons:
+                counts[reason.value] = counts.get(reason.value, 0) + 1
+        return counts
+
+    def _policyFields(self, now: float) -> dict[str, Any]:
+        policies: dict[str, Any] = {}
+        for sensor, key in (("QuotaThrottles", "throttles"), ("QuotaRefusals", "refusals")):
+            family = self.sensors.families.get(sensor)
+            for (policy,), count in () if family is None else family.read(now):
+                policies.setdefault(policy, {"throttles": 0, "refusals": 0})[key] = count
+        return policies
+
+    def _memoryShortage(self, now: float) -> Iterator[str]:
+        since = self._shortSinceSeconds
+        if since is not None and now - since >= SHORTAGE_SECONDS:
+            yield (
+                f"for {now - since:.0f} s the memory pool has been short, and "
+                f"{self.server.gate.waitingForMemory} connections wait for it ({self._poolSetting})"
+            )
+
+    def _pressed(self, isPressed: bool) -> None:
+        self._shortSinceSeconds = self.sensors.seconds() if isPressed else None

@@ -1,0 +1,191 @@
+# -*- test-case-name: tests.unit.status.test_pages -*-
+"""
+What the pages of the status port have in common: the parameters of a question,
+the refusal of a bad one, and answers that are sent in pieces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.http import BAD_REQUEST, INTERNAL_SERVER_ERROR, NOT_FOUND, OK
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+from zope.interface import implementer
+
+JSON = b"application/json"
+
+
+class BadQuestion(Exception):
+    """
+    A page cannot answer a question; the message says what it could answer.
+    """
+
+
+def refuse(request: Any, code: int, sentence: str) -> bytes:
+    """
+    Set up a response that says what is wrong.
+
+    @param code: the HTTP status.
+    @return: the body, for C{render} to return.
+    """
+    request.setResponseCode(code)
+    request.setHeader(b"Content-Type", JSON)
+    return b"" if request.method == b"HEAD" else json.dumps({"error": sentence}).encode() + b"\n"
+
+
+class Refused(Resource):
+    """
+    Refuses every request in the same way.
+    """
+
+    isLeaf = True
+
+    def __init__(self, code: int, sentence: str, allowed: bytes | None = None) -> None:
+        """
+        @param allowed: the methods that are allowed, if the method was wrong.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._code = code
+        self._sentence = sentence
+        self._allowed = allowed
+
+    def render(self, request: Any) -> bytes:
+        if self._allowed is not None:
+            request.setHeader(b"Allow", self._allowed)
+        return refuse(request, self._code, self._sentence)
+
+
+Pieces = Callable[[Mapping[str, str]], Iterator[str]]
+"""
+Makes a page, given the parameters of the question: yields at least one piece,
+none of which takes long.  Raises L{BadQuestion} before the first.
+"""
+
+
+class Page(Resource):
+    """
+    A page that is made anew for each request, in pieces: one in a turn of the
+    reactor, and none while the client does not read, so that a large page
+    delays nobody.
+
+    @ivar title: what the page shows, in a sentence.
+    @ivar parameters: the parameters that the question may have.
+    @ivar contentType: the type of what is sent.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        title: str,
+        pieces: Pieces,
+        parameters: Collection[str] = (),
+        contentType: bytes = JSON,
+        code: Callable[[], int] = lambda: OK,
+    ) -> None:
+        """
+        @param clock: for the turns.
+        @param code: returns the HTTP status of a page that has not failed.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.title = title
+        self.parameters = parameters
+        self.contentType = contentType
+        self._clock = clock
+        self._pieces = pieces
+        self._code = code
+
+    def getChild(self, path: bytes, request: Any) -> Resource:
+        return Refused(NOT_FOUND, "there is no such page; /help lists all pages")
+
+    def render(self, request: Any) -> Any:
+        try:
+            pieces = self._pieces(self.question(request))
+            first = next(pieces)
+            request.setResponseCode(self._code())
+        except BadQuestion as refusal:
+            return refuse(request, BAD_REQUEST, str(refusal))
+        except Exception:
+            self.log.failure("the status page {path} failed", path=request.path)
+            return refuse(request, INTERNAL_SERVER_ERROR, "this page has failed; the server's log says why")
+        request.setHeader(b"Content-Type", self.contentType)
+        if request.method == b"HEAD":
+            return b""
+        _Delivery(request, first, pieces, self._clock)
+        return NOT_DONE_YET
+
+    def question(self, request: Any) -> dict[str, str]:
+        """
+        The parameters of a request.
+
+        @raise BadQuestion: if the page has no such parameters.
+        """
+        question: dict[str, str] = {}
+        for key, values in (request.args or {}).items():
+            try:
+                name, *given = (each.decode() for each in (key, *values))
+            except UnicodeDecodeError:
+                raise BadQuestion("the question is not UTF-8") from None
+            if name not in self.parameters:
+                known = f"may have {', '.join(self.parameters)}" if self.parameters else "has no parameters"
+                raise BadQuestion(f"there is no parameter {name!r}; this page {known}")
+            if len(given) > 1:
+                raise BadQuestion(f"{name} is given {len(given)} times; give it once")
+            question[name] = given[0]
+        return question
+
+
+@implementer(IPushProducer)
+class _Delivery:
+    """
+    Writes one response.
+    """
+
+    def __init__(self, request: Any, first: str, rest: Iterator[str], clock: IReactorTime) -> None:
+        self._request = request
+        self._rest = rest
+        self._clock = clock
+        self._turn: IDelayedCall | None = None
+        request.notifyFinish().addErrback(self._clientLeft)
+        request.registerProducer(self, True)
+        self.resumeProducing()
+        request.write(first.encode())
+
+    def resumeProducing(self) -> None:
+        if self._turn is None:
+            self._turn = self._clock.callLater(0, self._writeNext)
+
+    def pauseProducing(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def stopProducing(self) -> None:
+        self.pauseProducing()
+
+    def _clientLeft(self, reason: Failure) -> None:
+        self.pauseProducing()
+
+    def _writeNext(self) -> None:
+        self._turn = None
+        try:
+            piece = next(self._rest, None)
+        except Exception:
+            Page.log.failure("the status page {path} failed halfway", path=self._request.path)
+            # The status line has been sent: only a response that is cut off can still say that it failed.
+            self._request.transport.abortConnection()
+            return
+        if piece is None:
+            self._request.unregisterProducer()
+            self._request.finish()
+        else:
+            # In this order, because writing may pause.
+            self.resumeProducing()
+            self._request.write(piece.encode())

@@ -1,0 +1,378 @@
+"""
+Tests for L{admission.status.site}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import CannotListenError
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
+from admission.metrics.registry import SensorRegistry
+from admission.status.sections import Section
+from admission.status.site import (
+    CONNECTION_SECONDS,
+    MAX_CONNECTIONS,
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    StatusChannel,
+    StatusPort,
+    StatusSite,
+    isLocal,
+    statusSite,
+)
+from tests.kit.statusfixture import StatusTestCase, StatusTransport
+from tests.kit.wrapped import wrapped
+
+
+class SiteTests(StatusTestCase):
+    """
+    The site keeps to its bounds.
+    """
+
+    def test_paths(self) -> None:
+        """
+        What is not there is not found, below a page neither.
+        """
+        for path in (
+            "/none",
+            "/explain/more?user=a",
+            "/quotas/",
+            "/..",
+            "/%2e%2e/etc",
+            "http://localhost/quotas",
+        ):
+            self.assertRefused(self.get(path), 404, "/help lists all pages")
+
+    def test_methods(self) -> None:
+        """
+        The port can be read and nothing else.
+        """
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "BREW"):
+            response = self.get("/quotas", method=method)
+            self.assertRefused(response, 405, "use GET or HEAD")
+            self.assertEqual(response.headers["allow"], "get, head")
+
+    def test_head(self) -> None:
+        """
+        HEAD gets what GET gets, without a body, be it a refusal.
+        """
+        for path, code in (("/", 200), ("/sensors", 200), ("/explain", 400), ("/none", 404)):
+            response = self.get(path, method="HEAD")
+            self.assertEqual((response.code, response.body), (code, ""))
+            self.assertEqual(response.headers["content-type"], self.get(path).headers["content-type"])
+
+    def test_names(self) -> None:
+        """
+        A name that is not the broker's is refused, since it may be that of a page in an operator's browser;
+        addresses and known names are not.
+        """
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1:9090", "192.0.2.7", "[::1]:9090", "broker.example.:80"):
+            self.assertEqual(self.get("/quotas", host=host).code, 200, host)
+        for host in (
+            "evil.example",
+            "evil.example:9090",
+            "localhost.evil.example",
+            "",
+            "1.2.3.4.evil.example",
+            "a:b:c",
+        ):
+            self.assertRefused(self.get("/quotas", host=host), 403, "names=")
+
+    def test_severalNames(self) -> None:
+        """
+        One right name among others does not help; none at all is no browser's, and served.
+        """
+        self.assertRefused(
+            self.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"), 403, "name"
+        )
+        self.assertEqual(self.exchange(b"GET / HTTP/1.0\r\n\r\n").code, 200)
+
+    def test_headers(self) -> None:
+        """
+        Nothing is cached or taken for something else, and no connection is kept.
+        """
+        for path in ("/quotas", "/none"):
+            headers = self.get(path).headers
+            self.assertEqual(
+                (headers["cache-control"], headers["x-content-type-options"], headers["connection"]),
+                ("no-store", "nosniff", "close"),
+            )
+            policy = headers["content-security-policy"]
+            self.assertIn("default-src 'none'", policy)
+            self.assertNotIn("unsafe", policy)
+
+    def test_body(self) -> None:
+        """
+        A request with a body is refused before the body is there, and the rest of it ignored.
+        """
+        for header in (b"Content-Length: 5", b"Content-Length: 99999999999999999999", b"Transfer-Encoding: chunked"):
+            head = b"GET / HTTP/1.1\r\n" + header + b"\r\n\r\n"
+            for data in (head, head + b"hello", head + b"5\r\nhello\r\n0\r\n\r\n"):
+                self.assertRefused(self.exchange(data), 413, "no body")
+        self.assertEqual(self.exchange(b"GET / HTTP/1.1\r\nContent-Length: 0\r\n\r\n").code, 200)
+
+    def test_onePerConnection(self) -> None:
+        """
+        A second request on a connection is not answered.
+        """
+        _channel, transport = self.send(b"GET /none HTTP/1.1\r\n\r\nGET /none HTTP/1.1\r\n\r\n")
+        self.turn()
+        self.assertEqual(transport.value().count(b"HTTP/1.1 404"), 1)
+
+    def test_longHead(self) -> None:
+        """
+        A request line that is too long, too much header or too many of them end the connection.
+        """
+        for data in (
+            b"GET /" + b"a" * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 1000 + b"\r\n") * 9,
+            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MAX_HEADERS + 2),
+            b"nonsense\r\n\r\n",
+        ):
+            _channel, transport = self.send(data)
+            self.assertTrue(transport.disconnecting)
+            self.assertNotIn(b"200 OK", transport.value())
+
+    def test_connections(self) -> None:
+        """
+        The number of connections is bounded; there is room again once one is closed.
+        """
+        channels = [self.connect()[0] for _ in range(MAX_CONNECTIONS)]
+        refused = self.site.buildProtocol(None)
+        self.assertNotIsInstance(refused, StatusChannel)
+        transport = StatusTransport()
+        refused.makeConnection(transport)
+        self.assertTrue(transport.isAborted)
+        self.disconnect(channels[0])
+        self.assertIsInstance(self.site.buildProtocol(None), StatusChannel)
+
+    def test_deadline(self) -> None:
+        """
+        A client that takes too long to ask is cut off; a header a second does not help.
+        """
+        channel, transport = self.send(b"GET / HTTP/1.1\r\n")
+        for _ in range(int(CONNECTION_SECONDS) - 1):
+            self.clock.advance(1.0)
+            channel.dataReceived(b"A: b\r\n")
+        self.assertFalse(transport.isAborted)
+        self.clock.advance(1.0)
+        self.assertTrue(transport.isAborted)
+
+    def test_deadlineOfReading(self) -> None:
+        """
+        A client that does not read the answer is cut off as well.
+        """
+        channel, transport = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
+        channel.pauseProducing()
+        self.clock.advance(CONNECTION_SECONDS)
+        self.assertTrue(transport.isAborted)
+
+    def test_noTimers(self) -> None:
+        """
+        A connection that is gone leaves no timer behind, and a site without one has none.
+        """
+        self.site.doStart()
+        channel, _ = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
+        self.disconnect(channel)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(self.site.channels, set())
+        self.site.doStop()
+
+    def test_noAccessLog(self) -> None:
+        """
+        Requests leave no trace in the log.
+        """
+        self.site.doStart()
+        with capturedLogs() as events:
+            self.get("/quotas")
+            self.get("/quotas", host="evil.example")
+        self.assertEqual(events, [])
+        self.site.doStop()
+
+
+class StandInPort:
+    """
+    A port that is where it is told.
+    """
+
+    isClosed = False
+
+    def __init__(self, address: Any) -> None:
+        self._address = address
+
+    def getHost(self) -> Any:
+        """
+        Where it is.
+        """
+        return self._address
+
+    def stopListening(self) -> Deferred[None]:
+        """
+        Close at once.
+        """
+        self.isClosed = True
+        return succeed(None)
+
+
+class StandInEndpoint:
+    """
+    An endpoint that listens as it is told.
+    """
+
+    def __init__(self, listening: Callable[[], Deferred[Any]]) -> None:
+        self._listening = listening
+
+    def listen(self, factory: StatusSite) -> Deferred[Any]:
+        """
+        Do so.
+        """
+        return self._listening()
+
+
+class PortTests(StatusTestCase):
+    """
+    The port comes and goes with the broker.
+    """
+
+    def port(self, listening: Callable[[], Deferred[Any]]) -> StatusPort:
+        """
+        A port on an endpoint of our own.
+        """
+        endpoint: Any = StandInEndpoint(listening)
+        return StatusPort("tcp:9090", endpoint, self.clock)
+
+    def warnings(self, address: Any) -> list[str]:
+        """
+        What is said about a port that listens at C{address}.
+        """
+        with capturedLogs() as events:
+            self.successResultOf(self.port(lambda: succeed(StandInPort(address))).listen())
+        return [str(formatEvent(event)) for event in events if event["log_level"] is LogLevel.warn]
+
+    def test_warning(self) -> None:
+        """
+        A port that others can reach is worth a warning that says what to do; one that they cannot is not.
+        """
+        for address in (
+            IPv4Address("TCP", "127.0.0.1", 9090),
+            IPv4Address("TCP", "127.8.8.8", 9090),
+            IPv6Address("TCP", "::1", 9090),
+            UNIXAddress("/run/status"),
+        ):
+            self.assertEqual(self.warnings(address), [])
+        for address in (IPv4Address("TCP", "0.0.0.0", 9090), IPv6Address("TCP", "::", 9090)):
+            (warning,) = self.warnings(address)
+            self.assertIn(f"listens on {address.host}:9090", warning)
+            self.assertIn("tcp:9090", warning)
+
+    def test_scopedAddress(self) -> None:
+        """
+        An address may name its interface.
+        """
+        self.assertFalse(isLocal(IPv6Address("TCP", "fe80::1%eth0", 9090)))
+
+    def test_fails(self) -> None:
+        """
+        The caller learns that a port cannot listen.
+        """
+        error = CannotListenError("", 9090, OSError("in use"))
+        self.failureResultOf(self.port(lambda: fail(error)).listen(), CannotListenError)
+
+    def test_stop(self) -> None:
+        """
+        Stopping frees the port and hangs up.
+        """
+        listening = StandInPort(UNIXAddress("/run/status"))
+        port = self.port(lambda: succeed(listening))
+        self.successResultOf(port.listen())
+        self.site = port.site
+        port.serve(self.root)
+        self.assertEqual(self.get("/quotas").code, 200)
+        _channel, transport = self.connect()
+        self.successResultOf(port.stop())
+        self.assertTrue(listening.isClosed and transport.isAborted)
+        self.successResultOf(port.stop())
+
+    def test_stopBeforeItListens(self) -> None:
+        """
+        A port that comes too late closes at once.
+        """
+        late: Deferred[Any] = Deferred()
+        port = self.port(lambda: late)
+        listens = port.listen()
+        self.successResultOf(port.stop())
+        listening = StandInPort(UNIXAddress("/run/status"))
+        late.callback(listening)
+        self.successResultOf(listens)
+        self.assertTrue(listening.isClosed)
+
+
+class AnyServerTests(StatusTestCase):
+    """
+    A server that was wrapped has a status page, too.
+    """
+
+    def setUp(self) -> None:
+        """
+        Serve one, and ask its page.
+        """
+        super().setUp()
+        self.server = wrapped(self, quota="client-bytes:produce=1000", clock=self.clock)
+        self.site = statusSite(
+            self.server.factory,
+            names=["diary.example"],
+            sections=[Section("entries", lambda now: 7)],
+            checks=[lambda now: self.problems],
+        )
+        self.problems: list[str] = []
+
+    def test_pages(self) -> None:
+        """
+        Every page is there.
+        """
+        self.server.connect()
+        document = self.get("/status.json").document
+        self.assertEqual((document["connections"]["open"], document["entries"]), (1, 7))
+        self.assertLessEqual({"admission_connections 1.0", "admission_healthy 1.0"}, set(self.metrics()))
+        (limit,) = self.get("/explain?clientId=192.0.2.1").document["limits"]
+        self.assertEqual((limit["policy"], limit["limit"]), ("client-bytes", 1000.0))
+        self.assertEqual(len(self.get("/quotas").document["quotas"]), 1)
+        self.assertNotIn("ANONYMOUS", self.get("/").body)
+        self.assertEqual(self.get("/help", host="diary.example").code, 200)
+        self.assertRefused(self.get("/help", host="evil.example"), 403, "names=")
+
+    def test_noKafka(self) -> None:
+        """
+        Nothing of Kafka is among its metrics.
+        """
+        self.assertEqual([line for line in self.metrics() if "kafka" in line or "group" in line], [])
+
+    def test_health(self) -> None:
+        """
+        What is wrong with the server makes it unhealthy.
+        """
+        self.assertEqual(self.get("/healthz").code, 200)
+        self.problems.append("the diary is full")
+        response = self.get("/healthz")
+        self.assertEqual((response.code, response.document["reasons"]), (503, self.problems))
+
+    def test_ownSensors(self) -> None:
+        """
+        A registry that the server has published to is taken as it is.
+        """
+        sensors = SensorRegistry(self.clock.seconds)
+        self.server.factory.addSensors(sensors)
+        sensors.addCounter("DiaryEntries", lambda now: 3)
+        self.site = statusSite(self.server.factory, sensors=sensors)
+        self.assertIn("admission_diary_entries_total 3.0", self.metrics())
+
+    def metrics(self) -> list[str]:
+        """
+        The lines of C{/metrics}.
+        """
+        return self.get("/metrics").body.splitlines()
