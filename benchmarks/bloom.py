@@ -18,8 +18,7 @@ from rbloom import Bloom
 
 from admission.interfaces import DEFAULT, QuotaEntity, Request, Usage
 from admission_plugins.bloom import LayeredBloom
-from admission_plugins.pidmeter import PRODUCER_IDS_RATE
-from admission_plugins.pidquota import PRODUCE, ProducerIds
+from admission_plugins.producerids import PRODUCE, PRODUCER_IDS_RATE, ProducerIds
 
 from .measure import Report, cpuSeconds, inTurns, median, noCollections, ratio, run, spreadPercent
 
@@ -30,7 +29,6 @@ FALSE_POSITIVES = 0.01
 KEY = 0x1234_5678_9ABC_DEF
 
 LAYERED = "LayeredBloom"
-STORABLE = "LayeredBloom, storable"
 SETS = "sets in layers"
 
 SET = "set"
@@ -105,7 +103,7 @@ def buildSeen(name: str, capacity: int) -> LayeredBloom | LayeredSets:
     """
     if name == SETS:
         return LayeredSets()
-    return LayeredBloom(capacity, WINDOW_SECONDS, TURNS, FALSE_POSITIVES, key=KEY, isStorable=name == STORABLE)
+    return LayeredBloom(capacity, WINDOW_SECONDS, TURNS, FALSE_POSITIVES, key=KEY)
 
 
 def trackAll(seen: Seen, members: Iterable[int], nowSeconds: float) -> None:
@@ -151,7 +149,7 @@ def measureTracking(report: Report) -> None:
             for case, members in (("known, newest", groups[-1]), ("known, oldest", groups[0]), ("new", new))
         }
 
-    competitors = (LAYERED, STORABLE, SETS)
+    competitors = (LAYERED, SETS)
     figures = inTurns(competitors, rounds, measure, "track")
     for case in figures[LAYERED][0]:
         each = {name: [costs[case] for costs in figures[name]] for name in competitors}
@@ -171,7 +169,7 @@ def measureMemory(report: Report) -> None:
     Bytes for each id that is active, every layer being full and one more about to go.
     """
     count = 2000 if report.quick else 100_000
-    for name in (LAYERED, STORABLE, SETS):
+    for name in (LAYERED, SETS):
         seen = buildSeen(name, count)
         for turn in range(TURNS + 1):
             trackAll(seen, range(count), turn * TURN_SECONDS)

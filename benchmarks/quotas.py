@@ -23,10 +23,17 @@ from twisted.protocols.policies import ThrottlingFactory
 from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, DEFAULT, IQuotaPolicy, QuotaEntity, Request, Usage
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Algorithm, Buckets, Windows
-from admission_plugins.clientquota import CONSUMER_BYTE_RATE, PRODUCE, PRODUCER_BYTE_RATE, ClientBytes
-from admission_plugins.connectionrate import CONNECTION_CREATION_RATE, ConnectionRate
-from admission_plugins.requesttime import REQUEST_PERCENTAGE, RequestTime
+from admission.quotas.metering import Algorithm, Buckets, Windows
+from admission_plugins.clientquotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    PRODUCE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientBytes,
+    ConnectionRate,
+    RequestTime,
+)
 
 from .measure import Report, cpuSeconds, inTurns, median, noCollections, progress, ratio, run, spreadPercent
 

@@ -27,9 +27,8 @@ from admission.recording.events import ADMIT, Origin
 from admission.recording.recorder import EventRecorder
 from admission.recording.recordlayout import SLOT_BYTES, TextCodes, packer
 from admission.recording.tables import REQUESTS
-from admission_plugins.sealer import Seal, sealInProcess
+from admission_plugins.parquetexporter import ParquetExporter, Seal, sealInProcess
 from admission_plugins.sealreport import SealReport
-from admission_plugins.spark import SparkExporter
 
 from .loops import EpollLoop, Processes, Turns
 from .measure import MIB, Report, cpuSeconds, inTurns, median, noCollections, run, spreadPercent
@@ -82,7 +81,7 @@ class Nothing:
 
 class Packing(Nothing):
     """
-    Makes records as L{SparkExporter} does, and writes each over the one before: the same work, and no disk.
+    Makes records as L{ParquetExporter} does, and writes each over the one before: the same work, and no disk.
     """
 
     def __init__(self) -> None:
@@ -158,7 +157,7 @@ def measureEvent(name: str, count: int) -> float:
         clock = Clock()
         exporter: IMetricsExporter | None = Nothing() if name == NOTHING else None
         if name in (SPARK, SPARK_WITH_LISTS):
-            exporter = SparkExporter(directory, clock, clock.seconds, 60.0, CAP_BYTES, doNotSeal)
+            exporter = ParquetExporter(directory, clock, clock.seconds, 60.0, CAP_BYTES, doNotSeal)
         recorder = EventRecorder(
             [(name, exporter)] if exporter is not None else [], clock, SensorRegistry(clock.seconds)
         )
@@ -222,7 +221,7 @@ def _ticks(
     rotateSeconds: float,
     report: Callable[[Gaps], object],
 ) -> Turns:
-    spark = SparkExporter(directory, reactor, time.time, rotateSeconds, CAP_BYTES, SEALED[name])
+    spark = ParquetExporter(directory, reactor, time.time, rotateSeconds, CAP_BYTES, SEALED[name])
     exporters: dict[str, Sequence[tuple[str, IMetricsExporter]]] = {NOT_RECORDED: [], PACKED: [(name, Packing())]}
     recorder = EventRecorder(exporters.get(name, [(name, spark)]), reactor, SensorRegistry(reactor.seconds))
     recorder.start(Origin("0", "benchmark"), partial(deferToThreadPool, reactor, reactor.getThreadPool()))

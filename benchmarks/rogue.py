@@ -30,7 +30,7 @@ from urllib.request import urlopen
 from attrs import frozen
 
 from admission.kafka.broker.log.producers import ProducerState
-from admission_plugins.pidquota import MAX_BYTES
+from admission_plugins.producerids import MAX_BYTES
 
 from .load import PATIENCE_SECONDS, Loader
 from .measure import Report, inTurns, median, progress, ratio

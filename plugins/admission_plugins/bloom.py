@@ -1,27 +1,22 @@
 # -*- test-case-name: tests.contracts.test_bloom -*-
 """
 Which members were seen within a window of time, in a few bytes for each: a
-Bloom filter in layers, which time replaces.
+Bloom filter in layers that expire.
 
 A single filter is rbloom's; the layers are ours.  Members are added to the
 newest layer only.  Another takes its place every C{windowSeconds / layers}, and
 it goes a window later.  A member that is found in an older layer is added to
-the newest, so that whoever comes back within a window stays known.
+the newest, so that a member that comes back within a window stays known.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from math import expm1, inf, log1p
+from math import ceil, exp, expm1, inf, log, log1p, log2
 from secrets import randbits
-from struct import Struct
-from zlib import crc32
 
+from attrs import define, field
 from rbloom import Bloom
-
-from .bloomlayer import Layer, capacityIn
-from .filtermemory import FilterMemory
 
 MIN_CAPACITY = 64
 """Smaller filters vary so much in how full they are that they err more often than they should."""
@@ -44,17 +39,143 @@ _FURTHER_SHARE = 0.5
 # Layers beyond this are as good as free of errors; making them better would only take memory.
 _MIN_SHARE = 1e-6
 
-_STORED = Struct("<4sQQQQddddI")
-_MAGIC = b"LBF1"
-_CHECKSUM = Struct("<I")
+EXACT_MEMBERS = 64
+"""Up to that many members a layer is a set, if that is smaller than its filter."""
+
+# What a set takes for each integer in it at worst, and what the objects around a filter take.
+_EXACT_MEMBER_BYTES = 150
+_LAYER_BYTES = 400
+
+_FILTER_BYTES_PER_NAT = 1 / (8 * log(2) ** 2)
+
+
+def capacityIn(sizeBytes: float, falsePositives: float) -> float:
+    """
+    How many members there may be in a layer of C{sizeBytes}.
+    """
+    return (sizeBytes - _LAYER_BYTES) / (-log(falsePositives) * _FILTER_BYTES_PER_NAT)
+
+
+@define(eq=False)
+class Layer:
+    """
+    Members that were added while this layer was the newest.
+
+    They have to be integers from 0 to 2^61 - 2 without a pattern.  To save a
+    call, L{LayeredBloom} adds to C{members} and counts by itself.
+
+    @ivar capacity: how many members the filter is made for.
+    @ivar falsePositives: how often it errs once it holds that many.
+    @ivar expiresSeconds: when it is to go.
+    @ivar members: the filter, or a set that is smaller.
+    @ivar count: how many there are.
+    @ivar limit: at how many something has to be done: the set become a filter,
+        or another layer begin.
+    @ivar sizeBytes: about how much memory it takes.
+    """
+
+    capacity: int
+    falsePositives: float
+    expiresSeconds: float
+    members: set[int] | Bloom = field(factory=set, init=False)
+    count: int = field(default=0, init=False)
+    limit: int = field(init=False)
+    sizeBytes: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.limit = min(EXACT_MEMBERS, self._filterBytes // _EXACT_MEMBER_BYTES)
+        self.sizeBytes = _LAYER_BYTES + self.limit * _EXACT_MEMBER_BYTES
+
+    @property
+    def isExact(self) -> bool:
+        """
+        Whether it is a set still, and never errs.
+        """
+        return isinstance(self.members, set)
+
+    @property
+    def growthBytes(self) -> int:
+        """
+        What L{becomeFilter} adds to C{sizeBytes}.
+        """
+        return _LAYER_BYTES + self._filterBytes - self.sizeBytes
+
+    @property
+    def _filterBytes(self) -> int:
+        return ceil(self.capacity * -log(self.falsePositives) * _FILTER_BYTES_PER_NAT)
+
+    def becomeFilter(self) -> None:
+        """
+        Keep the members in a filter from now on.
+        """
+        bloom = Bloom(self.capacity, self.falsePositives)
+        bloom.update(self.members)
+        self.sizeBytes += self.growthBytes
+        self.members = bloom
+        self.limit = self.capacity
+
+    def estimateFalsePositives(self) -> float:
+        """
+        How often it errs as full as it is.
+        """
+        members = self.members
+        if isinstance(members, set):
+            return 0.0
+        # As rbloom chooses it.
+        probes = max(1, int(-log2(self.falsePositives)))
+        return float((1.0 - exp(-probes * self.count / members.size_in_bits)) ** probes)
+
+
+@define(eq=False)
+class FilterMemory:
+    """
+    Memory that several filters share.  When there is not enough, whichever
+    holds most gives up its oldest layer, again and again: one that grows does
+    not take from many that do not.
+
+    @ivar maxBytes: how much there is.
+    @ivar usedBytes: how much of it is taken.
+    @ivar droppedLayers: how many layers have gone before their time, for
+        want of memory or because their filter had too many.
+    """
+
+    maxBytes: float = inf
+    usedBytes: int = field(default=0, init=False)
+    droppedLayers: int = field(default=0, init=False)
+    _heldBytes: dict[LayeredBloom, int] = field(factory=dict, init=False)
+
+    def heldBytes(self, holder: LayeredBloom) -> int:
+        """
+        How much of it C{holder} has.
+        """
+        return self._heldBytes.get(holder, 0)
+
+    def take(self, holder: LayeredBloom, sizeBytes: int) -> None:
+        """
+        Take memory for a layer.  Any filter may lose layers by that, also
+        C{holder}.  If there is not enough, this looks at every filter.
+        """
+        while self._heldBytes and self.usedBytes + sizeBytes > self.maxBytes:
+            max(self._heldBytes, key=self._heldBytes.__getitem__).dropOldest()
+        self.usedBytes += sizeBytes
+        self._heldBytes[holder] = self.heldBytes(holder) + sizeBytes
+
+    def give(self, holder: LayeredBloom, sizeBytes: int) -> None:
+        """
+        Give back what was taken.
+        """
+        self.usedBytes -= sizeBytes
+        self._heldBytes[holder] -= sizeBytes
+        if not self._heldBytes[holder]:
+            del self._heldBytes[holder]
 
 
 class LayeredBloom:
     """
-    Who was seen within the last C{windowSeconds}.
+    Members that were seen within the last C{windowSeconds}.
 
     There are no false negatives: a member stays known for a window, and up to
-    C{windowSeconds / layers} longer.  Of those that were not seen, at most
+    C{windowSeconds / layers} longer.  Of members that were not seen, at most
     C{falsePositives} are taken for seen.  That bound is for all layers
     together: the C{layers + 1} turns that are remembered share it evenly, and
     within a turn the first layer may err nine tenths of the turn's share, and
@@ -66,11 +187,11 @@ class LayeredBloom:
 
     There are limits: C{memory}, of which a layer takes no more than its part,
     and L{MAX_LAYERS_PER_TURN}.  Beyond them the oldest layer goes early, and
-    who was in no younger one looks new.
+    members that are in no younger one look new.
 
     Times are those of a monotonic clock and never decrease.  Members are mixed
     with a secret key first: rbloom takes integers as they are, and would take
-    those that follow each other, or differ in few bits, for each other.
+    integers that follow each other, or differ in few bits, for each other.
 
     @ivar capacity: for how many members a layer is made at least, from the next
         layer on.
@@ -78,7 +199,6 @@ class LayeredBloom:
     @ivar layers: how many turns there are in a window.
     @ivar falsePositives: the bound on errors.
     @ivar key: what members are mixed with, from 0 to 2^61 - 1.
-    @ivar isStorable: whether L{toBytes} may be called.
     """
 
     def __init__(
@@ -90,14 +210,11 @@ class LayeredBloom:
         *,
         memory: FilterMemory | None = None,
         key: int | None = None,
-        isStorable: bool = False,
     ) -> None:
         """
         @param memory: where to take memory from.  It knows this filter for as
             long as there are layers: see L{clear}.
         @param key: random unless given.
-        @param isStorable: makes the filter half as fast, since rbloom has to
-            call back for each member then.
         @raise ValueError: if an argument is out of range.
         """
         if not (capacity > 0 and 0 < windowSeconds < inf):
@@ -110,7 +227,6 @@ class LayeredBloom:
         self.windowSeconds = windowSeconds
         self.layers = layers
         self.falsePositives = falsePositives
-        self.isStorable = isStorable
         self.key = randbits(KEY_BITS) if key is None else key
         self._memory = FilterMemory() if memory is None else memory
         self._layers: list[Layer] = []
@@ -127,8 +243,8 @@ class LayeredBloom:
 
     def layersAt(self, now: float) -> Sequence[Layer]:
         """
-        The layers that count, oldest first; none if nobody was seen lately.  A
-        live view.
+        The layers that count, oldest first; none if no member was seen lately.
+        A live view.
         """
         if now >= self._expirySeconds:
             self._expire(now)
@@ -163,11 +279,11 @@ class LayeredBloom:
 
     def contains(self, member: int, now: float) -> bool:
         """
-        Whether C{member} was seen; it is not by asking.
+        Whether C{member} was seen.  Asking does not count.
         """
         if now >= self._expirySeconds:
             self._expire(now)
-        # As in track.
+        # As in track; a call takes a sixth longer, by python -m benchmarks.bloom.
         keyed = member + self.key
         mixed = hash(keyed * keyed)
         if mixed in self._newest:
@@ -180,8 +296,8 @@ class LayeredBloom:
 
     def estimateFalsePositives(self, now: float) -> float:
         """
-        How many of those that were not seen are taken for seen, as full as the
-        layers are.
+        The share of unseen members that is taken for seen, as full as the layers
+        are.
         """
         right = 1.0
         for layer in self.layersAt(now):
@@ -190,7 +306,7 @@ class LayeredBloom:
 
     def dropOldest(self) -> None:
         """
-        Let the oldest layer go before its time.
+        Drop the oldest layer before it expires.
 
         @raise IndexError: if there is none.
         """
@@ -201,61 +317,9 @@ class LayeredBloom:
 
     def clear(self) -> None:
         """
-        Forget everybody, and give all memory back.
+        Forget all members, and give all memory back.
         """
         self._drop(len(self._layers))
-
-    def toBytes(self, now: float) -> bytes:
-        """
-        Everything, to be kept somewhere; see L{fromBytes}.  Whoever can read it
-        knows the key.
-
-        @raise ValueError: if the filter is not C{isStorable}.
-        """
-        if not self.isStorable:
-            raise ValueError("a filter can be stored if it was made so: isStorable=True")
-        layers = [layer.toBytes(now) for layer in self.layersAt(now)]
-        header = _STORED.pack(
-            _MAGIC,
-            sys.hash_info.modulus,
-            self.key,
-            self.capacity,
-            self.layers,
-            self.windowSeconds,
-            self.falsePositives,
-            self._turnEndsSeconds - now,
-            self._errorsLeft,
-            len(layers),
-        )
-        body = b"".join([header, *layers])
-        return body + _CHECKSUM.pack(crc32(body))
-
-    @classmethod
-    def fromBytes(cls, data: bytes, now: float, memory: FilterMemory | None = None) -> LayeredBloom:
-        """
-        Make a filter of what L{toBytes} returned, in this process or another.
-
-        @param now: when it was stored, by the clock that it will see:
-            the present, less what it has been lying for.
-        @raise ValueError: if C{data} is damaged, or was stored by a Python
-            that hashes integers in another way.
-        """
-        body, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
-        if len(body) < _STORED.size or body[:4] != _MAGIC or _CHECKSUM.pack(crc32(body)) != checksum:
-            raise ValueError("this is no stored filter, or it is damaged")
-        (_, modulus, key, capacity, layers, windowSeconds, falsePositives, turnSeconds, errorsLeft, count) = (
-            _STORED.unpack_from(body)
-        )
-        if modulus != sys.hash_info.modulus:
-            raise ValueError(f"this filter was stored where integers are hashed modulo {modulus}")
-        self = cls(capacity, windowSeconds, layers, falsePositives, memory=memory, key=key, isStorable=True)
-        self._turnEndsSeconds = now + turnSeconds
-        self._errorsLeft = errorsLeft
-        offset = _STORED.size
-        for _ in range(count):
-            layer, offset = Layer.fromBytes(body, offset, now)
-            self._append(layer)
-        return self
 
     def _change(self, now: float) -> None:
         """
@@ -296,7 +360,7 @@ class LayeredBloom:
         most = capacityIn(self._memory.maxBytes / (self.layers + 2), errors)
         capacity = max(min(wanted, most), MIN_CAPACITY)
         expiresSeconds = self._turnEndsSeconds + self.windowSeconds
-        self._append(Layer(int(capacity), errors, expiresSeconds, self.isStorable))
+        self._append(Layer(int(capacity), errors, expiresSeconds))
 
     def _append(self, layer: Layer) -> None:
         if len(self._layers) >= MAX_LAYERS_PER_TURN * (self.layers + 1):

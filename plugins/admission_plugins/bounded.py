@@ -67,8 +67,8 @@ class Lease:
 
 class Ledger:
     """
-    What both pools have in common: who holds how much, who wants to be told of
-    releases, and what became of leases that were dropped.
+    What both pools have in common: the bytes held for each purpose, the
+    listeners for releases, and the leases that were dropped.
 
     @ivar peakFrameBytes: the most that frames have held at any time.
     @ivar reclaimedLeases: how many leases were dropped without a release.
@@ -86,9 +86,6 @@ class Ledger:
         self._thread = threading.get_ident()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """
-        Have C{listener} called at each release.
-        """
         self._listeners.append(listener)
 
     def dropped(self, sizeBytes: int, purpose: str) -> None:
@@ -174,15 +171,9 @@ class BoundedPool(Ledger):
 
     @property
     def idleBytes(self) -> int:
-        """
-        Memory kept for reuse, in bytes.
-        """
         return self._buffers.idleBytes
 
     def isOutOfMemory(self) -> bool:
-        """
-        Whether C{availableBytes} is zero or less.
-        """
         return self.availableBytes <= 0
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease | None:
@@ -217,11 +208,6 @@ class BoundedPool(Ledger):
         return Lease(self, sizeBytes, FRAMES, buffer)
 
     def charge(self, sizeBytes: int, purpose: str) -> Lease:
-        """
-        Count C{sizeBytes} bytes that exist already.
-
-        @raise ValueError: if C{sizeBytes} is negative.
-        """
         if sizeBytes < 0:
             raise ValueError(f"cannot charge {sizeBytes} bytes")
         self.availableBytes -= sizeBytes
@@ -291,17 +277,9 @@ class UnboundedPool(Ledger):
     idleBytes = 0
 
     def isOutOfMemory(self) -> bool:
-        """
-        Never.
-        """
         return False
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease:
-        """
-        Take C{sizeBytes} bytes.
-
-        @raise ValueError: if C{sizeBytes} is not from 1 to 2^63 - 1.
-        """
         if not 0 < sizeBytes <= self.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.largestBytes}")
         if self._dropped:
@@ -312,11 +290,6 @@ class UnboundedPool(Ledger):
         return Lease(self, sizeBytes, FRAMES, buffer)
 
     def charge(self, sizeBytes: int, purpose: str) -> Lease:
-        """
-        Count C{sizeBytes} bytes that exist already.
-
-        @raise ValueError: if C{sizeBytes} is negative.
-        """
         if sizeBytes < 0:
             raise ValueError(f"cannot charge {sizeBytes} bytes")
         if purpose not in self._used:
@@ -333,9 +306,7 @@ class UnboundedPool(Ledger):
         self._tell()
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
-        """
-        Nothing: it refuses nobody.
-        """
+        pass
 
 
 def buildBounded(context: PolicyContext, size: str, strict: str = "no", max: str | None = None) -> BoundedPool:

@@ -72,7 +72,7 @@ class Buffers:
             # Raises while a slice exists.
             backing.append(backing.pop())
         except BufferError:
-            # Somebody keeps a slice, so this memory must not be handed out
+            # A slice is still held, so this memory must not be handed out
             # again; it goes when the slice does.
             return
         self.idleBytes = idleBytes

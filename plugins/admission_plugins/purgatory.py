@@ -5,10 +5,10 @@ Where requests wait: a purgatory on a timing wheel, and a plain one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from math import isfinite
-from typing import Protocol
+from sys import getsizeof
+from typing import Generic, Protocol, TypeVar
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -18,12 +18,88 @@ from admission.interfaces import IDelayedOperation, IPurgatory, ISensorRegistry,
 from admission.metrics.histogram import Histogram
 from admission.units import parseSeconds
 
-from .watches import Watches
-from .wheel import TimingWheel
-from .wheelcall import TimerEntry
+from .wheel import TimerEntry, TimingWheel
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_Watcher = TypeVar("_Watcher", bound=Hashable)
 
 IDLE_PASSES = 10
 """How often in a row a check is repeated because operations asked for it, although none has left since."""
+
+
+def shrunk(entries: dict[_Key, _Value]) -> dict[_Key, _Value]:
+    """
+    C{entries}, or a smaller copy if there is room for some ten times as many:
+    deleting frees no memory, and walking a dictionary passes all the places
+    that were ever used.
+    """
+    return dict(entries) if getsizeof(entries) > 1000 + 600 * len(entries) else entries
+
+
+class Watchers(Generic[_Watcher]):
+    """
+    Watchers by key, in the order they came.  A watcher leaves its keys in
+    constant time, and keys without watchers are not kept.
+    """
+
+    __slots__ = ("_byKey",)
+
+    def __init__(self) -> None:
+        self._byKey: dict[Hashable, dict[_Watcher, None]] = {}
+
+    def add(self, watcher: _Watcher, keys: Iterable[Hashable]) -> None:
+        """
+        Have C{watcher} watch C{keys}; what comes twice counts once.
+        """
+        byKey = self._byKey
+        for key in keys:
+            watchers = byKey.get(key)
+            if watchers is None:
+                byKey[key] = {watcher: None}
+            else:
+                watchers[watcher] = None
+
+    def discard(self, watcher: _Watcher, keys: Iterable[Hashable]) -> None:
+        """
+        C{watcher} watches no longer.
+
+        @param keys: the keys it was added with.
+        """
+        for key in keys:
+            try:
+                watchers = self._byKey[key]
+                del watchers[watcher]
+            except KeyError:
+                # This key came twice.
+                continue
+            count = len(watchers)
+            # Looked at whenever the count has come down to a power of two, zero included: often enough, and cheap.
+            if not count & (count - 1):
+                self._shrink(key, watchers)
+
+    def under(self, key: Hashable) -> Iterable[_Watcher]:
+        """
+        The watchers of C{key}; a live view.
+        """
+        return self._byKey.get(key, ())
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._byKey
+
+    def __iter__(self) -> Iterator[_Watcher]:
+        """
+        All watchers, each as often as it watches keys.
+        """
+        for watchers in self._byKey.values():
+            yield from watchers
+
+    def _shrink(self, key: Hashable, watchers: dict[_Watcher, None]) -> None:
+        if watchers:
+            self._byKey[key] = shrunk(watchers)
+        else:
+            del self._byKey[key]
+            self._byKey = shrunk(self._byKey)
 
 
 class _Timers(Protocol):
@@ -63,30 +139,21 @@ class _Purgatory:
         self.waits = Histogram()
         self._seconds = clock.seconds
         self._timers = timers
-        self._operations: Watches[IDelayedOperation] = Watches()
+        self._operations: Watchers[IDelayedOperation] = Watchers()
         self._arrivals = 0
         self._noted: dict[Hashable, None] | None = None
         self._isShutDown = False
 
     @property
     def watched(self) -> int:
-        """
-        How many operations are watched.
-        """
-        # Whoever has left has left a waiting time behind, so that counting departures would be counting twice.
+        # Every operation that leaves leaves a waiting time behind, so that counting departures would be counting twice.
         return self._arrivals - self.waits.count
 
     @property
     def delayed(self) -> int:
-        """
-        How many operations wait for their timeout: all that are watched.
-        """
         return self.watched
 
     def tryCompleteElseWatch(self, operation: IDelayedOperation, keys: Collection[Hashable]) -> bool:
-        """
-        See L{IPurgatory.tryCompleteElseWatch}.
-        """
         watchedKeys = tuple(keys)
         if not watchedKeys:
             raise ValueError("there must be at least one key to watch")
@@ -119,24 +186,14 @@ class _Purgatory:
             raise
 
     def leave(self, operation: IDelayedOperation) -> None:
-        """
-        See L{IPurgatory.leave}.
-        """
         self._operations.discard(operation, operation.parking)
         operation.watcher = operation.parking = None
         if not self._timers.discard(operation) and operation.completed:
             # It completes because its timer has fired.
             self.expirations += 1
-        # As in Histogram.record, for speed.
-        waits = self.waits
-        waitedSeconds = self._seconds() - operation.dueSeconds + operation.delaySeconds
-        waits.counts[bisect_left(waits.bounds, waitedSeconds)] += 1
-        waits.total += waitedSeconds
+        self.waits.record(self._seconds() - operation.dueSeconds + operation.delaySeconds)
 
     def checkAndComplete(self, key: Hashable) -> int:
-        """
-        See L{IPurgatory.checkAndComplete}.
-        """
         if key not in self._operations:
             return 0
         if self._noted is not None:
@@ -156,24 +213,15 @@ class _Purgatory:
         return completed
 
     def cancelForKey(self, key: Hashable) -> list[IDelayedOperation]:
-        """
-        See L{IPurgatory.cancelForKey}.
-        """
         operations = list(self._operations.under(key))
         self._cancel(operations)
         return operations
 
     def shutdown(self) -> None:
-        """
-        See L{IPurgatory.shutdown}.
-        """
         self._isShutDown = True
         self._cancel(list(dict.fromkeys(self._operations)))
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
-        """
-        See L{IPurgatory.addSensors}.
-        """
         registry.addGauge(f"{name}PurgatorySize", lambda now: self.watched)
         registry.addGauge(f"{name}NumDelayedOperations", lambda now: self.delayed)
         registry.addCounter(f"{name}Expirations", lambda now: self.expirations)

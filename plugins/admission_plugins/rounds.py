@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 class RandomSet(Generic[T]):
     """
-    Members that can be added, discarded and picked at random in constant time.
+    A set whose members are added, discarded and picked at random in constant time.
 
     @ivar members: all of them, in no particular order; do not change it.
     """
@@ -29,17 +29,11 @@ class RandomSet(Generic[T]):
         self._places: dict[T, int] = {}
 
     def add(self, member: T) -> None:
-        """
-        No effect for a member.
-        """
         if member not in self._places:
             self._places[member] = len(self.members)
             self.members.append(member)
 
     def discard(self, member: T) -> None:
-        """
-        No effect for who is not a member.
-        """
         place = self._places.pop(member, None)
         if place is not None:
             last = self.members.pop()
@@ -62,9 +56,9 @@ class RandomSet(Generic[T]):
 @implementer(IWaitOrder)
 class RandomRounds:
     """
-    Random order, in rounds: who joins during a round is served in the next
-    one.  So nobody can count on a place in the order, and nobody waits for
-    longer than the rest of a round and all of another.
+    Random order, in rounds: a waiter that joins during a round is served in the
+    next one.  So no waiter can count on a place in the order, and none waits
+    for longer than the rest of a round and all of another.
     """
 
     __slots__ = ("_next", "_random", "_round")
@@ -75,25 +69,19 @@ class RandomRounds:
         self._next: RandomSet[IWaiter] = RandomSet()
 
     def add(self, waiter: IWaiter) -> None:
-        """
-        Have C{waiter} served in the next round; no effect for who waits already.
-        """
         if waiter not in self._round:
             self._next.add(waiter)
 
     def discard(self, waiter: IWaiter) -> None:
-        """
-        No effect for who does not wait.
-        """
         self._round.discard(waiter)
         self._next.discard(waiter)
 
     def next(self) -> IWaiter:
         """
-        Any of this round, with equal chances, at each call anew; of the next
-        round, which then begins, if this one is over.
+        Any waiter of this round, with equal chances, at each call anew; of the
+        next round, which then begins, if this one is over.
 
-        @raise IndexError: if nobody waits.
+        @raise IndexError: if there are no waiters.
         """
         if not self._round.members:
             self._round, self._next = self._next, self._round

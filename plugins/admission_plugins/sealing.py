@@ -1,17 +1,17 @@
-# -*- test-case-name: tests.contracts.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
 Sealing: segments become Parquet files, and the oldest of those go when there
 are too many.
 
     python -m admission_plugins.sealing DIRECTORY CAP_BYTES
 
-L{admission_plugins.spark} runs that in a process of its own: beside a reactor in
+L{admission_plugins.parquetexporter} runs that in a process of its own: beside a reactor in
 the same process it would hold the interpreter for tens of milliseconds, and
 Arrow's memory would be the server's.
 
 A segment is removed once all its files are on the disk under their names, which
-follow from its own name.  So whoever is interrupted leaves a segment that is
-sealed again into the same files: nothing is lost, and nothing is there twice.
+follow from its own name.  So a process that is interrupted leaves a segment that
+is sealed again into the same files: nothing is lost, and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NICENESS = 10
 
 def sealAll(directory: str | Path, capBytes: int) -> SealReport:
     """
-    Seal every segment that nobody writes, then keep the bound.
+    Seal every segment that no process writes, then keep the bound.
 
     @param directory: what C{--export spark:DIRECTORY} names.
     @param capBytes: how large everything in it may be.
@@ -156,9 +156,9 @@ def _sync(directory: Path) -> None:
 def evict(root: Path, capBytes: int, report: SealReport) -> None:
     """
     Remove the oldest files until Parquet files, and segments with their share,
-    are within the bound.  Limits go last: whatever is replayed needs them.
-    What else is in the directory is not ours, and somebody who records to it
-    as well may remove files at the same time.
+    are within the bound.  Limits go last: every replay needs them.
+    Other files in the directory are not ours, and another process that records
+    to it may remove files at the same time.
 
     @param report: told of what was removed, and of what is left.
     """

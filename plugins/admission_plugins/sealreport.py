@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_spark_exporter -*-
+# -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
 What the process that seals and the one that records agree on.
 """
@@ -20,7 +20,7 @@ SEGMENTS_SHARE = 4
 @define
 class SealReport:
     """
-    One pass over all segments that nobody writes any more.
+    One pass over all segments that no process writes any more.
 
     @ivar sealedSegments: how many have become Parquet.
     @ivar sealedRows: how many rows that were.
@@ -38,9 +38,6 @@ class SealReport:
     problems: Sequence[str] = ()
 
     def toJson(self) -> str:
-        """
-        On one line.
-        """
         return json.dumps(asdict(self))
 
     @classmethod

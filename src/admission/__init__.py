@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from .plugins import PolicyError as PolicyError, PolicyFactory as PolicyFactory, buildPolicy as buildPolicy
     from .profiling.profiler import Profiler as Profiler
     from .quotas.limits import LimitTable as LimitTable
-    from .quotas.metered import MeteredLimit as MeteredLimit
-    from .quotas.meters import Buckets as Buckets, Windows as Windows
+    from .quotas.metering import Buckets as Buckets, Meters as Meters, Windows as Windows
     from .quotas.policy import MeteredPolicy as MeteredPolicy, QuotaPolicy as QuotaPolicy
     from .request import ServerRequest as ServerRequest
 
@@ -121,9 +120,9 @@ __all__, __getattr__, __dir__ = lazyNames(
         ),
         "profiling.profiler": ("Profiler",),
         "quotas.limits": ("LimitTable",),
-        "quotas.metered": ("MeteredLimit",),
-        "quotas.meters": (
+        "quotas.metering": (
             "Buckets",
+            "Meters",
             "Windows",
         ),
         "quotas.policy": (

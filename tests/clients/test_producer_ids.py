@@ -1,5 +1,5 @@
 """
-A limit on new producer ids, as idempotent producers of real libraries meet it: L{admission_plugins.pidquota}.
+A limit on new producer ids, as idempotent producers of real libraries meet it: L{admission_plugins.producerids}.
 """
 
 from __future__ import annotations

@@ -1,34 +1,29 @@
 """
-L{admission_plugins.bloom} and L{admission_plugins.bloomlayer}.
+L{admission_plugins.bloom}.
 """
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
-from zlib import crc32
 
 from hypothesis import given, settings, strategies as st
 from rbloom import Bloom
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission_plugins.bloom import MAX_LAYERS_PER_TURN, MIN_CAPACITY, LayeredBloom
-from admission_plugins.bloomlayer import EXACT_MEMBERS, Layer
-from admission_plugins.filtermemory import FilterMemory
+from admission_plugins.bloom import (
+    EXACT_MEMBERS,
+    MAX_LAYERS_PER_TURN,
+    MIN_CAPACITY,
+    FilterMemory,
+    Layer,
+    LayeredBloom,
+)
 from benchmarks.bloom import idPatterns
 
 KEY = 0x1234_5678_9ABC_DEF
-STORED = (
-    "4c424631ffffffffffffff1fefcdab8967452301a08601000000000004000000000000000000000000004e407b14ae47e17a"
-    "843f0000000000002e4068ce7a63e4512a3f03000000a08601000000000001000000000000003328eaef209c5d3f00000000"
-    "0080464001080000000000000066f6e9850ec8f61ea08601000000000001000000000000003328eaef209c5d3f0000000000"
-    "004e4001080000000000000048924199dd523d01a08601000000000001000000000000003328eaef209c5d3f0000000000c0"
-    "52400108000000000000002b2e99acacdd8303567ba125"
-)
-"""Members 1, 2, 2^62 and 3 in three layers, as an earlier process has stored them."""
 WINDOW_SECONDS = 60.0
 TURN_SECONDS = 15.0
 """With four layers."""
@@ -39,12 +34,11 @@ def buildFilter(
     *,
     layers: int = 4,
     memory: FilterMemory | None = None,
-    isStorable: bool = False,
 ) -> LayeredBloom:
     """
     Make a filter that behaves the same in every run.
     """
-    return LayeredBloom(capacity, WINDOW_SECONDS, layers, memory=memory, key=KEY, isStorable=isStorable)
+    return LayeredBloom(capacity, WINDOW_SECONDS, layers, memory=memory, key=KEY)
 
 
 def trackAll(seen: LayeredBloom, members: Iterable[int], now: float) -> int:
@@ -120,7 +114,6 @@ class TimeTests(SynchronousTestCase):
     @given(
         capacity=st.sampled_from([1, 100, 10_000]),
         layers=st.integers(1, 5),
-        isStorable=st.booleans(),
         steps=st.lists(
             st.tuples(
                 st.sampled_from([0.0, 0.0, 1 / 64, 1.0, 14.0, 15.0, 16.0, 59.0, 60.0, 61.0, 75.0, 1e6]),
@@ -131,15 +124,13 @@ class TimeTests(SynchronousTestCase):
             max_size=30,
         ),
     )
-    def test_noFalseNegatives(
-        self, capacity: int, layers: int, isStorable: bool, steps: list[tuple[float, int, int, bool]]
-    ) -> None:
+    def test_noFalseNegatives(self, capacity: int, layers: int, steps: list[tuple[float, int, int, bool]]) -> None:
         """
         However time stands still or jumps, and whatever is asked in between,
         who was seen within the window is known and not new.
         """
         memory = FilterMemory()
-        seen = buildFilter(capacity, layers=layers, memory=memory, isStorable=isStorable)
+        seen = buildFilter(capacity, layers=layers, memory=memory)
         lastSeconds: dict[int, float] = {}
         now = 1000.0
         for pauseSeconds, first, count, isTracked in steps:
@@ -247,7 +238,7 @@ class SizeTests(SynchronousTestCase):
         does.
         """
         for capacity in (MIN_CAPACITY, 1000, 2000, 10_000):
-            layer = Layer(capacity, 0.0016, 0.0, isStorable=False)
+            layer = Layer(capacity, 0.0016, 0.0)
             while isinstance(layer.members, set):
                 takenBytes = sys.getsizeof(layer.members) + 48 * len(layer.members) + sys.getsizeof(layer)
                 self.assertLessEqual(takenBytes, layer.sizeBytes)
@@ -383,14 +374,12 @@ class FalsePositiveTests(SynchronousTestCase):
 
     def test_fullTurns(self) -> None:
         """
-        That holds as well when turns need several layers, and for filters
-        that can be stored.
+        That holds as well when turns need several layers.
         """
-        for isStorable in (False, True):
-            seen = buildFilter(100, isStorable=isStorable)
-            rate = self.measure(seen, range(40_000), 2000)
-            self.assertGreater(len(seen.layersAt(4 * TURN_SECONDS)), 8)
-            self.assertTrue(0.001 < rate < 0.015, rate)
+        seen = buildFilter(100)
+        rate = self.measure(seen, range(40_000), 2000)
+        self.assertGreater(len(seen.layersAt(4 * TURN_SECONDS)), 8)
+        self.assertTrue(0.001 < rate < 0.015, rate)
 
     def test_smallest(self) -> None:
         """
@@ -416,83 +405,6 @@ class FalsePositiveTests(SynchronousTestCase):
         rate = self.measure(seen, range(25_000), 1000)
         estimate = seen.estimateFalsePositives(4 * TURN_SECONDS)
         self.assertTrue(0.003 < estimate <= 0.0105 and 0.7 < rate / estimate < 1.3, (rate, estimate))
-
-
-class StoredTests(SynchronousTestCase):
-    """
-    Filters that are stored.
-    """
-
-    def test_theSame(self) -> None:
-        """
-        What is read back knows what the stored one knew, filters and sets
-        alike, errors included, and ages as that would.
-        """
-        for capacity in (MIN_CAPACITY, 100_000):
-            seen = LayeredBloom(capacity, WINDOW_SECONDS, isStorable=True)
-            for turn in range(4):
-                trackAll(seen, range(turn * 50, turn * 50 + 50), 100.0 + turn * TURN_SECONDS)
-            now = 100.0 + 3 * TURN_SECONDS
-            memory = FilterMemory()
-            again = LayeredBloom.fromBytes(seen.toBytes(now), 7.0, memory)
-            self.assertEqual(memory.usedBytes, seen.sizeBytes)
-            for laterSeconds in (0.0, 14.0, 15.0, 30.0, 60.0, 75.0):
-                for member in range(300):
-                    self.assertEqual(
-                        again.contains(member, 7.0 + laterSeconds), seen.contains(member, now + laterSeconds)
-                    )
-
-    def test_goesOn(self) -> None:
-        """
-        A filter that was read back is filled further as the stored one would be.
-        """
-        seen = LayeredBloom(MIN_CAPACITY, WINDOW_SECONDS, isStorable=True)
-        trackAll(seen, range(100), 0.0)
-        again = LayeredBloom.fromBytes(seen.toBytes(0.0), 0.0)
-        for now in (0.0, 20.0, 40.0):
-            for each in (seen, again):
-                trackAll(each, range(200), now)
-        self.assertEqual(again.toBytes(40.0), seen.toBytes(40.0))
-
-    def test_anotherProcess(self) -> None:
-        """
-        What another process has stored is understood.
-        """
-        stored = bytes.fromhex(STORED)
-        seen = LayeredBloom.fromBytes(stored, 0.0)
-        self.assertEqual([seen.contains(member, 0.0) for member in (1, 2, 3, 1 << 62, 4)], [True] * 4 + [False])
-        self.assertEqual(seen.toBytes(0.0), stored)
-
-    def test_empty(self) -> None:
-        """
-        A filter that has seen nobody can be stored.
-        """
-        seen = LayeredBloom(100, WINDOW_SECONDS, isStorable=True)
-        again = LayeredBloom.fromBytes(seen.toBytes(0.0), 0.0)
-        self.assertEqual((again.key, again.capacity, again.layersAt(0.0)), (seen.key, 100, []))
-
-    def test_damaged(self) -> None:
-        """
-        What is damaged, or was stored where integers hash otherwise, is refused.
-        """
-        seen = buildFilter(isStorable=True)
-        trackAll(seen, range(100), 0.0)
-        stored = seen.toBytes(0.0)
-        flipped = bytearray(stored)
-        flipped[len(stored) // 2] ^= 1
-        for damaged in (b"", stored[:-1], stored + b"0", bytes(flipped), b"LBF2" + stored[4:]):
-            self.assertRaises(ValueError, LayeredBloom.fromBytes, damaged, 0.0)
-        elsewhere = stored[:4] + struct.pack("<Q", 2**31 - 1) + stored[12:-4]
-        elsewhere += struct.pack("<I", crc32(elsewhere))
-        error = self.assertRaises(ValueError, LayeredBloom.fromBytes, elsewhere, 0.0)
-        self.assertIn("modulo 2147483647", str(error))
-
-    def test_onlyIfMadeSo(self) -> None:
-        """
-        A filter that was not made to be stored refuses.
-        """
-        seen = buildFilter()
-        self.assertRaises(ValueError, seen.toBytes, 0.0)
 
 
 class KeyTests(SynchronousTestCase):

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from admission.testing.faketransport import FakeTransport
 from admission.testing.mutabilitycontract import MutableTransport, TransportMutabilityContract
-from admission_plugins.mutability import PlainMutability
+from admission_plugins.transportadapters import PlainMutability
 from tests.kit.holding import HoldingMutability, HoldingTransport
 from tests.kit.seededfaults import SeededFaultsTestCase
 

@@ -1,5 +1,5 @@
 """
-L{admission_plugins.purgatory} and L{admission_plugins.watches}.
+L{admission_plugins.purgatory}.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from admission.operations import DelayedOperation
 from admission.plugins import PolicyError, buildPolicy
 from admission.testing.purgatorycontract import PurgatoryContract
 from admission.testing.scriptedoperation import ScriptedOperation
-from admission_plugins.purgatory import CallLaterPurgatory, WheelPurgatory
-from admission_plugins.watches import Watches
+from admission_plugins.purgatory import CallLaterPurgatory, Watchers, WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.contracts.test_wheel import SkewedClock
 
@@ -183,46 +182,46 @@ class MemoryTests(SynchronousTestCase):
         self.check(lambda index: (("connection", index),), 3)
 
 
-class WatchesTests(SynchronousTestCase):
+class WatchersTests(SynchronousTestCase):
     """
-    L{Watches}.
+    L{Watchers}.
     """
 
     def test_order(self) -> None:
         """
         Watchers are found under their keys in the order they came.
         """
-        watches: Watches[str] = Watches()
+        watchers: Watchers[str] = Watchers()
         for watcher, keys in [("x", "ab"), ("y", "b"), ("z", "aab")]:
-            watches.add(watcher, keys)
-        self.assertEqual([list(watches.under(key)) for key in "abc"], [["x", "z"], ["x", "y", "z"], []])
-        self.assertEqual(sorted(watches), ["x", "x", "y", "z", "z"])
+            watchers.add(watcher, keys)
+        self.assertEqual([list(watchers.under(key)) for key in "abc"], [["x", "z"], ["x", "y", "z"], []])
+        self.assertEqual(sorted(watchers), ["x", "x", "y", "z", "z"])
 
     def test_discard(self) -> None:
         """
         A watcher leaves all its keys, and a key that nobody watches is not
         there.
         """
-        watches: Watches[str] = Watches()
-        watches.add("x", "aab")
-        watches.add("y", "b")
-        watches.discard("x", "aab")
-        self.assertEqual(["a" in watches, "b" in watches, list(watches)], [False, True, ["y"]])
-        watches.discard("y", "b")
-        self.assertEqual(("b" in watches, list(watches)), (False, []))
+        watchers: Watchers[str] = Watchers()
+        watchers.add("x", "aab")
+        watchers.add("y", "b")
+        watchers.discard("x", "aab")
+        self.assertEqual(["a" in watchers, "b" in watchers, list(watchers)], [False, True, ["y"]])
+        watchers.discard("y", "b")
+        self.assertEqual(("b" in watchers, list(watchers)), (False, []))
 
     def test_orderAfterShrinking(self) -> None:
         """
         Whoever stays keeps the place, however many leave.
         """
-        watches: Watches[int] = Watches()
+        watchers: Watchers[int] = Watchers()
         for watcher in range(5000):
-            watches.add(watcher, ["key", watcher])
+            watchers.add(watcher, ["key", watcher])
         for watcher in range(5000):
             if watcher % 1000:
-                watches.discard(watcher, ["key", watcher])
-        self.assertEqual(list(watches.under("key")), [0, 1000, 2000, 3000, 4000])
-        self.assertEqual([each for each in range(5000) if each in watches], [0, 1000, 2000, 3000, 4000])
+                watchers.discard(watcher, ["key", watcher])
+        self.assertEqual(list(watchers.under("key")), [0, 1000, 2000, 3000, 4000])
+        self.assertEqual([each for each in range(5000) if each in watchers], [0, 1000, 2000, 3000, 4000])
 
 
 class DescriptionTests(SynchronousTestCase):

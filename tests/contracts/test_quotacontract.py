@@ -26,13 +26,13 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.quotas.meters import Algorithm, Buckets, Windows
+from admission.quotas.metering import Algorithm, Buckets, Windows
 from admission.quotas.policy import QuotaPolicy
 from admission.testing.quotacontract import RequestLifecycleContract
 from admission.testing.scriptedquota import ScriptedQuota
-from admission_plugins.clientquota import ClientBytes
-from tests.contracts import test_clientquota
-from tests.contracts.test_clientquota import produce, produced
+from admission_plugins.clientquotas import ClientBytes
+from tests.contracts import test_clientquotas
+from tests.contracts.test_clientquotas import produce, produced
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 
@@ -396,14 +396,14 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
         """
         A sound policy passes.
         """
-        self.assertSound(test_clientquota.BucketContractTests, **self.hooks(Policy))
+        self.assertSound(test_clientquotas.BucketContractTests, **self.hooks(Policy))
 
     def test_shared(self) -> None:
         """
         A policy whose clients influence each other passes if its author says
         so and all have one key, and fails if either is missing.
         """
-        contract = test_clientquota.BucketContractTests
+        contract = test_clientquotas.BucketContractTests
         for test in ("test_excess", "test_replayKey"):
             self.assertEqual(self.outcome(contract, test, isShared=True, **self.hooks(OneBudget)), "")
             self.assertBroken(contract, test, "OneBudget", **self.hooks(OneBudget))
@@ -443,4 +443,4 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
             (Mistaken, "test_explains"),
             (RefusesToAsk, "test_recordingNothing"),
         ]:
-            self.assertBroken(test_clientquota.BucketContractTests, test, policy.__name__, **self.hooks(policy))
+            self.assertBroken(test_clientquotas.BucketContractTests, test, policy.__name__, **self.hooks(policy))

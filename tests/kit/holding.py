@@ -10,7 +10,7 @@ from zope.interface import implementer
 
 from admission.interfaces import ITransportMutability
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
-from admission_plugins.mutability import PlainMutability, TLSMutability
+from admission_plugins.transportadapters import PlainMutability, TLSMutability
 
 PIECE_BYTES = 1 << 12
 """What is delivered at once."""

@@ -156,7 +156,7 @@ class BenchmarkTests(SynchronousTestCase):
         more often than it may and half as much again.
         """
         results = self.results("bloom")
-        seen = {"LayeredBloom", "LayeredBloom, storable", "sets in layers"}
+        seen = {"LayeredBloom", "sets in layers"}
         self.check(
             results["track"],
             {"case", "seen", "nanoseconds", "ratioToSets", "spreadPercent"},

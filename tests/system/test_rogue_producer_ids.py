@@ -1,5 +1,5 @@
 """
-A rogue that sends as many producer ids as it can, and a user beside it who has a few: L{admission_plugins.pidquota}.
+A rogue that sends as many producer ids as it can, and a user beside it who has a few: L{admission_plugins.producerids}.
 """
 
 from __future__ import annotations

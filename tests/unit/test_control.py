@@ -29,14 +29,12 @@ from admission.interfaces import (
     Usage,
 )
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Windows
+from admission.quotas.metering import Windows
 from admission.quotas.policy import QuotaPolicy
 from admission.request import ServerRequest
 from admission.testing.quotacontract import FixedQuotaPolicyContract
 from admission.testing.scriptedquota import ScriptedQuota
-from admission_plugins.clientquota import ClientBytes
-from admission_plugins.connectionrate import ConnectionRate
-from admission_plugins.requesttime import RequestTime
+from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestTime
 
 ALICE = QuotaEntity("alice")
 REQUEST = Request("Produce", "alice", "app", "192.0.2.1", 100)

@@ -33,7 +33,7 @@ unbounded = PolicyFactory(
     name="unbounded",
     format="unbounded",
     help="""
-        No bound: memory is counted, and nobody is ever refused.
+        No bound: memory is counted, and no request is ever refused.
     """,
     implementation="admission_plugins.bounded.buildUnbounded",
 )
@@ -43,9 +43,9 @@ rounds = PolicyFactory(
     name="rounds",
     format="rounds",
     help="""
-        Random order, in rounds: who joins during a round is served in the next
-        one.  Nobody gains anything by asking first, and nobody waits
-        for longer than the rest of a round and all of another.
+        Random order, in rounds: a connection that joins during a round is served
+        in the next one.  Asking first gains nothing, and no connection waits for
+        longer than the rest of a round and all of another.
     """,
     implementation="admission_plugins.rounds.buildRounds",
 )
@@ -91,16 +91,16 @@ clientBytes = PolicyFactory(
 
         produce and fetch are the limits of client ids that have no other (2M).
 
-        algorithm=window is Kafka's: the mean over so many windows of such a
-        length, quota.window.num and quota.window.size.seconds if it is not
-        said here.  A client may send what these windows hold at once, and large
+        algorithm=window is Kafka's: the mean over that many windows of that
+        length, quota.window.num and quota.window.size.seconds unless given
+        here.  A client may send what these windows hold at once, and large
         requests may come to almost twice the limit.  algorithm=bucket is exact
         once its burst is spent, which is the limit times a duration.
 
         meters is how many clients are told apart, besides those with limits
-        of their own; those beyond share.  With shadow=yes it only counts.
+        of their own; clients beyond share.  With shadow=yes it only counts.
     """,
-    implementation="admission_plugins.clientquota.buildClientBytes",
+    implementation="admission_plugins.clientquotas.buildClientBytes",
 )
 
 requestTime = PolicyFactory(
@@ -113,13 +113,13 @@ requestTime = PolicyFactory(
         a user.  100 is all of one thread, and this server has one.
 
         percent is the limit of client ids that have no other.  The share is
-        taken over quota.window.num windows, and nobody is throttled for more than
-        one of them at a time.
+        taken over quota.window.num windows, and no client is throttled for more
+        than one of them at a time.
 
         meters is how many clients are told apart, besides those with limits
-        of their own; those beyond share.  With shadow=yes it only counts.
+        of their own; clients beyond share.  With shadow=yes it only counts.
     """,
-    implementation="admission_plugins.requesttime.buildRequestTime",
+    implementation="admission_plugins.clientquotas.buildRequestTime",
 )
 
 connections = PolicyFactory(
@@ -134,9 +134,9 @@ connections = PolicyFactory(
         burst is for how long an address may save up.
 
         meters is how many addresses are told apart, besides those with limits
-        of their own; those beyond share.  With shadow=yes it only counts.
+        of their own; clients beyond share.  With shadow=yes it only counts.
     """,
-    implementation="admission_plugins.connectionrate.buildConnectionRate",
+    implementation="admission_plugins.clientquotas.buildConnectionRate",
 )
 
 producerIds = PolicyFactory(
@@ -147,23 +147,23 @@ producerIds = PolicyFactory(
         "[:falsePositives=0.01][:maxBytes=64MiB][:windows=11][:cleanup=10s][:meters=10000]"
     ),
     help="""
-        How many new producer ids each user may bring along in a window (KIP-936):
+        Limits how many new producer ids a user may introduce in a window (KIP-936):
         the limit producer_ids_rate of users.  An id that was seen within the
         window is not new, and passes always.
 
         rate is the limit of users that have none of their own.  A user may bring
-        so many ids at once, and then as many again spread over a window.  Requests
+        that many ids at once, and then as many again spread over a window.  Requests
         with more are refused before anything is appended; with mode=throttle they
         are let in, and the user is throttled.  With shadow=yes it only counts.
 
-        Known ids are kept in Bloom filters of so many layers, which take an id for
-        known that is not in falsePositives of all cases, and maxBytes of memory at
+        Known ids are kept in Bloom filters of that many layers, which take
+        falsePositives of all unknown ids for known, and maxBytes of memory at
         most, all users together.  windows is in how many steps the sensor of the
         rate forgets, cleanup how often idle users are looked for, and meters how
         many users are told apart, besides those with limits of their own; those
         beyond share.
     """,
-    implementation="admission_plugins.pidquota.buildProducerIds",
+    implementation="admission_plugins.producerids.buildProducerIds",
 )
 
 spark = PolicyFactory(
@@ -182,9 +182,9 @@ spark = PolicyFactory(
         first.  Where there is no room for events they are dropped, and counted.
 
         sealing=inline has the recording process seal by itself, for tools that
-        serve nobody.
+        serve no clients.
     """,
-    implementation="admission_plugins.spark.buildSpark",
+    implementation="admission_plugins.parquetexporter.buildParquet",
 )
 
-transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.mutability.register")
+transportAdapters = TransportAdapters("Twisted's transports", "admission_plugins.transportadapters.register")

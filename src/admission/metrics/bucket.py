@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.metrics.test_bucket -*-
 """
-A bucket of tokens that may owe some.
+A bucket of tokens that may go into debt.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ NEGLIGIBLE_SECONDS = 1e-6
 
 class TokenBucket:
     """
-    Fills at a rate up to a burst, and is emptied by whoever spends; what it
-    does not hold is owed, without limit.
+    Fills at a rate up to a burst, and is emptied by spending; tokens that it
+    does not hold are owed, without limit.
 
-    The rule is that of KIP-599: refill and spend, whatever the amount; who owes
-    waits until nothing is owed.  So over any stretch of time the spending of
-    somebody who waits stays below the rate, plus the burst, plus the one amount
-    that went below zero.  Unlike Kafka's, a bucket is full at first.
+    The rule is that of KIP-599: refill and spend, whatever the amount; a client
+    in debt waits until nothing is owed.  So over any stretch of time the
+    spending of a client that waits stays below the rate, plus the burst, plus
+    the one amount that went below zero.  Unlike Kafka's, a bucket is full at
+    first.
 
     @ivar rate: tokens for each second.
     @ivar burst: the most it holds: what comes in C{burstSeconds}, and no less
@@ -52,11 +53,12 @@ class TokenBucket:
 
     def spend(self, amount: float, now: float) -> float:
         """
-        Take C{amount} tokens, owing those that are not there.
+        Take C{amount} tokens, going into debt for missing ones.
 
         @return: for how many seconds to wait until nothing is owed.
         """
-        # As tokens and delaySeconds, without their calls: this runs for every request.
+        # As tokens and delaySeconds, without their calls: with them a record takes up to half as long again, by
+        # python -m benchmarks.quotas.
         tokens = self._tokens + (now - self._atSeconds) * self.rate
         if tokens > self.burst:
             tokens = self.burst

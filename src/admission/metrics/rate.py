@@ -22,8 +22,7 @@ class SampledTotal:
     The arithmetic is that of Kafka's C{SampledStat} and C{Rate}: C{samples + 1}
     windows, the one in progress included; a window starts at its first record
     and not on a grid, and counts until C{samples} windows have passed since its
-    last.  Unlike in Kafka, looking leaves no trace, so whoever looks decides
-    nothing.
+    last.  Unlike in Kafka, reading changes nothing.
 
     @ivar samples: how many windows count.
     @ivar windowSeconds: the length of one.
@@ -99,7 +98,7 @@ class SampledTotal:
 
     def _advance(self, now: float) -> None:
         """
-        Begin another window, and forget those that no longer count.
+        Begin another window, and forget windows that no longer count.
         """
         keptSeconds = self.samples * self.windowSeconds
         if now - self._last >= keptSeconds:
@@ -121,7 +120,7 @@ class SampledTotal:
 
     def _span(self, elapsedSeconds: float) -> float:
         if elapsedSeconds < 0.0:
-            # Those who round the time may be a little behind those who do not.
+            # Callers that round the time may be a little behind callers that do not.
             elapsedSeconds = 0.0
         missing = self.samples - 1 - int(elapsedSeconds // self.windowSeconds)
         if missing > 0:
@@ -224,31 +223,3 @@ class TimeShare:
             self._sampled.record(until - since, until)
             since = until
         self._sinceSeconds = now
-
-
-class RecentRate:
-    """
-    The rate of something of which only the total is kept: its growth since a
-    reading C{minSeconds} ago or longer.  So nothing is to be done when the
-    total grows, and somebody who looks now and then sees what was between.
-    """
-
-    __slots__ = ("_before", "_last", "minSeconds")
-
-    def __init__(self, now: float, minSeconds: float = 10.0) -> None:
-        """
-        @param now: when the total was zero.
-        """
-        self.minSeconds = minSeconds
-        self._before = self._last = (now, 0.0)
-
-    def rate(self, total: float, now: float) -> float:
-        """
-        How much the total has grown for each second.
-
-        @param total: what it is now.
-        """
-        if now - self._last[0] >= self.minSeconds:
-            self._before, self._last = self._last, (now, total)
-        sinceSeconds, before = self._before
-        return (total - before) / max(now - sinceSeconds, 0.001)

@@ -88,7 +88,7 @@ def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
     C{meter_ip}, null for what does not matter.
 
     It is the rule of L{admission.quotas.limits.LimitTable} and
-    L{admission.quotas.metered.MeteredLimit}, for tables that change.
+    L{admission.quotas.metering.Meters}, for tables that change.
 
     @param requests: clean ones, like C{limits}.
     """

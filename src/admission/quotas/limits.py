@@ -5,9 +5,10 @@ Who has which limit, and whose limit holds for a request.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from math import isfinite
+from itertools import product
+from math import inf, isfinite
 from typing import TypeVar
 
 from attrs import frozen
@@ -16,6 +17,9 @@ from ..interfaces import DEFAULT, QuotaEntity
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+EntityKey = tuple[str | None, ...]
+"""A user and a client id, L{None} for what does not matter, or an address alone."""
 
 
 class EntityKind(Enum):
@@ -33,7 +37,7 @@ CLIENT_KINDS = (EntityKind.USER, EntityKind.CLIENT, EntityKind.USER_CLIENT)
 """What most limits can be set for."""
 
 ADDRESS_KINDS = (EntityKind.IP,)
-"""What limits can be set for that hold before anybody has said who they are."""
+"""What limits can be set for that hold before the client has authenticated."""
 
 
 def kindOf(entity: QuotaEntity) -> EntityKind:
@@ -56,6 +60,10 @@ def kindOf(entity: QuotaEntity) -> EntityKind:
     return EntityKind.CLIENT
 
 
+def keyOf(entity: QuotaEntity) -> EntityKey:
+    return (entity.user, entity.clientId) if entity.ip is None else (entity.ip,)
+
+
 @frozen
 class Limit:
     """
@@ -73,8 +81,8 @@ class Limit:
     @property
     def isNamed(self) -> bool:
         """
-        Whether it is somebody's own, so that there are no more who have it
-        than limits that have been set.
+        Whether it was set by name and is no default, so that no more clients
+        have it than limits were set.
         """
         return DEFAULT not in (self.entity.user, self.entity.clientId, self.entity.ip)
 
@@ -86,15 +94,26 @@ class LimitTable:
     @ivar limitNames: the limits it knows.
     @ivar kinds: what they can be set for.
     @ivar limits: all that are set, by entity; a live view.
+    @ivar unlimited: a limit of that value or more is none, and exempts a client
+        from a default.
     """
 
-    def __init__(self, limitNames: Sequence[str], kinds: Collection[EntityKind] = CLIENT_KINDS) -> None:
+    def __init__(
+        self, limitNames: Sequence[str], kinds: Collection[EntityKind] = CLIENT_KINDS, unlimited: float = inf
+    ) -> None:
         self.limitNames = tuple(limitNames)
         self.kinds = frozenset(kinds)
+        self.unlimited = unlimited
         self._limits: dict[QuotaEntity, dict[str, float]] = {}
         self.limits: Mapping[QuotaEntity, Mapping[str, float]] = self._limits
-        self._ofClients: dict[str, dict[tuple[str | None, str | None], Limit]] = {name: {} for name in limitNames}
-        self._ofAddresses: dict[str, dict[str, Limit]] = {name: {} for name in limitNames}
+        self._byName: dict[str, dict[EntityKey, Limit]] = {name: {} for name in limitNames}
+
+    @property
+    def isLimiting(self) -> bool:
+        """
+        Whether any client may have a limit.
+        """
+        return any(value < self.unlimited for values in self._limits.values() for value in values.values())
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None]) -> None:
         """
@@ -114,16 +133,11 @@ class LimitTable:
                 raise ValueError(f"{name} must be finite and more than zero, not {value}")
 
         for name, value in limits.items():
-            self._set(entity, name, value)
-
-    def of(self, limitName: str) -> Iterator[Limit]:
-        """
-        Everybody's limits of that name.
-
-        @raise KeyError: if there is no limit of that name.
-        """
-        yield from self._ofClients[limitName].values()
-        yield from self._ofAddresses[limitName].values()
+            _put(self._byName[name], keyOf(entity), None if value is None else Limit(name, value, entity))
+            values = self._limits.setdefault(entity, {})
+            _put(values, name, value)
+            if not values:
+                del self._limits[entity]
 
     def find(self, entity: QuotaEntity, limitName: str) -> Limit | None:
         """
@@ -131,33 +145,27 @@ class LimitTable:
 
         @raise KeyError: if there is no limit of that name.
         """
-        if entity.ip is not None:
-            return self._ofAddresses[limitName].get(entity.ip)
-        return self._ofClients[limitName].get((entity.user, entity.clientId))
+        return self._effective(self._byName[limitName].get(keyOf(entity)))
 
     def resolve(self, principal: str, clientId: str, limitName: str) -> Limit | None:
         """
-        Find the limit that holds for a client: the most specific one there is,
-        a user's before a client id's, a named one before a default, as Kafka
-        resolves them.  An empty client id has the default's.
+        Find the limit that holds for a client: the most specific one, a user's
+        before a client id's, a named one before a default, as Kafka resolves
+        them.  An empty client id has the default's.
 
         @raise KeyError: if there is no limit of that name.
         """
-        limits = self._ofClients[limitName]
-        for key in (
-            (principal, clientId),
-            (principal, DEFAULT),
-            (principal, None),
-            (DEFAULT, clientId),
-            (DEFAULT, DEFAULT),
-            (DEFAULT, None),
-            (None, clientId),
-            (None, DEFAULT),
-        ):
-            limit = limits.get(key)
-            if limit is not None:
-                return limit
-        return None
+        limits = self._byName[limitName]
+        return self._effective(
+            limits.get((principal, clientId))
+            or limits.get((principal, DEFAULT))
+            or limits.get((principal, None))
+            or limits.get((DEFAULT, clientId))
+            or limits.get((DEFAULT, DEFAULT))
+            or limits.get((DEFAULT, None))
+            or limits.get((None, clientId))
+            or limits.get((None, DEFAULT))
+        )
 
     def resolveAddress(self, ip: str, limitName: str) -> Limit | None:
         """
@@ -165,19 +173,21 @@ class LimitTable:
 
         @raise KeyError: if there is no limit of that name.
         """
-        limits = self._ofAddresses[limitName]
-        return limits.get(ip) or limits.get(DEFAULT)
+        limits = self._byName[limitName]
+        return self._effective(limits.get((ip,)) or limits.get((DEFAULT,)))
 
-    def _set(self, entity: QuotaEntity, name: str, value: float | None) -> None:
-        limit = None if value is None else Limit(name, value, entity)
-        if entity.ip is not None:
-            _put(self._ofAddresses[name], entity.ip, limit)
-        else:
-            _put(self._ofClients[name], (entity.user, entity.clientId), limit)
-        values = self._limits.setdefault(entity, {})
-        _put(values, name, value)
-        if not values:
-            del self._limits[entity]
+    def resolveKey(self, key: EntityKey, limitName: str) -> Limit | None:
+        """
+        Find the limit that holds for clients that share a meter.
+
+        @raise KeyError: if there is no limit of that name.
+        """
+        limits = self._byName[limitName]
+        candidates = product(*((None,) if each is None else (each, DEFAULT) for each in key))
+        return self._effective(next(filter(None, map(limits.get, candidates)), None))
+
+    def _effective(self, limit: Limit | None) -> Limit | None:
+        return None if limit is None or limit.value >= self.unlimited else limit
 
 
 def _put(table: dict[_K, _V], key: _K, value: _V | None) -> None:

@@ -40,7 +40,7 @@ from admission.interfaces import (
     Usage,
 )
 from admission.testing.scriptedquota import ScriptedQuota
-from admission_plugins.clientquota import buildClientBytes
+from admission_plugins.clientquotas import buildClientBytes
 from tests.kit.certificates import Authority
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, limiting, wrapped
 

@@ -35,10 +35,10 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
-from admission.quotas.meters import Buckets
+from admission.quotas.metering import Buckets
 from admission.testing.faketransport import FakeTLSHandle, FakeTLSTransport, FakeTransport
 from admission.testing.scriptedpool import ScriptedPool
-from admission_plugins.clientquota import ClientBytes
+from admission_plugins.clientquotas import ClientBytes
 from admission_plugins.rounds import RandomRounds
 from tests.kit.holding import KINDS, HoldingTransport
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, echo, limiting, wrapped

@@ -12,7 +12,7 @@ from admission.kafka.metricnames import KAFKA_NAMINGS
 from admission.metrics.prometheus import exposition
 from admission.metrics.prometheusnames import NAMINGS
 from admission.metrics.registry import SensorRegistry
-from admission_plugins.pidquota import ProducerIds
+from admission_plugins.producerids import ProducerIds
 from tests.kit.metricnames import lint, missingRows
 
 

@@ -70,8 +70,8 @@ from admission.recording.events import (
 from admission.recording.recorder import EventRecorder
 from admission.recording.tables import TABLES
 from admission.testing.faketransport import FakeTLSTransport
-from admission_plugins.pidquota import ProducerIds
-from admission_plugins.spark import SparkExporter
+from admission_plugins.parquetexporter import ParquetExporter
+from admission_plugins.producerids import ProducerIds
 from tests.kit.brokerfixture import (
     POOL_BYTES,
     BrokerTestCase,
@@ -1333,7 +1333,7 @@ class OptionsTests(SynchronousTestCase):
         exporters = buildExporters(options["export"], MemoryReactorClock())
         self.assertEqual([name for name, _ in exporters], ["spark", "spark-#2"])
         for _, exporter in exporters:
-            self.assertIsInstance(exporter, SparkExporter)
+            self.assertIsInstance(exporter, ParquetExporter)
 
     def test_mistakes(self) -> None:
         """

@@ -14,7 +14,7 @@ from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.quotalimits import QuotaLimits
 from admission.kafka.refusedsequences import MAX_BATCHES, MAX_BEHIND, RefusedSequences
 from admission.kafka.wire.produce import ProducedPartition, ProduceRequest
-from admission_plugins.pidquota import ProducerIds
+from admission_plugins.producerids import ProducerIds
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields
 
 THROTTLED = ErrorCode.throttling_quota_exceeded

@@ -22,10 +22,10 @@ from admission.kafka.options import Options
 from admission.kafka.service import BrokerConfig, BrokerService
 from admission.kafka.statussections import MAX_CLIENTS, MAX_GROUPS, RECENTLY_SECONDS, BrokerStatus, groupsFields, lagOf
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Windows
+from admission.quotas.metering import Windows
 from admission.status.document import KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS
 from admission.status.sections import LONGEST_NAME
-from admission_plugins.clientquota import ClientBytes
+from admission_plugins.clientquotas import ClientBytes
 from tests.kit.brokerfixture import (
     LARGEST_BYTES,
     POOL_BYTES,

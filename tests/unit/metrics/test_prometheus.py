@@ -17,9 +17,8 @@ from admission.metrics.histogram import Histogram
 from admission.metrics.prometheus import LEFT_OUT, MAX_LABEL_CHARACTERS, MAX_ROWS, ROWS_PER_TURN, exposition
 from admission.metrics.prometheusnames import NAMINGS, Naming, namingsOf
 from admission.metrics.registry import SensorRegistry
-from admission.quotas.meters import Buckets, Windows
-from admission_plugins.clientquota import ClientBytes
-from admission_plugins.connectionrate import ConnectionRate
+from admission.quotas.metering import Buckets, Windows
+from admission_plugins.clientquotas import ClientBytes, ConnectionRate
 from tests.kit.metricnames import lint, missingRows
 
 

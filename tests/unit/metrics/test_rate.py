@@ -11,7 +11,7 @@ from attrs import define
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.metrics.rate import RecentRate, SampledMean, SampledTotal, TimeShare
+from admission.metrics.rate import SampledMean, SampledTotal, TimeShare
 
 
 @define
@@ -290,29 +290,3 @@ class TimeShareTests(SynchronousTestCase):
             self.assertTrue(0.0 <= value <= 1.0, value)
             if sinceSeconds is not None and now - sinceSeconds > 1e-6:
                 self.assertGreater(value, 0.0)
-
-
-class RecentRateTests(SynchronousTestCase):
-    """
-    L{RecentRate} looks at a total now and then.
-    """
-
-    def test_sinceAReading(self) -> None:
-        """
-        The rate is that since a reading ten seconds ago or longer, however often
-        somebody looks.
-        """
-        recent = RecentRate(100.0)
-        self.assertEqual(recent.rate(50.0, 105.0), 10.0)
-        self.assertEqual(recent.rate(200.0, 110.0), 20.0)
-        self.assertEqual(recent.rate(200.0, 114.0), 200.0 / 14)
-        # From here on the reading at 110 s counts.
-        self.assertEqual(recent.rate(500.0, 120.0), 30.0)
-        self.assertEqual(recent.rate(500.0, 125.0), 20.0)
-        self.assertEqual(recent.rate(500.0, 130.0), 0.0)
-
-    def test_atOnce(self) -> None:
-        """
-        A reading in the moment it begins is a number.
-        """
-        self.assertEqual(RecentRate(100.0).rate(0.0, 100.0), 0.0)

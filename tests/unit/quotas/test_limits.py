@@ -149,7 +149,7 @@ class ResolveTests(SynchronousTestCase):
             self.assertEqual(limit.entity, entity)
             if limit.isNamed:
                 named.add(entity)
-        self.assertEqual(len({limit.entity for limit in table.of("rate")}), len(PRECEDENCE) + 2)
+        self.assertEqual(len(table.limits), len(PRECEDENCE) + 2)
         self.assertEqual(named, {PRECEDENCE[0], PRECEDENCE[2], PRECEDENCE[6], QuotaEntity(ip="192.0.2.1")})
 
 

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.contracts.test_pidquota -*-
+# -*- test-case-name: tests.contracts.test_producerids -*-
 """
-How many new producer ids each user may bring along: KIP-936.
+Limits how many new producer ids a user may introduce (KIP-936).
 
 A server remembers something for every producer id, so a client that takes a new
 one for each record fills its memory.  Ids that are seen again are free; those
@@ -9,11 +9,11 @@ that were not seen within the window take a token each from their user's bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
-from math import inf
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import ceil, inf
 from secrets import randbits
 
+from attrs import define, field
 from zope.interface import implementer
 
 from admission.interfaces import (
@@ -30,26 +30,114 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.metrics.bucket import TokenBucket
-from admission.metrics.meters import MAX_METERS
-from admission.metrics.rate import SampledTotal
+from admission.metrics.bucket import NEGLIGIBLE_SECONDS, TokenBucket
+from admission.metrics.rate import SampledMean, SampledTotal
 from admission.quotas.limits import EntityKind, Limit, LimitTable
+from admission.quotas.metering import MAX_METERS, Meters, byUser, noteDelay
 from admission.quotas.policy import QuotaPolicy
 from admission.units import formatBytes, formatSeconds, parseBytes
 
-from .bloom import KEY_BITS, LayeredBloom
-from .filtermemory import FilterMemory
-from .pidmeter import PRODUCER_IDS_RATE, UNLIMITED, ProducerIdMeter, ProducerIdMeters, capacityFor
-from .quotaarguments import parseCount, parseDuration, parseMeters, parseYes
+from .bloom import KEY_BITS, FilterMemory, LayeredBloom
+from .clientquotas import parseCount, parseDuration, parseMeters, parseYes
 
 PRODUCE = "Produce"
 """The kind of request that is limited."""
+
+PRODUCER_IDS_RATE = "producer_ids_rate"
+"""New producer ids of one user in each window."""
+
+UNLIMITED = 2147483647.0
+"""Stands for no limit, for a user that is exempt from the default."""
 
 MAX_BYTES = 64 << 20
 """How much memory filters take, all users together, unless told otherwise."""
 
 MIN_MAX_BYTES = 64 << 10
-"""With less, filters could not do what they are for."""
+"""With less, filters would forget ids within the window."""
+
+
+def capacityFor(limit: Limit) -> int:
+    """
+    How many new ids may come within any window: a full bucket, and what flows
+    into it meanwhile.
+    """
+    return 2 * ceil(limit.value)
+
+
+@define(eq=False)
+class ProducerIdMeter:
+    """
+    The tokens and the known ids of one user.
+
+    @ivar limit: how many new ids there may be in a window.
+    @ivar bucket: the tokens that are left.
+    @ivar known: the ids that were seen within the window.
+    @ivar arrivals: how many were new lately; for a sensor, like C{delays}.
+    """
+
+    limit: Limit
+    bucket: TokenBucket
+    known: LayeredBloom
+    arrivals: SampledTotal
+    delays: SampledMean | None = field(default=None, init=False)
+
+    def countNew(self, identities: Sequence[int], now: float) -> int:
+        """
+        How many of C{identities} are not known, each counted once.  Negative
+        ones stand for no producer.
+        """
+        contains = self.known.contains
+        # Most requests have one id, which is known: that needs no set.
+        new: set[int] | None = None
+        for identity in identities:
+            if identity >= 0 and not contains(identity, now):
+                if new is None:
+                    new = set()
+                new.add(identity)
+        return len(new) if new else 0
+
+    def waitSeconds(self, new: int, now: float) -> float:
+        """
+        For how many seconds until there are tokens for that many new ids, or
+        would be if the bucket were larger.
+        """
+        if not new:
+            return 0.0
+        waitSeconds = (new - self.bucket.tokens(now)) / self.bucket.rate
+        return waitSeconds if waitSeconds >= NEGLIGIBLE_SECONDS else 0.0
+
+    def remember(self, identities: Sequence[int], now: float) -> int:
+        """
+        Have C{identities} known from now on.
+
+        @return: how many were not.
+        """
+        track, new = self.known.track, 0
+        for identity in identities:
+            if identity >= 0 and track(identity, now):
+                new += 1
+        return new
+
+    def spend(self, amount: float, now: float) -> float:
+        self.arrivals.record(amount, now)
+        return self.bucket.spend(amount, now)
+
+    def delaySeconds(self, now: float) -> float:
+        return self.bucket.delaySeconds(now)
+
+    def room(self, now: float) -> float:
+        return self.bucket.tokens(now)
+
+    def used(self, now: float) -> float:
+        return (1.0 - self.bucket.tokens(now) / self.bucket.burst) * self.limit.value
+
+    def setLimit(self, limit: Limit, now: float) -> None:
+        self.limit = limit
+        self.bucket.setRate(limit.value / self.known.windowSeconds, now)
+        self.known.capacity = capacityFor(limit)
+
+    def isIdle(self, now: float) -> bool:
+        return not self.known.layersAt(now) and self.bucket.isFull(now)
 
 
 @implementer(IReplayable, IRestorable, IIdentityAudit)
@@ -62,11 +150,11 @@ class ProducerIds(QuotaPolicy):
     ids that is not known; then nothing of it is remembered, and it is as new
     when it is sent again.  Known ids pass, whatever the bucket holds.
 
-    If it is not C{isRefusing}, it lets every id in and throttles who brings new ones
-    and owes tokens.  The same becomes of requests whose protocol has no
-    way to say no.
+    If it is not C{isRefusing}, it lets every id in and throttles users that
+    bring new ones and owe tokens.  So it does with requests whose protocol
+    cannot refuse them.
 
-    As a shadow it remembers and counts what it would have let in.
+    As a shadow it remembers and counts the ids it would have let in.
 
     @ivar horizonSeconds: none: an id that keeps coming stays known.
     @ivar isRefusing: whether it refuses, or throttles only.
@@ -98,13 +186,13 @@ class ProducerIds(QuotaPolicy):
         @param maxBytes: how much memory the filters of all users take at most.
         @param cleanupSeconds: how often, at most, L{sweep} does anything.
         @param maxMeters: how many users are told apart, besides those with
-            limits of their own; those beyond share tokens and filter.
+            limits of their own; users beyond share tokens and filter.
         @param key: what filters mix ids with, see L{LayeredBloom}; random unless given.
         @raise ValueError: if an argument is out of range.
         """
         if maxBytes < MIN_MAX_BYTES:
             raise ValueError(f"filters need {formatBytes(MIN_MAX_BYTES)}, so maxBytes={maxBytes} is too little")
-        # One built in vain finds out whether the arguments make sense.
+        # Validates the arguments.
         LayeredBloom(1, windowSeconds, layers, falsePositives)
         self._key = randbits(KEY_BITS) if key is None else key
         self.windowSeconds = windowSeconds
@@ -118,18 +206,15 @@ class ProducerIds(QuotaPolicy):
         self._falsePositives = falsePositives
         self._cleanupSeconds = cleanupSeconds
         self._nextCleanupSeconds = -inf
-        self._limits = LimitTable(self.limitNames, [EntityKind.USER])
+        self._limits = LimitTable(self.limitNames, [EntityKind.USER], UNLIMITED)
         self.limits = self._limits.limits
-        self._meters = ProducerIdMeters(self._limits, self._build, maxMeters)
+        self._meters = Meters(self._limits, PRODUCER_IDS_RATE, self._build, maxMeters, byUser)
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Refuse a request with more new ids than there are tokens.
-        """
         identities = request.identities
         if not identities or not self.isRefusing or request.kind != PRODUCE:
             return ADMITTED
-        meter = self._meters.find(request.principal, now)
+        meter = self._meters.find(request, now)
         if meter is None:
             return ADMITTED
         new = meter.countNew(identities, now)
@@ -137,30 +222,29 @@ class ProducerIds(QuotaPolicy):
         if not delaySeconds:
             return ADMITTED
         # A sensor; nothing is decided by it.
-        meter.delays.record(delaySeconds, now)
-        bucket = meter.bucket
+        noteDelay(meter, delaySeconds, now)
         ids = "1 new producer id" if new == 1 else f"{new} new producer ids"
         allowed = f"{meter.limit.value:g} in {self._window}"
-        if new > bucket.burst:
+        if new > meter.bucket.burst:
             reason = f"{ids} in one request can never be let in, the limit being {allowed}"
         else:
-            reason = f"{ids}, with {max(int(bucket.tokens(now)), 0)} left of {allowed}"
+            reason = f"{ids}, with {max(int(meter.room(now)), 0)} left of {allowed}"
         return Decision(False, delaySeconds, reason)
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         """
         Know the ids from now on, and take a token for each that is new.
 
-        @return: for how long the user owes tokens; zero if no id is new.  With
-            an empty usage, for how long in any case.
+        @return: for how many seconds the user owes tokens; zero if no id is new,
+            unless the usage is empty.
         """
         identities = request.identities
         if not identities or request.kind != PRODUCE:
             return 0.0
         if not (usage.requestBytes or usage.responseBytes or usage.serviceSeconds or usage.connections):
-            asked = self._meters.find(request.principal, now)
-            return 0.0 if asked is None else asked.bucket.delaySeconds(now)
-        meter = self._meters.obtain(request.principal, now)
+            asked = self._meters.find(request, now)
+            return 0.0 if asked is None else asked.delaySeconds(now)
+        meter = self._meters.obtain(request, now)
         if meter is None:
             return 0.0
         if self.isShadow and self.isRefusing and meter.waitSeconds(meter.countNew(identities, now), now):
@@ -168,99 +252,77 @@ class ProducerIds(QuotaPolicy):
         new = meter.remember(identities, now)
         if not new:
             return 0.0
-        meter.arrivals.record(new, now)
-        delaySeconds = meter.bucket.spend(new, now)
+        delaySeconds = meter.spend(new, now)
         if delaySeconds:
-            meter.delays.record(delaySeconds, now)
+            noteDelay(meter, delaySeconds, now)
         return delaySeconds
 
     def isKnown(self, request: Request, now: float) -> bool | None:
         identities = request.identities
         if not identities or identities[0] < 0 or request.kind != PRODUCE:
             return None
-        meter = self._meters.find(request.principal, now)
+        meter = self._meters.find(request, now)
         return None if meter is None else meter.known.contains(identities[0], now)
 
     def restore(self, principal: str, identities: Sequence[int], now: float) -> None:
         """
         C{identities} are known and have cost nothing.  Configure limits first:
-        for who has none nothing is remembered.
+        nothing is remembered of users without one.
         """
-        meter = self._meters.obtain(principal, now)
+        meter = self._meters.obtain(Request(PRODUCE, principal, "", "", 0), now)
         if meter is not None:
             meter.remember(identities, now)
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
-        Set or (with L{None}) remove the limit of a user, or of all who have none
-        of their own.  L{UNLIMITED} or more is none.  What is known and spent
-        stays so, and is forgotten where no limit is left.
-
-        @raise ValueError: see L{LimitTable.configure}.
+        L{UNLIMITED} or more is no limit.  What is known and spent stays so, and
+        is forgotten where no limit is left.
         """
         self._limits.configure(entity, limits)
-        self._meters.refresh(now)
-        self.isLimiting = any(limit.value < UNLIMITED for limit in self._limits.of(PRODUCER_IDS_RATE))
+        for meter in self._meters.refresh(entity, now):
+            # Gives back memory that all filters share.
+            meter.known.clear()
+        self.isLimiting = self._limits.isLimiting
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """
-        How the user stands: how much of the bucket is used, and for how long
-        another new id would be refused or throttled.
+        How much of the bucket is used, and for how long another new id would
+        be refused or throttled.
         """
-        meter = self._meters.find(request.principal, now)
+        meter = self._meters.find(request, now)
         if meter is None:
             return []
-        limit, bucket = meter.limit, meter.bucket
-        used = (1.0 - bucket.tokens(now) / bucket.burst) * limit.value
-        delaySeconds = meter.waitSeconds(1, now) if self.isRefusing else bucket.delaySeconds(now)
-        return [QuotaStatus(PRODUCER_IDS_RATE, limit.value, limit.entity, used, delaySeconds)]
+        limit = meter.limit
+        delaySeconds = meter.waitSeconds(1, now) if self.isRefusing else meter.delaySeconds(now)
+        return [QuotaStatus(PRODUCER_IDS_RATE, limit.value, limit.entity, meter.used(now), delaySeconds)]
 
     def sweep(self, now: float) -> None:
-        """
-        Forget users of whom no id is known any more and whose bucket is full.
-        """
         if now >= self._nextCleanupSeconds:
             self._nextCleanupSeconds = now + self._cleanupSeconds
             self._meters.sweep(now)
 
     def replayKey(self, request: Request) -> Hashable:
-        """
-        The user.
-        """
         return request.principal
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
         Publish for each user C{NAME.rate} (new ids in a window), C{NAME.tokens},
-        C{NAME.throttle-time} (the mean of the last minute's delays, in
-        milliseconds), C{NAME.filter-bytes}, C{NAME.filter-layers} and
-        C{NAME.false-positives} (estimated); and for all together C{NAME.meters},
-        C{NAME.overflows} (as L{admission.quotas.metered.MeteredLimit} does),
+        C{NAME.filter-bytes}, C{NAME.filter-layers} and C{NAME.false-positives}
+        (estimated), and what L{Meters.addSensors} does; and for all together
         C{NAME.memory-bytes} and C{NAME.dropped-layers} (see L{FilterMemory}).
 
         @raise ValueError: if there are sensors of these names.
         """
         reads: dict[str, Callable[[ProducerIdMeter, float], float]] = {
             "rate": lambda meter, now: meter.arrivals.rate(now) * self.windowSeconds,
-            "tokens": lambda meter, now: meter.bucket.tokens(now),
-            "throttle-time": lambda meter, now: meter.delays.mean(now) * 1000,
+            "tokens": ProducerIdMeter.room,
             "filter-bytes": lambda meter, now: meter.known.sizeBytes,
             "filter-layers": lambda meter, now: len(meter.known.layersAt(now)),
             "false-positives": lambda meter, now: meter.known.estimateFalsePositives(now),
         }
-        for metric, read in reads.items():
-            registry.addFamily(f"{name}.{metric}", ("user",), partial(self._samples, read))
-        meters, memory = self._meters, self.memory
-        registry.addGauge(f"{name}.meters", lambda now: len(meters))
-        registry.addGauge(f"{name}.memory-bytes", lambda now: memory.usedBytes)
-        registry.addCounter(f"{name}.overflows", lambda now: meters.overflows)
-        registry.addCounter(f"{name}.dropped-layers", lambda now: memory.droppedLayers)
-
-    def _samples(
-        self, read: Callable[[ProducerIdMeter, float], float], now: float
-    ) -> Iterator[tuple[Sequence[str], float]]:
-        for label, meter in self._meters.labelled():
-            yield (label,), read(meter, now)
+        self._meters.addSensors(registry, name, reads, ("user",))
+        registry.addGauge(f"{name}.memory-bytes", lambda now: self.memory.usedBytes)
+        registry.addCounter(f"{name}.dropped-layers", lambda now: self.memory.droppedLayers)
 
     def _build(self, limit: Limit, now: float) -> ProducerIdMeter:
         windowSeconds, windows = self.windowSeconds, self._windows

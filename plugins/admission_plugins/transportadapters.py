@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.contracts.test_mutability -*-
+# -*- test-case-name: tests.contracts.test_transportadapters -*-
 """
 How reading stops on Twisted's transports.
 """
@@ -19,38 +19,25 @@ from admission.interfaces import ITransportMutability
 @frozen
 class PlainMutability:
     """
-    A transport that can stop reading at any time.
+    A transport that can stop reading at any time.  It buffers nothing: received
+    bytes have been delivered.
     """
 
     transport: Any
 
     def isInMutableState(self) -> bool:
-        """
-        Always.
-        """
         return True
 
     def hasBytesBuffered(self) -> bool:
-        """
-        Never: what was received has been delivered.
-        """
         return False
 
     def readBuffered(self) -> None:
-        """
-        There is nothing.
-        """
+        pass
 
     def mute(self) -> None:
-        """
-        Stop reading.
-        """
         self.transport.pauseProducing()
 
     def unmute(self) -> None:
-        """
-        Read again.
-        """
         self.transport.resumeProducing()
 
 
@@ -66,9 +53,6 @@ class TLSMutability(PlainMutability):
     """
 
     def isInMutableState(self) -> bool:
-        """
-        Whether the handshake is over, or the connection is.
-        """
         handle = self.transport.getHandle()
         return handle is None or handle.get_peer_finished() is not None
 
@@ -84,5 +68,5 @@ def register() -> None:
         try:
             registerAdapter(adapter, interface, ITransportMutability)  # type: ignore[no-untyped-call]
         except ValueError:
-            # There is one already: ours, or one that somebody prefers.
+            # There is one already: ours, or one that the application prefers.
             pass

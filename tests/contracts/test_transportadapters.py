@@ -1,5 +1,5 @@
 """
-L{admission_plugins.mutability}.
+L{admission_plugins.transportadapters}.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from zope.interface.verify import verifyObject
 from admission.interfaces import ITransportAdapters, ITransportMutability
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission.testing.mutabilitycontract import MutableTransport, TransportMutabilityContract
-from admission_plugins import mutability
-from admission_plugins.mutability import PlainMutability, TLSMutability
+from admission_plugins import transportadapters
+from admission_plugins.transportadapters import PlainMutability, TLSMutability
 
 
 class PlainContractTests(TransportMutabilityContract, SynchronousTestCase):
@@ -111,7 +111,7 @@ class TLSMutabilityTests(SynchronousTestCase):
 
 class RegisterTests(SynchronousTestCase):
     """
-    L{mutability.register}.
+    L{transportadapters.register}.
     """
 
     def setUp(self) -> None:
@@ -125,8 +125,8 @@ class RegisterTests(SynchronousTestCase):
                 raise ValueError(f"an adapter ({factory}) was already registered.")
             self.registry.register([original], target, "", factory)
 
-        self.patch(mutability, "registerAdapter", registerAdapter)
-        mutability.register()
+        self.patch(transportadapters, "registerAdapter", registerAdapter)
+        transportadapters.register()
 
     def adapterFor(self, transport: object) -> object:
         """
@@ -179,7 +179,7 @@ class RegisterTests(SynchronousTestCase):
         registered first.
         """
         self.registry.register([ITransport], ITransportMutability, "", "theirs")
-        mutability.register()
+        transportadapters.register()
         self.assertEqual(self.adapterFor(StringTransport()), "theirs")
         self.assertIs(self.adapterFor(FakeTLSTransport(Clock(), Protocol())), TLSMutability)
 

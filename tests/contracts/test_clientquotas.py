@@ -1,5 +1,5 @@
 """
-L{admission_plugins.clientquota}, and the arguments that quota policies share.
+L{admission_plugins.clientquotas}.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import (
     ADMITTED,
+    CONNECTION,
     DEFAULT,
     NOTHING,
     IQuotaPolicy,
@@ -24,13 +25,17 @@ from admission.interfaces import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
-from admission.quotas.meters import Buckets, Windows
+from admission.quotas.metering import Buckets, Windows
 from admission.testing.quotacontract import QuotaPolicyContract
-from admission_plugins.clientquota import ClientBytes
+from admission_plugins.clientquotas import ClientBytes, ConnectionRate, RequestTime
 
 DEFAULT_CLIENT = QuotaEntity(clientId=DEFAULT)
 PRODUCER = "producer_byte_rate"
 CONSUMER = "consumer_byte_rate"
+PERCENTAGE = "request_percentage"
+DEFAULT_ADDRESS = QuotaEntity(ip=DEFAULT)
+RATE = "connection_creation_rate"
+OPENED = Usage(connections=1)
 
 
 def produce(clientId: str = "app", principal: str = "alice") -> Request:
@@ -286,7 +291,7 @@ class ClientBytesTests(SynchronousTestCase):
         )
 
 
-class DescriptionTests(SynchronousTestCase):
+class ClientBytesDescriptionTests(SynchronousTestCase):
     """
     C{client-bytes} in descriptions.
     """
@@ -365,4 +370,318 @@ class DescriptionTests(SynchronousTestCase):
             ("consume=5", "expected client-bytes["),
         ]:
             error = self.assertRaises(PolicyError, self.build, f"client-bytes:{arguments}")
+            self.assertIn(words, str(error))
+
+
+def request(kind: str = "Produce", clientId: str = "app") -> Request:
+    """
+    A request of alice.
+    """
+    return Request(kind, "alice", clientId, "192.0.2.1", 100)
+
+
+def worked(seconds: float) -> Usage:
+    """
+    What a request took that was worked on for so long.
+    """
+    return Usage(100, 100, seconds)
+
+
+class RequestTimeContractTests(QuotaPolicyContract, SynchronousTestCase):
+    """
+    L{RequestTime} is an L{IQuotaPolicy}.
+    """
+
+    limitName = PERCENTAGE
+    limit = 50.0
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        With Kafka's windows.
+        """
+        return RequestTime(11, 1.0, isShadow=isShadow)
+
+    def entity(self, client: int) -> QuotaEntity:
+        """
+        A user.
+        """
+        return QuotaEntity(user=f"user-{client}")
+
+    def refusedEntity(self) -> QuotaEntity:
+        """
+        An address.
+        """
+        return QuotaEntity(ip="192.0.2.1")
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        A request of any kind.
+        """
+        kind = ("Produce", "Fetch", "Metadata")[number % 3]
+        return Request(kind, f"user-{client}", f"client-{number}", "192.0.2.1", 100)
+
+    def usage(self, request: Request) -> Usage:
+        """
+        A tenth of the time that the windows hold.
+        """
+        return worked(0.5)
+
+
+class RequestTimeTests(SynchronousTestCase):
+    """
+    L{RequestTime}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a policy with half a thread for everybody.
+        """
+        self.clock = Clock()
+        self.policy = RequestTime(11, 1.0)
+        self.policy.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
+
+    def test_percentOfAThread(self) -> None:
+        """
+        Five seconds of work in ten are 50 percent of one thread, and a tenth of
+        a second more is 0.2 seconds too much.
+        """
+        self.assertEqual(self.policy.record(request(), worked(5.0), self.clock.seconds()), 0.0)
+        [status] = self.policy.explain(request(), self.clock.seconds())
+        self.assertEqual((status.used, status.utilization), (50.0, 1.0))
+        self.assertAlmostEqual(self.policy.record(request(), worked(0.1), self.clock.seconds()), 0.2)
+
+    def test_oneWindowAtMost(self) -> None:
+        """
+        However much was taken, the client is throttled for one window at a time.
+        """
+        self.assertEqual(self.policy.record(request(), worked(1000.0), self.clock.seconds()), 1.0)
+        self.clock.advance(1.0)
+        now = self.clock.seconds()
+        [status] = self.policy.explain(request(), now)
+        self.assertEqual((self.policy.record(request(), NOTHING, now), status.delaySeconds), (1.0, 1.0))
+        longer = RequestTime(11, 2.5)
+        longer.configure(DEFAULT_CLIENT, {PERCENTAGE: 50.0}, self.clock.seconds())
+        self.assertEqual(longer.record(request(), worked(1000.0), self.clock.seconds()), 2.5)
+
+    def test_allKinds(self) -> None:
+        """
+        All requests of a client count together, but for connections, which
+        nobody has named themselves for yet.
+        """
+        for kind in ("Produce", "Fetch", "Metadata", "no such kind"):
+            self.policy.record(request(kind), worked(2.0), self.clock.seconds())
+        self.assertEqual(self.policy.record(request(), NOTHING, self.clock.seconds()), 1.0)
+        self.assertEqual(self.policy.record(request(CONNECTION), worked(100.0), self.clock.seconds()), 0.0)
+        now = self.clock.seconds()
+        [status] = self.policy.explain(request(), now)
+        self.assertEqual((status.used, self.policy.budgetBytes(request(CONNECTION), now)), (80.0, None))
+
+    def test_budget(self) -> None:
+        """
+        Who has had too much time reads nothing, and everybody else anything.
+        """
+        self.assertIs(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), None)
+        self.policy.record(request(), worked(6.0), self.clock.seconds())
+        self.assertEqual(self.policy.budgetBytes(request("Fetch"), self.clock.seconds()), 0)
+        self.assertIs(self.policy.budgetBytes(request("Fetch", "other"), self.clock.seconds()), None)
+
+    def test_replayKey(self) -> None:
+        """
+        All kinds of requests of a client have one key.
+        """
+        keys = {self.policy.replayKey(request(kind)) for kind in ("Produce", "Fetch", "Metadata")}
+        self.assertEqual(len(keys), 1)
+
+    def test_sensors(self) -> None:
+        """
+        The time is published in percent.
+        """
+        registry = SensorRegistry(self.clock.seconds)
+        self.policy.addSensors(registry, "request-time")
+        self.policy.record(request(), worked(6.0), self.clock.seconds())
+        self.assertEqual(
+            list(registry.families["request-time.Request.request-time"].read(self.clock.seconds())),
+            [(("", "app"), 60.0)],
+        )
+
+
+class RequestTimeDescriptionTests(SynchronousTestCase):
+    """
+    C{request-time} in descriptions.
+    """
+
+    def build(self, description: str, **context: Any) -> Any:
+        """
+        Build what is described.
+        """
+        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0, **context))
+
+    def test_bare(self) -> None:
+        """
+        Without arguments it limits nobody until it is told to.
+        """
+        policy = self.build("request-time")
+        self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, 12.0))
+
+    def test_arguments(self) -> None:
+        """
+        The percentage is that of clients without a limit of their own; the
+        windows are those of the server.
+        """
+        policy = self.build("request-time:percent=12.5:shadow=yes:meters=5", quotaWindows=4, quotaWindowSeconds=2.0)
+        self.assertEqual(policy.limits, {DEFAULT_CLIENT: {PERCENTAGE: 12.5}})
+        self.assertEqual((policy.isShadow, policy.horizonSeconds), (True, 10.0))
+
+    def test_mistakes(self) -> None:
+        """
+        What makes no sense is refused, saying what would.
+        """
+        for arguments, words in [
+            ("percent=half", "write a number"),
+            ("percent=0", "more than zero"),
+            ("percent=nan", "finite"),
+            ("shadow=1", "yes or no"),
+            ("meters=x", "whole number"),
+        ]:
+            error = self.assertRaises(PolicyError, self.build, f"request-time:{arguments}")
+            self.assertIn(words, str(error))
+
+
+def connection(ip: str = "192.0.2.1") -> Request:
+    """
+    A connection being opened.
+    """
+    return Request(CONNECTION, "", "", ip, 0)
+
+
+class ConnectionRateContractTests(QuotaPolicyContract, SynchronousTestCase):
+    """
+    L{ConnectionRate} is an L{IQuotaPolicy}.
+    """
+
+    limitName = RATE
+    limit = 10.0
+
+    def buildPolicy(self, isShadow: bool = False) -> IQuotaPolicy:
+        """
+        With a burst of a second.
+        """
+        return ConnectionRate(1.0, isShadow=isShadow)
+
+    def entity(self, client: int) -> QuotaEntity:
+        """
+        An address.
+        """
+        return QuotaEntity(ip=f"192.0.2.{client}")
+
+    def refusedEntity(self) -> QuotaEntity:
+        """
+        A user.
+        """
+        return QuotaEntity(user="alice")
+
+    def request(self, client: int, number: int = 0) -> Request:
+        """
+        A connection.
+        """
+        return connection(f"192.0.2.{client}")
+
+    def usage(self, request: Request) -> Usage:
+        """
+        One connection.
+        """
+        return OPENED
+
+
+class ConnectionRateTests(SynchronousTestCase):
+    """
+    L{ConnectionRate}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a policy with two connections a second for every address.
+        """
+        self.clock = Clock()
+        self.policy = ConnectionRate(2.0)
+        self.policy.configure(DEFAULT_ADDRESS, {RATE: 2.0}, self.clock.seconds())
+
+    def test_throttled(self) -> None:
+        """
+        Beyond the burst each connection waits for its turn, and the limit is
+        kept exactly.
+        """
+        delays = [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(7)]
+        self.assertEqual(delays, [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.5])
+        self.clock.advance(1.5)
+        self.assertEqual(self.policy.record(connection(), OPENED, self.clock.seconds()), 0.5)
+
+    def test_addressesApart(self) -> None:
+        """
+        One address does not delay another.
+        """
+        for _ in range(10):
+            self.policy.record(connection(), OPENED, self.clock.seconds())
+        self.assertEqual(self.policy.record(connection("192.0.2.2"), OPENED, self.clock.seconds()), 0.0)
+        self.assertNotEqual(*[self.policy.replayKey(connection(ip)) for ip in ("192.0.2.1", "192.0.2.2")])
+
+    def test_firstIsNeverLate(self) -> None:
+        """
+        However low the limit, a first connection is let in at once.
+        """
+        self.policy.configure(DEFAULT_ADDRESS, {RATE: 0.1}, self.clock.seconds())
+        self.assertEqual(
+            [self.policy.record(connection(), OPENED, self.clock.seconds()) for _ in range(2)], [0.0, 10.0]
+        )
+
+    def test_otherKinds(self) -> None:
+        """
+        Requests do not count.
+        """
+        request = Request("Produce", "alice", "app", "192.0.2.1", 100)
+        for _ in range(10):
+            self.assertEqual(self.policy.record(request, OPENED, self.clock.seconds()), 0.0)
+        self.assertEqual(self.policy.explain(request, self.clock.seconds())[0].used, 0.0)
+        self.assertIs(self.policy.budgetBytes(connection(), self.clock.seconds()), None)
+
+
+class ConnectionRateDescriptionTests(SynchronousTestCase):
+    """
+    C{connections} in descriptions.
+    """
+
+    def build(self, description: str) -> Any:
+        """
+        Build what is described.
+        """
+        return buildPolicy(IQuotaPolicyFactory, description, PolicyContext(Clock(), lambda: 0.0))
+
+    def test_bare(self) -> None:
+        """
+        Without arguments it limits nobody until it is told to.
+        """
+        policy = self.build("connections")
+        self.assertEqual((policy.isLimiting, policy.isShadow, policy.horizonSeconds), (False, False, None))
+
+    def test_arguments(self) -> None:
+        """
+        The rate is that of addresses without a limit of their own.
+        """
+        policy = self.build("connections:perSecond=30/1m:burst=4s:shadow=yes:meters=1")
+        self.assertEqual((policy.limits, policy.isShadow), ({DEFAULT_ADDRESS: {RATE: 0.5}}, True))
+        self.assertEqual([policy.record(connection(), OPENED, 0.0) for _ in range(3)], [0.0, 0.0, 2.0])
+        self.assertEqual([policy.record(connection(f"192.0.2.{n}"), OPENED, 0.0) for n in (2, 3, 4)], [0.0, 0.0, 2.0])
+
+    def test_mistakes(self) -> None:
+        """
+        What makes no sense is refused, saying what would.
+        """
+        for arguments, words in [
+            ("perSecond=0", "more than zero"),
+            ("perSecond=few", "is not a rate"),
+            ("burst=0s", "more than nothing"),
+            ("shadow=", "yes or no"),
+            ("meters=-1", "whole number"),
+        ]:
+            error = self.assertRaises(PolicyError, self.build, f"connections:{arguments}")
             self.assertIn(words, str(error))

@@ -1,5 +1,5 @@
 """
-L{admission_plugins.spark}, and what it makes and seals segments with.
+L{admission_plugins.parquetexporter}, and what it makes and seals segments with.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from admission.recording.segments import Segment, SegmentWriter, segmentPaths
 from admission.recording.tables import REQUESTS, TABLES
 from admission.testing.exportercontract import MetricsExporterContract
 from admission.testing.scriptedthreads import ScriptedThreads
-from admission_plugins import sealer, segmentsupply, spark
-from admission_plugins.sealer import SealingFailed, sealInProcess
+from admission_plugins import parquetexporter
+from admission_plugins.parquetexporter import SMALLEST_CAP_BYTES, ParquetExporter, SealingFailed, sealInProcess
 from admission_plugins.sealing import sealAll
 from admission_plugins.sealreport import SealReport
-from admission_plugins.spark import SMALLEST_CAP_BYTES, SparkExporter
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT
 from tests.kit.clientcases import until
 
@@ -49,7 +48,7 @@ MAX_SEGMENTS = 8
 ROTATE_SECONDS = 60.0
 
 
-class SparkTestCase(SynchronousTestCase):
+class ExporterTestCase(SynchronousTestCase):
     """
     Has an exporter whose time and threads are the test's.
     """
@@ -87,11 +86,11 @@ class SparkTestCase(SynchronousTestCase):
             raise self.sealFailure
         return sealAll(directory, self.evictAtBytes or capBytes)
 
-    def start(self, bootId: str = "boot") -> SparkExporter:
+    def start(self, bootId: str = "boot") -> ParquetExporter:
         """
         An exporter that has been started.
         """
-        exporter = SparkExporter(
+        exporter = ParquetExporter(
             self.directory, self.clock, lambda: self.wallSeconds, ROTATE_SECONDS, CAP_BYTES, self.seal
         )
         exporter.start(Origin("3", bootId), self.threads.deferToThread)
@@ -137,22 +136,22 @@ def sealedSeqs(directory: str, pattern: str = "requests/**/*.parquet") -> list[i
     return sorted(seq for path in paths for seq in pq.read_table(path, partitioning=None)["seq"].to_pylist())
 
 
-class SparkContractTests(MetricsExporterContract, SynchronousTestCase):
+class ContractTests(MetricsExporterContract, SynchronousTestCase):
     """
-    L{SparkExporter} is an L{IMetricsExporter}.
+    L{ParquetExporter} is an L{IMetricsExporter}.
     """
 
     def buildExporter(self, clock: Clock) -> IMetricsExporter:
         """
         With a directory of its own.
         """
-        return SparkExporter(self.mktemp(), clock, lambda: 0.0, ROTATE_SECONDS, CAP_BYTES, sealAll)
+        return ParquetExporter(self.mktemp(), clock, lambda: 0.0, ROTATE_SECONDS, CAP_BYTES, sealAll)
 
     def arrived(self, exporter: IMetricsExporter) -> list[int]:
         """
         What is in Parquet files, and in segments that are yet to be sealed.
         """
-        assert isinstance(exporter, SparkExporter)
+        assert isinstance(exporter, ParquetExporter)
         unsealed = [Segment.load(path) for path in segmentPaths(os.path.join(exporter.directory, "_segments"))]
         return sealedSeqs(exporter.directory, "**/*.parquet") + [
             row["seq"] for segment in unsealed if segment is not None for table in TABLES for row in segment.rows(table)
@@ -164,12 +163,14 @@ class BuildTests(SynchronousTestCase):
     C{--export spark:...}
     """
 
-    def build(self, description: str) -> SparkExporter:
+    def build(self, description: str) -> ParquetExporter:
         """
         What a description makes.
         """
         clock = Clock()
-        exporter: SparkExporter = buildPolicy(IMetricsExporterFactory, description, PolicyContext(clock, clock.seconds))
+        exporter: ParquetExporter = buildPolicy(
+            IMetricsExporterFactory, description, PolicyContext(clock, clock.seconds)
+        )
         return exporter
 
     def test_defaults(self) -> None:
@@ -209,7 +210,7 @@ class BuildTests(SynchronousTestCase):
         """
         A library that is not installed is named, with the extra that brings it.
         """
-        self.patch(spark, "find_spec", lambda name: None if name == "pyarrow" else name)
+        self.patch(parquetexporter, "find_spec", lambda name: None if name == "pyarrow" else name)
         refusal = str(self.assertRaises(PolicyError, self.build, "spark:a"))
         self.assertIn("Parquet files need pyarrow: install admission[spark]", refusal)
 
@@ -217,14 +218,15 @@ class BuildTests(SynchronousTestCase):
         """
         Neither pyarrow nor numpy is in the memory of a server that records.
         """
-        code = "import sys, admission_plugins.spark; print([m for m in ('numpy', 'pyarrow') if m in sys.modules])"
+        code = "import sys, {}; print([m for m in ('numpy', 'pyarrow') if m in sys.modules])"
+        code = code.format(parquetexporter.__name__)
         result = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
         self.assertEqual((result.stdout.strip(), result.returncode), ("[]", 0), result.stderr)
 
 
-class RecordingTests(SparkTestCase):
+class RecordingTests(ExporterTestCase):
     """
-    L{SparkExporter} while all is well.
+    L{ParquetExporter} while all is well.
     """
 
     def test_atOnce(self) -> None:
@@ -285,7 +287,7 @@ class RecordingTests(SparkTestCase):
             made.append(isPopulated)
             return SegmentWriter(path, sizeBytes, isPopulated)
 
-        self.patch(segmentsupply, "SegmentWriter", make)
+        self.patch(parquetexporter, "SegmentWriter", make)
         self.record(1)
         self.clock.advance(ROTATE_SECONDS)
         self.record(SEGMENT_BYTES // SLOT_BYTES)
@@ -369,9 +371,9 @@ class RecordingTests(SparkTestCase):
         self.assertRaises(OSError, self.start)
 
 
-class TroubleTests(SparkTestCase):
+class TroubleTests(ExporterTestCase):
     """
-    L{SparkExporter} when it is not.
+    L{ParquetExporter} when it is not.
     """
 
     def test_noSpare(self) -> None:
@@ -413,7 +415,7 @@ class TroubleTests(SparkTestCase):
             attempts += 1
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch = self.patch(segmentsupply, "SegmentWriter", fail)
+        patch = self.patch(parquetexporter, "SegmentWriter", fail)
         kept = self.recordUntilFull()
         self.record(100)
         self.assertEqual(attempts, 1)
@@ -577,7 +579,7 @@ class SealInProcessTests(SynchronousTestCase):
         """
         When it ends without a word, its status is.
         """
-        self.patch(sealer.sys, "executable", "/bin/false")
+        self.patch(parquetexporter.sys, "executable", "/bin/false")
         failure = self.assertRaises(SealingFailed, sealInProcess, self.mktemp(), 0)
         self.assertEqual(str(failure), "it ended with status 1")
 

@@ -1,5 +1,5 @@
 """
-L{admission_plugins.pidquota} and L{admission_plugins.pidmeter}.
+L{admission_plugins.producerids}.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from admission.interfaces import (
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError, buildPolicy
 from admission.testing.quotacontract import QuotaPolicyContract
-from admission_plugins.pidmeter import PRODUCER_IDS_RATE, UNLIMITED
-from admission_plugins.pidquota import MIN_MAX_BYTES, PRODUCE, ProducerIds
+from admission_plugins.producerids import MIN_MAX_BYTES, PRODUCE, PRODUCER_IDS_RATE, UNLIMITED, ProducerIds
 
 WINDOW_SECONDS = 3600.0
 KEY = 0x1234_5678_9ABC_DEF

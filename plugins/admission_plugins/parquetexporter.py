@@ -1,0 +1,517 @@
+# -*- test-case-name: tests.contracts.test_parquetexporter -*-
+"""
+Records what happens as Parquet: events are written into a mapped file at once,
+and become Parquet in a process of its own.
+
+Of the directory, C{_segments} holds what is not sealed yet, and each table has
+a directory of its own, with one for each day and in it one for each hour.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredLock, gatherResults, maybeDeferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from admission.interfaces import IMetricsExporter, ISensorRegistry, PolicyContext
+from admission.recording.events import Origin
+from admission.recording.segmentheader import PAGE_BYTES, Header
+from admission.recording.segments import SUFFIX, SegmentWriter, segmentPaths
+from admission.units import formatBytes, parseBytes, parseSeconds
+
+from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
+
+SMALLEST_CAP_BYTES = 4 << 20
+LARGEST_SEGMENT_BYTES = 16 << 20
+
+SEGMENTS_IN_CAP = 32
+"""What part of the bound a segment takes, unless it would be larger than L{LARGEST_SEGMENT_BYTES}."""
+
+SEAL_SHARE = 16
+"""Sealing begins at the latest when segments that wait for it take this part of the bound."""
+
+RETRY_SECONDS = 1.0
+"""How long to wait when the disk has no room."""
+
+LONGEST_SEALING_SECONDS = 600.0
+
+Seal = Callable[[str, int], SealReport]
+"""Seals what is in a directory, given how large it may be.  Runs in a thread."""
+
+
+class SegmentSupply:
+    """
+    Keeps one empty segment ready, so that writing never waits for the
+    disk: a thread takes the room for it and finds out if there is none.
+
+    @ivar failures: how often that failed.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        directory: str,
+        bootId: str,
+        sizeBytes: int,
+        maxBytes: int,
+        clock: IReactorTime,
+        deferToThread: Callable[..., Deferred[Any]],
+    ) -> None:
+        """
+        @param directory: where segments are; it exists.
+        @param bootId: what their names begin with.
+        @param sizeBytes: the size of each.
+        @param maxBytes: how large all segments there may be together, those of
+            other processes included.
+        @param clock: for trying again.
+        @param deferToThread: runs what waits for the disk.
+        """
+        self.failures = 0
+        self._directory = directory
+        self._bootId = bootId
+        self._sizeBytes = sizeBytes
+        self._maxBytes = maxBytes
+        self._clock = clock
+        self._deferToThread = deferToThread
+        self._number = 0
+        self._spare: SegmentWriter | None = None
+        self._making: Deferred[None] | None = None
+        self._retry: IDelayedCall | None = None
+        self._isBusy = False
+        self._isFailing = False
+        self._isStopped = False
+
+    def make(self) -> SegmentWriter:
+        """
+        Make a segment now, however many there are.
+
+        @raise OSError: if the disk does not let us.
+        """
+        self._number += 1
+        return self._create(self._number, False)
+
+    def take(self, isBusy: bool) -> SegmentWriter | None:
+        """
+        Take the segment that is ready, and see to the next one.
+
+        @param isBusy: whether the next one should be in memory before it is
+            written to, as many events come.
+        @return: L{None} if none is ready.
+        """
+        spare, self._spare = self._spare, None
+        self._isBusy = isBusy
+        self.prepare()
+        return spare
+
+    def prepare(self) -> None:
+        """
+        Have a segment made, unless one is ready or about to be.
+        """
+        if self._isStopped or not (self._spare is None and self._making is None and self._retry is None):
+            return
+        self._number += 1
+        done: Deferred[None] = Deferred()
+        self._making = done
+        made = maybeDeferred(self._deferToThread, self._makeWithin, self._number, self._isBusy)
+        made.addCallbacks(self._made, self._failed)
+        made.addErrback(self._cannotClose)
+        made.addCallback(lambda ignored: done.callback(None))
+
+    def stop(self) -> Deferred[None]:
+        """
+        Make no more, and remove the one that is ready.
+
+        @return: fires when nothing is under way any more.
+        """
+        self._isStopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._making is not None:
+            return self._making
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return succeed(None)
+        return maybeDeferred(self._deferToThread, spare.close).addErrback(self._cannotClose)
+
+    def _makeWithin(self, number: int, isPopulated: bool) -> SegmentWriter:
+        # The whole recording may have been removed meanwhile.
+        os.makedirs(self._directory, exist_ok=True)
+        taken = sum(map(_sizeOf, segmentPaths(self._directory)))
+        if taken + self._sizeBytes > self._maxBytes:
+            raise OSError(
+                errno.ENOSPC,
+                f"segments that are not sealed have taken {formatBytes(taken)} "
+                f"of the {formatBytes(self._maxBytes)} that cap leaves to them",
+            )
+        return self._create(number, isPopulated)
+
+    def _create(self, number: int, isPopulated: bool) -> SegmentWriter:
+        path = os.path.join(self._directory, f"{self._bootId}-{number:06d}{SUFFIX}")
+        return SegmentWriter(path, self._sizeBytes, isPopulated)
+
+    def _made(self, segment: SegmentWriter) -> None:
+        self._making = None
+        self._isFailing = False
+        if self._isStopped:
+            segment.close()
+        else:
+            self._spare = segment
+
+    def _failed(self, failure: Failure) -> None:
+        self._making = None
+        self.failures += 1
+        if not self._isFailing:
+            self._isFailing = True
+            self._log.warn(
+                "there is no room to record to, and events are dropped until there is: {reason}",
+                reason=failure.getErrorMessage(),
+            )
+        if not self._isStopped:
+            self._retry = self._clock.callLater(RETRY_SECONDS, self._tryAgain)
+
+    def _tryAgain(self) -> None:
+        self._retry = None
+        self.prepare()
+
+    def _cannotClose(self, failure: Failure) -> None:
+        self.failures += 1
+        self._log.warn("an empty segment cannot be removed: {reason}", reason=failure.getErrorMessage())
+
+
+def _sizeOf(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        # Sealed a moment ago.
+        return 0
+
+
+class SealingFailed(Exception):
+    """
+    The process that seals has failed; the message is its last line.
+    """
+
+
+def sealInProcess(directory: str, capBytes: int) -> SealReport:
+    """
+    Seal in a process of its own, and wait for it.
+
+    @raise SealingFailed: if it does not end as it should.
+    """
+    paths = [os.path.abspath(path) for path in sys.path]
+    process = subprocess.run(
+        [sys.executable, "-m", "admission_plugins.sealing", directory, str(capBytes)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        # What stops a server by its terminal would stop sealing in the middle.
+        start_new_session=True,
+        timeout=LONGEST_SEALING_SECONDS,
+    )
+    if process.returncode:
+        words = process.stderr.strip().splitlines() or [f"it ended with status {process.returncode}"]
+        raise SealingFailed(words[-1])
+    return SealReport.fromJson(process.stdout)
+
+
+def sealInline(directory: str, capBytes: int) -> SealReport:
+    """
+    Seal in this process, which serves nobody meanwhile.
+    """
+    # Not before it is wanted: Arrow takes more memory than a server.
+    from .sealing import sealAll
+
+    return sealAll(directory, capBytes)
+
+
+class Sealer:
+    """
+    Closes segments and has them sealed: one thing at a time, in order.
+
+    @ivar sealedRows: how many rows have become Parquet, those included that an
+        earlier run left behind.
+    @ivar sealedBytes: how large the Parquet files were last.
+    @ivar evictedFiles: how many of them were removed for want of room.
+    @ivar failures: how often a segment could not be closed or sealed.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        seal: Seal,
+        directory: str,
+        capBytes: int,
+        sealAtBytes: int,
+        deferToThread: Callable[..., Deferred[Any]],
+    ) -> None:
+        """
+        @param sealAtBytes: seal as soon as that much waits for it.
+        @param deferToThread: runs what waits for the disk or for other processes.
+        """
+        self.sealedRows = 0
+        self.sealedBytes = 0
+        self.evictedFiles = 0
+        self.failures = 0
+        self._seal = seal
+        self._directory = directory
+        self._capBytes = capBytes
+        self._sealAtBytes = sealAtBytes
+        self._deferToThread = deferToThread
+        self._lock = DeferredLock()
+        self._waitingBytes = 0
+        self._isQueued = False
+
+    def close(self, segment: SegmentWriter) -> None:
+        """
+        Nothing will be written to C{segment} any more.
+        """
+        if segment.recordCount:
+            self._waitingBytes += segment.sizeBytes
+        # What is to be sealed already comes before this one is closed.
+        self._isQueued = False
+        self._lock.run(self._deferToThread, segment.close).addErrback(self._failed, "a segment cannot be closed")
+        if self._waitingBytes >= self._sealAtBytes:
+            self.seal()
+
+    def seal(self) -> Deferred[Any]:
+        """
+        Seal what has been closed so far, and what earlier runs left behind.
+
+        @return: fires when that has been done, or failed.
+        """
+        self._waitingBytes = 0
+        if self._isQueued:
+            # It has not begun, and everything was closed before it was wanted.
+            return self._lock.run(lambda: None)
+        self._isQueued = True
+        return self._lock.run(self._pass)
+
+    def sealWaiting(self) -> Deferred[Any]:
+        """
+        Seal if anything waits for it.
+
+        @return: fires when nothing does any more, or sealing failed.
+        """
+        return self.seal() if self._waitingBytes else self._lock.run(lambda: None)
+
+    def _pass(self) -> Deferred[Any]:
+        self._isQueued = False
+        sealing = self._deferToThread(self._seal, self._directory, self._capBytes)
+        sealing.addCallback(self._sealed)
+        return sealing.addErrback(self._failed, "recorded events cannot be sealed")
+
+    def _sealed(self, report: SealReport) -> None:
+        self.sealedRows += report.sealedRows
+        self.sealedBytes = report.sealedBytes
+        self.evictedFiles += report.evictedFiles
+        self.failures += len(report.problems)
+        for problem in report.problems:
+            self._log.warn("recorded events: {problem}", problem=problem)
+        if report.problems:
+            self._waitingBytes += 1
+
+    def _failed(self, failure: Failure, what: str) -> None:
+        self.failures += 1
+        # So that it is tried again.
+        self._waitingBytes += 1
+        self._log.warn("{what}: {reason}", what=what, reason=failure.getErrorMessage())
+
+
+@implementer(IMetricsExporter)
+class ParquetExporter:
+    """
+    Writes one segment after the other and has them sealed.  What cannot be
+    sealed when it stops is sealed in the background after the next start.
+
+    The next segment is made while the present one is filled.  If it is not
+    ready in time, because the disk has no room or because segments that cannot
+    be sealed take their share of the bound, events are dropped until it is, and
+    counted.
+
+    @ivar directory: where to.
+    @ivar rotateSeconds: how long an event waits at most before its segment is
+        sealed.
+    @ivar capBytes: how large the directory may be.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        directory: str,
+        clock: IReactorTime,
+        wallSeconds: Callable[[], float],
+        rotateSeconds: float,
+        capBytes: int,
+        seal: Seal = sealInProcess,
+    ) -> None:
+        """
+        @param clock: monotonic; the one that events go by.
+        @param wallSeconds: seconds since the epoch.
+        @param seal: how segments are sealed.
+        """
+        self.directory = directory
+        self.rotateSeconds = rotateSeconds
+        self.capBytes = capBytes
+        self.droppedEvents = 0
+        self._clock = clock
+        self._wallSeconds = wallSeconds
+        self._seal = seal
+        self._rotating = LoopingCall(self._rotate)
+        self._rotating.clock = clock
+        self._segment: SegmentWriter | None = None
+        self._segmentCount = 0
+        self._closedRecords = 0
+        self._closedOverflows = 0
+        self._loggedDrops = 0
+
+    @property
+    def recordedEvents(self) -> int:
+        return self._closedRecords + (self._segment.recordCount if self._segment is not None else 0)
+
+    @property
+    def textOverflows(self) -> int:
+        """
+        How often there was no room for a text, as for client ids that are all
+        different.
+        """
+        return self._closedOverflows + (self._segment.textOverflows if self._segment is not None else 0)
+
+    @property
+    def sealedRows(self) -> int:
+        """
+        How many rows have become Parquet, those included that an earlier run
+        left behind.
+        """
+        return self._sealer.sealedRows
+
+    def start(self, origin: Origin, deferToThread: Callable[..., Deferred[Any]]) -> None:
+        segments = os.path.join(self.directory, SEGMENTS)
+        os.makedirs(segments, exist_ok=True)
+        hasLeftovers = bool(segmentPaths(segments))
+        sizeBytes = min(self.capBytes // SEGMENTS_IN_CAP // PAGE_BYTES * PAGE_BYTES, LARGEST_SEGMENT_BYTES)
+        self._origin = origin
+        self._supply = SegmentSupply(
+            segments, origin.bootId, sizeBytes, self.capBytes // SEGMENTS_SHARE, self._clock, deferToThread
+        )
+        self._sealer = Sealer(self._seal, self.directory, self.capBytes, self.capBytes // SEAL_SHARE, deferToThread)
+        self._begin(self._supply.make())
+        self._supply.prepare()
+        if hasLeftovers:
+            self._sealer.seal()
+        self._rotating.start(self.rotateSeconds, now=False)
+
+    def exportEvent(self, event: Any) -> None:
+        segment = self._segment
+        if segment is None or not segment.append(event):
+            self._appendToNext(event)
+
+    def exportSamples(self, samples: Sequence[Any]) -> None:
+        for sample in samples:
+            self.exportEvent(sample)
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        """
+        Publish C{NAME.recorded-events}, C{NAME.text-overflows},
+        C{NAME.sealed-rows}, C{NAME.evicted-files} and C{NAME.failures}, and as
+        a gauge C{NAME.sealed-bytes}.
+
+        @raise ValueError: if there are sensors of these names.
+        """
+        sealer, supply = self._sealer, self._supply
+        registry.addGauge(f"{name}.sealed-bytes", lambda now: sealer.sealedBytes)
+        registry.addCounter(f"{name}.recorded-events", lambda now: self.recordedEvents)
+        registry.addCounter(f"{name}.text-overflows", lambda now: self.textOverflows)
+        registry.addCounter(f"{name}.sealed-rows", lambda now: sealer.sealedRows)
+        registry.addCounter(f"{name}.evicted-files", lambda now: sealer.evictedFiles)
+        registry.addCounter(f"{name}.failures", lambda now: sealer.failures + supply.failures)
+
+    def stop(self) -> Deferred[Any]:
+        self._rotating.stop()
+        self._end()
+        return gatherResults([self._supply.stop(), self._sealer.sealWaiting()])
+
+    def _begin(self, segment: SegmentWriter) -> None:
+        self._segmentCount += 1
+        segment.begin(Header(self._origin, self._segmentCount, self._clock.seconds(), self._wallSeconds()))
+        self._segment = segment
+
+    def _end(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self._closedRecords += segment.recordCount
+            self._closedOverflows += segment.textOverflows
+            self._sealer.close(segment)
+
+    def _beginNext(self, isBusy: bool) -> bool:
+        """
+        Begin the next segment.
+
+        @param isBusy: whether this one is full before its time.
+        @return: whether there is one.
+        """
+        following = self._supply.take(isBusy)
+        if following is None:
+            return False
+        self._end()
+        self._begin(following)
+        if self.droppedEvents > self._loggedDrops:
+            self._log.warn(
+                "{count} events were dropped before there was room to record to",
+                count=self.droppedEvents - self._loggedDrops,
+            )
+            self._loggedDrops = self.droppedEvents
+        return True
+
+    def _appendToNext(self, event: Any) -> None:
+        if not (self._beginNext(True) and self._segment is not None and self._segment.append(event)):
+            self.droppedEvents += 1
+
+    def _rotate(self) -> None:
+        if self._segment is not None and self._segment.recordCount:
+            self._beginNext(False)
+        self._sealer.sealWaiting()
+
+
+_SEALS: Mapping[str, Seal] = {"process": sealInProcess, "inline": sealInline}
+
+
+def buildParquet(
+    context: PolicyContext, directory: str, rotate: str = "60s", cap: str = "2GiB", sealing: str = "process"
+) -> ParquetExporter:
+    """
+    Make a L{ParquetExporter} of a description.
+
+    @raise ValueError: for a duration or a size that makes no sense, or if a
+        library is missing.
+    """
+    if sealing not in _SEALS:
+        raise ValueError(f"sealing={sealing}: say {' or '.join(_SEALS)}")
+    missing = [name for name in ("numpy", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"Parquet files need {' and '.join(missing)}: install admission[spark]")
+    if not directory:
+        raise ValueError("the directory to record to is missing")
+    rotateSeconds, capBytes = parseSeconds(rotate), parseBytes(cap)
+    if rotateSeconds < 1:
+        raise ValueError(f"rotate must be 1s at least, not {rotate}")
+    if capBytes < SMALLEST_CAP_BYTES:
+        raise ValueError(f"cap must be {formatBytes(SMALLEST_CAP_BYTES)} at least, not {cap}")
+    return ParquetExporter(
+        os.path.abspath(directory), context.clock, context.wallSeconds, rotateSeconds, capBytes, _SEALS[sealing]
+    )
