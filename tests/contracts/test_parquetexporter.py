@@ -591,7 +591,7 @@ class BenchmarkTests(SynchronousTestCase):
 
     def test_quick(self) -> None:
         """
-        It runs, drops nothing, and measures all that it says.
+        It runs, measures all that it says, and accounts for every event.  Beside busy processes it may drop some.
         """
         result = subprocess.run(
             [sys.executable, "-m", "benchmarks.recording", "--quick", "--json"],
@@ -609,8 +609,8 @@ class BenchmarkTests(SynchronousTestCase):
         ticks = {row["sealed"]: row for row in report["ticks"]}
         self.assertEqual(set(ticks), {"not recorded", "packed only", "not sealed", "in a process", "in a thread"})
         for name, row in ticks.items():
-            sealedRows = row["events"] if name.startswith("in a ") else 0
-            self.assertEqual((row["droppedEvents"], row["sealedRows"]), (0, sealedRows), name)
+            sealedRows = row["events"] - row["droppedEvents"] if name.startswith("in a ") else 0
+            self.assertEqual(row["sealedRows"], sealedRows, name)
 
 
 class KilledTests(SynchronousTestCase):
