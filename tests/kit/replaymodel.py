@@ -317,6 +317,13 @@ def offersOf(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: 
     return list(makeOffers(tableOf(recording.rows).to_batches(batchRows), trials))
 
 
+def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Trial]]:
+    """
+    Trials that share no rows.
+    """
+    return {key: [trial] for key, trial in trials.items()}
+
+
 def openLoop(
     recording: Recording,
     trials: Mapping[TrialKey, Trial],
@@ -327,14 +334,15 @@ def openLoop(
     Replay all that was recorded, open loop.
     """
     batches = sortedBy(prepare(offersOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
-    return pa.Table.from_batches(replayOpenLoop(batches, trials), DECISIONS)
+    return pa.Table.from_batches(replayOpenLoop(batches, alone(trials)), DECISIONS)
 
 
 def closedLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
     """
     Replay all that was recorded, closed loop.
     """
-    return pa.Table.from_batches(replayClosedLoop(closedInput(recording, trials, batchRows), trials), DECISIONS)
+    rows = closedInput(recording, trials, batchRows)
+    return pa.Table.from_batches(replayClosedLoop(rows, alone(trials)), DECISIONS)
 
 
 def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:

@@ -26,6 +26,7 @@ from tests.kit.replaymodel import (
     Recording,
     Step,
     Steps,
+    alone,
     closedInput,
     closedLoop,
     openLoop,
@@ -434,7 +435,8 @@ class ClosedLoopTests(SynchronousTestCase):
         table = pa.Table.from_batches(closedInput(recording, trials)).sort_by(
             [("component", "ascending"), ("at_us", "ascending")]
         )
-        error = self.assertRaises(OutOfOrder, list, replayClosedLoop(table.combine_chunks().to_batches(), trials))
+        rows = table.combine_chunks().to_batches()
+        error = self.assertRaises(OutOfOrder, list, replayClosedLoop(rows, alone(trials)))
         self.assertIn("component 1: the row with conn_id", str(error))
 
     def steps(self) -> Steps:

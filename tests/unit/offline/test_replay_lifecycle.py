@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, Outcome, QuotaEntity
 from admission.offline.replay.boots import LimitChange
-from admission.offline.replay.lanes import planRoutes
 from admission.offline.replay.live import EVERYTHING, LivePolicy
 from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
+from admission.offline.replay.shards import planReplays
 from admission.offline.replay.tally import Totals, labelled
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import Client, Recording, Step, askersIn, closedLoop, openLoop, population, serve
@@ -192,16 +192,16 @@ class LifecycleTests(SynchronousTestCase):
             self.assertTrue(trial.isFollowing)
             self.assertIsNone(trial.horizonSeconds)
 
-    def test_lanes(self) -> None:
+    def test_sharing(self) -> None:
         """
         A policy that follows requests sees other moments than others do, so
-        they do not share the way.
+        they do not share arrivals.
         """
         recording = recorded(SECOND)
         trials = self.trials(recording, "at-most:2", "at-most:3", "per-second:5")
-        routes = planRoutes(trials, ["open"], askersIn(recording.rows, trials))
+        [plan] = planReplays(trials, ["open"], askersIn(recording.rows, trials))
         self.assertEqual(
-            sorted([trial.candidate.label for trial in lane.trials] for lane in routes.lanes),
+            sorted([trial.candidate.label for trial in each.trials] for each in plan.replays),
             [["at-most:2", "at-most:3"], ["per-second:5"]],
         )
 

@@ -23,6 +23,7 @@ from tests.kit.replaymodel import (
     Client,
     Recording,
     Step,
+    alone,
     offersOf,
     openLoop,
     population,
@@ -197,7 +198,7 @@ class OpenLoopTests(SynchronousTestCase):
         for row in recording.rows:
             row["kind"] = "Metadata"
         trials = trialsOf(recording, "client-bytes:produce=1")
-        decisions = pa.Table.from_batches(replayOpenLoop(reversed(offersOf(recording, trials, 10)), trials))
+        decisions = pa.Table.from_batches(replayOpenLoop(reversed(offersOf(recording, trials, 10)), alone(trials)))
         self.assertEqual(summed(decisions), (len(recording.rows), 0, 0))
 
     def test_gaps(self) -> None:
@@ -230,7 +231,7 @@ class OpenLoopTests(SynchronousTestCase):
         batches = sortedBy(offersOf(recording, trials), (*OPEN_GROUP, "seq", "at_us"), 10)
         late = [{**row, "at_us": -row["at_us"]} for row in pa.Table.from_batches(batches).to_pylist()]
         unsorted = pa.RecordBatch.from_pylist(late, batches[0].schema)
-        error = self.assertRaises(OutOfOrder, list, replayOpenLoop([unsorted], trials))
+        error = self.assertRaises(OutOfOrder, list, replayOpenLoop([unsorted], alone(trials)))
         self.assertIn("candidate 'client-bytes:produce=50k', broker_id '1', boot_id 'boot', replay_key", str(error))
         self.assertIn("comes after at_us -", str(error))
         self.assertIn("sort by candidate, broker_id, boot_id, replay_key, slice, at_us, seq", str(error))

@@ -19,6 +19,7 @@ task keeps what it replays in files beyond some size.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import reduce
 from math import ceil
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -31,10 +32,9 @@ from .boots import BOOT_COLUMNS, BOOTS, GAPS, LIMIT_COLUMNS, Boot, TraceError, b
 from .decisions import CLOSED, DECISIONS, OPEN
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
 from .keys import ASKERS, askersOf
-from .lanes import Routes, Step, planRoutes
 from .offers import COLUMNS, columnsFor, makeOffers
 from .ordered import Batches
-from .parcels import PARCELS
+from .shards import SHARD, SHARDED, ReplayPlan, Step, planReplays
 from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
 from .trials import Trial, TrialKey
 
@@ -123,26 +123,30 @@ def replay(
         unless there is something to C{finish} them.
     @raise TraceError: if there are too many connections for the driver.
     """
-    routes = routesOf(requests, trials, modes, scale)
+    parts = []
+    for plan in plansOf(requests, trials, modes, scale):
 
-    def replayed(parcels: Batches) -> Iterator[pa.RecordBatch]:
-        return routes.replay(parcels, finish)
+        def replayed(rows: Batches, plan: ReplayPlan = plan) -> Iterator[pa.RecordBatch]:
+            return plan.replay(rows, finish)
 
-    parcels = requests.select(*columnsFor(trials.values())).mapInArrow(routes.send, sparkSchema(PARCELS))
-    brought = parcels.repartitionById(routes.tasks, "task").sortWithinPartitions("lane")
-    return brought.mapInArrow(replayed, sparkSchema(schema))
+        rows = requests.select(*columnsFor(trials.values())).mapInArrow(plan.shard, sparkSchema(SHARDED))
+        sharded = rows.repartition(scale.tasksOf(requests, trials), *SHARD).sortWithinPartitions(*plan.order)
+        parts.append(sharded.mapInArrow(replayed, sparkSchema(schema)))
+    return reduce(DataFrame.unionByName, parts)
 
 
-def routesOf(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale) -> Routes:
+def plansOf(
+    requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale
+) -> list[ReplayPlan]:
     """
-    Find which requests are to be brought together.
+    Find which trials share their arrivals, and which of these belong together.
 
     @raise TraceError: see L{replay}.
     """
     asked = countAskers(requests, CLOSED in modes)
     askers = askersOf(asked.to_batches(), trials)
-    routes = planRoutes(trials, modes, askers, scale.tasksOf(requests, trials), _workers(requests.sparkSession))
-    return evolve(routes, cuts=cutsOf(requests, routes, scale))
+    plans = planReplays(trials, modes, askers, _workers(requests.sparkSession))
+    return [evolve(plan, cuts=cutsOf(requests, plan, scale)) if plan.mode == OPEN else plan for plan in plans]
 
 
 def countAskers(requests: DataFrame, isByConnection: bool, most: int = MAX_ASKERS) -> pa.Table:
@@ -187,14 +191,14 @@ def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame
     return requests.select(*VERDICT_COLUMNS).mapInArrow(found, sparkSchema(VERDICTS))
 
 
-def cutsOf(requests: DataFrame, routes: Routes, scale: Scale) -> pa.RecordBatch | None:
+def cutsOf(requests: DataFrame, plan: ReplayPlan, scale: Scale) -> pa.RecordBatch | None:
     """
     Where to cut the requests of one key open loop, if there is any use in that.
     """
     trials = {
-        lane.leader.key: lane.leader
-        for lane in routes.lanes
-        if lane.mode == OPEN and lane.leader.horizonSeconds is not None and lane.largest >= 2 * scale.minRequests
+        each.leader.key: each.leader
+        for each in plan.replays
+        if each.leader.horizonSeconds is not None and each.largest >= 2 * scale.minRequests
     }
     if not trials:
         return None
