@@ -20,8 +20,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.offline.aggregate import clientMinutes, topClients
 from admission.offline.clean import RULES, brokenRows, clean
 from admission.offline.depletion import DEPLETED, poolMinutes
+from admission.offline.failures import OutputError
 from admission.offline.fairness import clientDemand, fairnessMinutes, starvedMinutes
-from admission.offline.outputs import OutputError, writeResult
+from admission.offline.outputs import writeResult
 from admission.offline.throttling import BOUNDS_MS, bucketMs, throttleHistogram, throttleMinutes
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS

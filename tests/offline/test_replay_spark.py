@@ -15,13 +15,14 @@ from pyspark.sql import DataFrame
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IMemoryPoolFactory
-from admission.offline.replay.boots import LIMIT_COLUMNS, TraceError
+from admission.offline.failures import TraceError
+from admission.offline.replay.boots import LIMIT_COLUMNS
 from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.replay.pool import RESULTS, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.replay.results import MINUTES, addUp, countMinutes, mergeMinutes
-from admission.offline.replay.spark import Scale, collected, countAskers, findBoots, replay, routesOf
+from admission.offline.replay.spark import Scale, collected, countAskers, findBoots, plansOf, replay
 from admission.offline.replay.sparkpools import planPools, replayPoolTrials
 from admission.offline.replay.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
@@ -123,13 +124,15 @@ class ReplayTests(SynchronousTestCase):
         recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], steps, 200 * SECOND)
         trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.boots())
         requests, scale = frameOf(recording.rows), Scale(len(recording.rows), 2, 50)
-        cuts = routesOf(requests, trials, [OPEN], scale).cuts
-        assert cuts is not None
-        self.assertGreater(cuts.num_rows, 1)
+        [plan] = plansOf(requests, trials, [OPEN], scale)
+        assert plan.cuts is not None
+        self.assertGreater(plan.cuts.num_rows, 1)
         found = collected(replay(requests, trials, [OPEN], scale), DECISIONS)
         self.assertEqual(rowsOf(found), rowsOf(openLoop(recording, trials)))
-        self.assertIsNone(routesOf(requests, trials, [OPEN], evolve(scale, minRequests=10_000)).cuts)
-        self.assertIsNone(routesOf(requests, trials, [CLOSED], scale).cuts)
+        [uncut] = plansOf(requests, trials, [OPEN], evolve(scale, minRequests=10_000))
+        self.assertIsNone(uncut.cuts)
+        [closed] = plansOf(requests, trials, [CLOSED], scale)
+        self.assertIsNone(closed.cuts)
 
     def test_results(self) -> None:
         """

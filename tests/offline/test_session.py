@@ -12,8 +12,8 @@ import pyspark
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline import session
-from admission.offline.java import JavaMissing
-from admission.offline.session import SparkMissing, checkPackages, launchEnvironment, openSession
+from admission.offline.failures import JavaMissing, SparkMissing
+from admission.offline.session import checkPackages, launchEnvironment, openSession
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.longform import longForm
 from tests.kit.sparksession import sharedSession

@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
-from ..offline.java import JavaMissing, javaEnvironment
+from ..offline.failures import JavaMissing
+from ..offline.java import javaEnvironment
 from ..plugins import PolicyError, parseDescription
 from ..units import formatBytes
 from .findings import Finding, Level

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from ..offline.report.writing import ReportError, writeReport
-from ..offline.running import JobFailed, Progress, Selection, runJob, runStream
+from ..offline.evaluation import Selection
+from ..offline.failures import JobFailed, ReportError
+from ..offline.report.writing import writeReport
+from ..offline.running import Progress, runJob, runStream
 from .offline import AggregateOptions, AuditOptions, EvaluateOptions, RecordingOptions, ReplayOptions, ReportOptions
 from .talk import CommandFailed, table
 

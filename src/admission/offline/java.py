@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from .failures import JavaMissing
+
 OLDEST_JAVA = 17
 """What Spark 4 is compiled for."""
 
@@ -33,12 +35,6 @@ for argument; do
 done
 exec {java} "$@"
 """
-
-
-class JavaMissing(Exception):
-    """
-    There is no Java that Spark could run on, in words for the operator.
-    """
 
 
 def javaVersion(java: str) -> int | None:

@@ -24,12 +24,13 @@ from .aggregate import clientMinutes, topClients
 from .bloomaudit import FilterShape, bloomAudit
 from .clean import brokenRows, clean
 from .depletion import poolMinutes
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Selection
+from .failures import RecordingError
 from .fairness import fairnessMinutes, starvedMinutes
 from .ledgeraudit import ledgerAudit, ledgerSummary
 from .outputs import ordered, writeResult, writeTable
 from .quotaaudit import quotaSpans, quotaSummary
-from .recording import Recording, RecordingError
+from .recording import Recording
 from .replay.boots import Boot
 from .replay.candidates import Candidate
 from .replay.identity import Fidelity
@@ -37,7 +38,6 @@ from .replay.spark import Scale, findBoots
 from .replay.sparkpools import PoolTotals, planPools, replayPoolTrials
 from .replay.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
 from .replay.trials import RECORDED, planRecorded, planTrials
-from .running import Selection
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import Run, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
 from .tables import AGGREGATE, AUDIT, REPLAY, namesOf

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .failures import SparkMissing
 from .java import javaEnvironment
 
 if TYPE_CHECKING:
@@ -36,12 +37,6 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-
-
-class SparkMissing(Exception):
-    """
-    The packages for Spark are not installed, in words for the operator.
-    """
 
 
 def openSession(appName: str, settings: Mapping[str, str] | None = None) -> SparkSession:

@@ -18,8 +18,9 @@ from pyspark.sql import Column, DataFrame, functions as F
 from pyspark_admission.options import Range
 
 from .bloomaudit import FilterShape
+from .failures import RecordingError
 from .minutes import BOOT
-from .recording import Recording, RecordingError
+from .recording import Recording
 from .synth import BROKER_ID
 
 _PRODUCERS = "producer-ids"

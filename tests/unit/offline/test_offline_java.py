@@ -11,7 +11,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline import java
-from admission.offline.java import JavaMissing, javaEnvironment, javaVersion
+from admission.offline.failures import JavaMissing
+from admission.offline.java import javaEnvironment, javaVersion
 
 
 class JavaTestCase(SynchronousTestCase):

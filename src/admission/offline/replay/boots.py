@@ -15,6 +15,7 @@ from attrs import frozen
 from pyarrow import compute as pc
 
 from ...interfaces import QuotaEntity
+from ..failures import TraceError
 
 BOOT_COLUMNS: Sequence[str] = (
     "broker_id",
@@ -72,12 +73,6 @@ GAPS = pa.schema(
 """Where events were dropped: the number and moment of the first event after it, and how many are missing."""
 
 _LONGEST_DELAY_US = 2**53
-
-
-class TraceError(ValueError):
-    """
-    A recording that cannot be replayed, in one sentence.
-    """
 
 
 @frozen

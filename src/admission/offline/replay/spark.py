@@ -28,7 +28,8 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from .boots import BOOT_COLUMNS, BOOTS, GAPS, LIMIT_COLUMNS, Boot, TraceError, bootsOf, findGaps, summarizeBoots
+from ..failures import TraceError
+from .boots import BOOT_COLUMNS, BOOTS, GAPS, LIMIT_COLUMNS, Boot, bootsOf, findGaps, summarizeBoots
 from .decisions import CLOSED, DECISIONS, OPEN
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
 from .keys import ASKERS, askersOf

@@ -19,9 +19,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import field, frozen
 from pyarrow import compute as pc, parquet
 
-from .writing import ReportError
-
-EVALUATION = "evaluation.json"
+from ..evaluation import EVALUATION
+from ..failures import ReportError
 
 Row = dict[str, Any]
 

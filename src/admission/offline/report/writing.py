@@ -10,15 +10,11 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..failures import ReportError
+
 REPORT = "report.html"
 
 _NEEDED = ("pyarrow", "numpy", "matplotlib")
-
-
-class ReportError(Exception):
-    """
-    There can be no report, in words for the operator.
-    """
 
 
 def writeReport(outDirectory: str | Path) -> Path:
