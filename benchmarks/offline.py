@@ -4,8 +4,8 @@ of them, what memory workers take, and the same replays in one process without S
 
     python -m benchmarks.offline [--json] [--quick] [--rows 1M,10M] [--recordings DIRECTORY]
 
-The first number of rows is made up by C{admission.offline.synth}; the others are copies of that recording, each a run
-of a server of its own.  Recordings stay in C{DIRECTORY}, where the next benchmark finds them.
+The first number of rows is made up by C{admission.offline.syntheticserver}; the others are copies of that recording,
+each a run of a server of its own.  Recordings stay in C{DIRECTORY}, where the next benchmark finds them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from admission.offline.recording import Recording
 from admission.offline.replay.boots import Boot
 from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
 from admission.offline.replay.decisions import CLOSED, OPEN
-from admission.offline.replay.spark import Scale, findBoots
-from admission.offline.replay.sparkpools import PoolTrial, replayPoolTrials
+from admission.offline.replay.sparkreplay import PoolTrial, Scale, findBoots, replayPoolTrials
 from admission.offline.replay.tally import outcomes, totalsOf
 from admission.offline.replay.trials import Trial, TrialKey, planTrials
-from admission.offline.session import openSession
+from admission.offline.sparksession import openSession
 from admission.offline.survey import findRuns, limitsFromTheStart, numbered
 from admission.recording.schema import LIMITS
 from admission.recording.tables import REQUESTS

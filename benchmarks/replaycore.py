@@ -15,8 +15,8 @@ from admission.offline.replay.keys import askersOf, findAskers
 from admission.offline.replay.offers import COLUMNS
 from admission.offline.replay.pool import replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
 from admission.offline.replay.shards import planReplays
+from admission.offline.replay.totals import addUp, countMinutes, mergeMinutes
 from admission.offline.replay.trials import Trial, TrialKey
 
 from .measure import cpuSeconds

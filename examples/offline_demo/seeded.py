@@ -19,7 +19,7 @@ from attrs import frozen
 
 from admission.kafka.wire.batches import Record, encodeBatch
 from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
-from admission.offline.synthpopulation import Draft, Member, Population, Stream
+from admission.offline.population import Draft, Member, Population, Stream
 
 TOPIC = "seeded"
 

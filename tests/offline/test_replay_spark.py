@@ -1,6 +1,6 @@
 """
-Tests for L{admission.offline.replay.spark}, L{admission.offline.replay.tally}
-and L{admission.offline.replay.sparkpools}, in Spark.
+Tests for L{admission.offline.replay.sparkreplay}, L{admission.offline.replay.tally}
+and L{admission.offline.replay.sparkreplay}, in Spark.
 """
 
 from __future__ import annotations
@@ -21,10 +21,18 @@ from admission.offline.replay.candidates import resolveCandidate, resolveCandida
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.replay.pool import RESULTS, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.replay.results import MINUTES, addUp, countMinutes, mergeMinutes
-from admission.offline.replay.spark import Scale, collected, countAskers, findBoots, plansOf, replay
-from admission.offline.replay.sparkpools import planPools, replayPoolTrials
+from admission.offline.replay.sparkreplay import (
+    Scale,
+    collected,
+    countAskers,
+    findBoots,
+    planPools,
+    plansOf,
+    replay,
+    replayPoolTrials,
+)
 from admission.offline.replay.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
+from admission.offline.replay.totals import MINUTES, addUp, countMinutes, mergeMinutes
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import (
     REQUEST_COLUMNS,

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from ..kafka.settings import RESERVED_DESCRIPTORS, Settings
 from ..offline.failures import JavaMissing
-from ..offline.java import javaEnvironment
+from ..offline.sparksession import javaEnvironment
 from ..plugins import PolicyError, parseDescription
 from ..units import formatBytes
 from .findings import Finding, Level

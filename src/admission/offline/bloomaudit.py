@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window, functions as F
 
 from ..plugins import parseDescription
 from ..units import parseSeconds
-from .minutes import BOOT
+from .aggregate import BOOT
 
 _POSITIONAL = ("rate", "window", "windows", "layers")
 

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.offline.test_jobs -*-
 """
 The offline jobs: each reads a recording and writes the results that
-L{admission.offline.tables} lists.
+L{admission.offline.outputs} lists.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ from .._version import __version__
 from ..plugins import PolicyError
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS
 from ..recording.tables import REQUESTS
-from .aggregate import clientMinutes, topClients
+from .aggregate import (
+    clientMinutes,
+    fairnessMinutes,
+    poolMinutes,
+    starvedMinutes,
+    throttleHistogram,
+    throttleMinutes,
+    topClients,
+)
 from .bloomaudit import FilterShape, bloomAudit
 from .clean import brokenRows, clean
-from .depletion import poolMinutes
 from .evaluation import Evaluation, Selection
 from .failures import RecordingError
-from .fairness import fairnessMinutes, starvedMinutes
 from .ledgeraudit import ledgerAudit, ledgerSummary
 from .outputs import ordered, writeResult, writeTable
+from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
 from .replay.boots import Boot
 from .replay.candidates import Candidate
 from .replay.identity import Fidelity
-from .replay.spark import Scale, findBoots
-from .replay.sparkpools import PoolTotals, planPools, replayPoolTrials
+from .replay.sparkreplay import PoolTotals, Scale, findBoots, planPools, replayPoolTrials
 from .replay.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
 from .replay.trials import RECORDED, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import Run, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
-from .tables import AGGREGATE, AUDIT, REPLAY, namesOf
-from .throttling import throttleHistogram, throttleMinutes
 
 MAX_GAPS = 100
 """How many gaps L{admission.offline.evaluation} lists."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, Window, functions as F
 
-from .minutes import BOOT
+from .aggregate import BOOT
 
 LEDGER = "LedgerBytes"
 """The gauges of what is held, one for each purpose."""

@@ -18,7 +18,7 @@ from attrs import frozen
 from ..plugins import PolicyError
 from .evaluation import Selection
 from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError
-from .session import checkPackages, openSession
+from .sparksession import checkPackages, openSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,11 +17,11 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from pyspark_admission.options import Range
 
+from .aggregate import BOOT
 from .bloomaudit import FilterShape
 from .failures import RecordingError
-from .minutes import BOOT
 from .recording import Recording
-from .synth import BROKER_ID
+from .syntheticserver import BROKER_ID
 
 _PRODUCERS = "producer-ids"
 """The policy whose filters are audited."""

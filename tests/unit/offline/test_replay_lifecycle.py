@@ -16,9 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import CONNECTION, Outcome, QuotaEntity
 from admission.offline.replay.boots import LimitChange
 from admission.offline.replay.live import EVERYTHING, LivePolicy
-from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
 from admission.offline.replay.shards import planReplays
 from admission.offline.replay.tally import Totals, labelled
+from admission.offline.replay.totals import addUp, countMinutes, mergeMinutes
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import Client, Recording, Step, askersIn, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import AtMost, Following, candidate, install

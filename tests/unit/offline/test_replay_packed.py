@@ -1,5 +1,5 @@
 """
-Tests for L{admission.offline.replay.packed}.
+Tests for L{admission.offline.replay.component}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.replay.packed import PackedRows
+from admission.offline.replay.component import PackedRows
 
 ROW = np.dtype([("a", "i8"), ("b", "u1")])
 

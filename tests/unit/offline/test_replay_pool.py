@@ -17,13 +17,13 @@ from pyarrow import parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IMemoryPool, IMemoryPoolFactory
+from admission.offline.population import Population
 from admission.offline.replay import pooltrace
 from admission.offline.replay.candidates import Candidate, resolveCandidate
 from admission.offline.replay.ordered import OutOfOrder
 from admission.offline.replay.pool import RESULTS, defaultOrder, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.synth import SyntheticServer, recordSynthetic
-from admission.offline.synthpopulation import Population
+from admission.offline.syntheticserver import SyntheticServer, recordSynthetic
 from admission.recording.arrow import arrowSchema
 from admission.recording.tables import REQUESTS
 from admission.testing.scriptedpool import ScriptedPool

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.offline.replay.results}.
+Tests for L{admission.offline.replay.totals}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.replay.decisions import DECISIONS
-from admission.offline.replay.results import (
+from admission.offline.replay.totals import (
     DELAY_BOUNDS_US,
     MINUTES,
     PLACE,

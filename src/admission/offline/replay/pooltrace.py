@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from ..agenda import MICROSECONDS
+from ..simulator import MICROSECONDS
 from .ordered import codesOf, numbersOf
 
 POOL_COLUMNS: Sequence[str] = (

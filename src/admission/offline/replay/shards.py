@@ -134,7 +134,7 @@ class ReplayPlan:
         Replay the rows of a partition.
 
         @param rows: of L{SHARDED}, sorted by L{order}.
-        @param finish: see L{admission.offline.replay.spark.replay}.
+        @param finish: see L{admission.offline.replay.sparkreplay.replay}.
         @return: of L{admission.offline.replay.decisions.DECISIONS}, or what
             C{finish} makes of them.
         @raise OutOfOrder: if they are not sorted so.

@@ -12,10 +12,10 @@ from urllib.parse import quote
 from twisted.web.template import Tag, tags
 
 from ..evaluation import EVALUATION
-from ..replay.results import MAX_EXHAUSTED_SHARE
-from ..tables import OUTPUTS
+from ..outputtables import OUTPUTS
+from ..replay.totals import MAX_EXHAUSTED_SHARE
 from .elements import absent, bullets, named, section
-from .results import Results
+from .resultfiles import Results
 from .words import plural, share, shown
 
 MAX_ANSWERS = 100

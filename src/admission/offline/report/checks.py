@@ -15,7 +15,7 @@ from twisted.web.template import Tag, tags
 
 from ..replay.identity import MIN_MATCHING
 from .elements import Cell, absent, bullets, named, section, table
-from .results import Results, Row, grouped
+from .resultfiles import Results, Row, grouped
 from .verdict import GateOutcome
 from .words import NOTHING, client, count, duration, plural, share, shown, size
 

@@ -16,7 +16,7 @@ from attrs import frozen
 from pyarrow import compute as pc
 
 from ..replay.decisions import CLOSED
-from .results import Results, grouped, only
+from .resultfiles import Results, grouped, only
 
 RECORDED_LINE = "as recorded"
 
@@ -241,7 +241,7 @@ def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
 def jainMinutes(replays: pa.Table) -> pa.Table:
     """
     Jain's index of the bytes that each client was admitted, by server and
-    minute, as L{admission.offline.fairness} has it: of those who wanted any.
+    minute, as L{admission.offline.aggregate} has it: of those who wanted any.
 
     @return: C{minute} and C{jain}, null if nobody was admitted anything.
     """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
 """
 Clients that do not exist: how large they are, what they ask for, how long they
 think, all of it from a seed.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from attrs import field, frozen
 
-from .agenda import MICROSECONDS
+from .simulator import MICROSECONDS
 
 RECORD_BYTES = 224
 """The median of the mean value sizes of Twitter's caches."""

@@ -1,5 +1,5 @@
 """
-L{admission.offline.java}
+L{admission.offline.sparksession}
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline import java
+from admission.offline import sparksession
 from admission.offline.failures import JavaMissing
-from admission.offline.java import javaEnvironment, javaVersion
+from admission.offline.sparksession import javaEnvironment, javaVersion
 
 
 class JavaTestCase(SynchronousTestCase):
@@ -26,7 +26,7 @@ class JavaTestCase(SynchronousTestCase):
         """
         self.directory = Path(self.mktemp()).absolute()
         self.packages: list[str] = []
-        self.patch(java, "find_spec", lambda name: name if name in self.packages else None)
+        self.patch(sparksession, "find_spec", lambda name: name if name in self.packages else None)
 
     def home(self, name: str, said: str, status: int = 0) -> Path:
         """
@@ -67,7 +67,7 @@ class VersionTests(JavaTestCase):
         What does not run, or not to its end, has none.
         """
         self.assertIs(javaVersion(str(self.directory / "none")), None)
-        self.patch(java, "LONGEST_ANSWER_SECONDS", 0.01)
+        self.patch(sparksession, "LONGEST_ANSWER_SECONDS", 0.01)
         home = self.home("slow", "'; sleep 5; echo 'version \"17\"")
         self.assertIs(javaVersion(str(home / "bin" / "java")), None)
 

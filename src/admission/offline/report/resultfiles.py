@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
 The results that a report is made of, as the offline jobs have left them:
-L{admission.offline.tables} and C{evaluation.json}.  Of what is missing the
+L{admission.offline.outputs} and C{evaluation.json}.  Of what is missing the
 report says so.
 
 A table is a file C{NAME.parquet}, or a directory C{NAME} of such files, with

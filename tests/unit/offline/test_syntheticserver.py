@@ -1,5 +1,5 @@
 """
-L{admission.offline.synth} and what it consists of, and C{admission synth}.
+L{admission.offline.syntheticserver} and what it consists of, and C{admission synth}.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.offline import synth
-from admission.offline.agenda import MICROSECONDS, Agenda
-from admission.offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
-from admission.offline.synthpopulation import (
+from admission.offline import syntheticserver
+from admission.offline.population import (
     RECORD_BYTES,
     RECORD_SPREAD,
     WRITE_SHARE,
     ZIPF_EXPONENT,
     Population,
 )
+from admission.offline.simulator import MICROSECONDS, Agenda
+from admission.offline.syntheticserver import RecordingFailed, SyntheticRequestEvent, SyntheticServer, recordSynthetic
 from admission.plugins import PolicyError, buildPolicy
 from admission.recording.arrow import arrowSchema
 from admission.recording.events import (
@@ -134,17 +133,17 @@ class Kept:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def requests(self) -> list[KafkaRequestEvent]:
+    def requests(self) -> list[SyntheticRequestEvent]:
         """
         What was asked for, without the connections that were put to policies.
         """
-        return [event for event in self.of(KafkaRequestEvent) if event.kind != CONNECTION]
+        return [event for event in self.of(SyntheticRequestEvent) if event.kind != CONNECTION]
 
-    def byConnection(self) -> Iterator[tuple[int, list[KafkaRequestEvent]]]:
+    def byConnection(self) -> Iterator[tuple[int, list[SyntheticRequestEvent]]]:
         """
         What was asked for on each connection, in order.
         """
-        found: dict[int, list[KafkaRequestEvent]] = defaultdict(list)
+        found: dict[int, list[SyntheticRequestEvent]] = defaultdict(list)
         for event in self.requests:
             found[event.connectionId].append(event)
         yield from found.items()
@@ -165,7 +164,7 @@ def pinnedRows(kept: Kept) -> Iterator[list[Any]]:
     that were given up without what only those know that were answered.
     """
     for event in kept.events:
-        table = {KafkaRequestEvent: REQUESTS, ConnectionEvent: CONNECTIONS}.get(type(event))
+        table = {SyntheticRequestEvent: REQUESTS, ConnectionEvent: CONNECTIONS}.get(type(event))
         if table is not None:
             isGivenUp = table is REQUESTS and event.decision == EXPIRE
             leftOut = {"refusal", *(OF_ANSWERED if isGivenUp else ())}
@@ -191,7 +190,7 @@ def us(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
 
 
-def answeredUs(event: KafkaRequestEvent) -> int:
+def answeredUs(event: SyntheticRequestEvent) -> int:
     """
     When the client could go on: it was answered, and read again.
     """
@@ -374,7 +373,7 @@ class ServerTests(SynchronousTestCase):
         measured on one recording can be measured again.
         """
         small, hasty = ran(SMALL, POLICIES, TIGHT), ran(HASTY, HASTY_POLICIES, "bounded:1000KiB")
-        decisions = Counter(event.decision for kept in (small, hasty) for event in kept.of(KafkaRequestEvent))
+        decisions = Counter(event.decision for kept in (small, hasty) for event in kept.of(SyntheticRequestEvent))
         self.assertEqual(set(decisions), {ADMIT, THROTTLE, REJECT, MUTE, EXPIRE})
         rows = "\n".join(repr(row) for kept in (small, hasty) for row in pinnedRows(kept))
         self.assertEqual(sha256(rows.encode()).hexdigest(), PINNED)
@@ -385,7 +384,7 @@ class ServerTests(SynchronousTestCase):
         """
         kept = ran(SMALL, POLICIES)
         self.assertEqual(
-            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(KafkaRequestEvent)},
+            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(SyntheticRequestEvent)},
             {("error", False)},
         )
         self.assertEqual({event.refusal for event in ran(SMALL).requests}, {None})
@@ -418,7 +417,9 @@ class ServerTests(SynchronousTestCase):
         for quotas, pool in (((), None), (POLICIES, TIGHT), (("producer-ids:rate=1:window=1m",), None)):
             kept = ran(SMALL, quotas, pool)
             freeUs = {
-                each.connectionId: answeredUs(each) for each in kept.of(KafkaRequestEvent) if each.kind == CONNECTION
+                each.connectionId: answeredUs(each)
+                for each in kept.of(SyntheticRequestEvent)
+                if each.kind == CONNECTION
             }
             for connectionId, events in kept.byConnection():
                 for event, draft in zip(events, drafts[connectionId - 1], strict=False):
@@ -443,13 +444,13 @@ class ServerTests(SynchronousTestCase):
         ask for the same delays.
         """
         kept = ran(SMALL, POLICIES, TIGHT)
-        told = [event for event in kept.of(KafkaRequestEvent) if event.policyDelaysSeconds]
+        told = [event for event in kept.of(SyntheticRequestEvent) if event.policyDelaysSeconds]
         self.assertEqual({event.decision for event in told}, {ADMIT, MUTE, THROTTLE})
         self.assertTrue(all(event.isCounted for event in told))
         agenda = Agenda()
         context = PolicyContext(agenda, agenda.seconds)
         policies = [(each, buildPolicy(IQuotaPolicyFactory, each, context)) for each in POLICIES]
-        control = AdmissionControl(policies, synth.MAX_DELAY_SECONDS)
+        control = AdmissionControl(policies, syntheticserver.MAX_DELAY_SECONDS)
         # Events come when the answer is sent, which for a Produce is later.
         for event in sorted(told, key=lambda event: event.decidedSeconds):
             request = Request(
@@ -466,7 +467,7 @@ class ServerTests(SynchronousTestCase):
         which policy; a shadow policy is recorded and has no say.
         """
         kept = ran(SMALL, (*POLICIES, "client-bytes:produce=1:fetch=1:shadow=yes"))
-        throttled = [event for event in kept.of(KafkaRequestEvent) if event.decision == THROTTLE]
+        throttled = [event for event in kept.of(SyntheticRequestEvent) if event.decision == THROTTLE]
         policies = Counter(event.policy for event in throttled)
         self.assertEqual(set(policies), {"client-bytes", "request-time", "connections"})
         for event in throttled:
@@ -546,7 +547,7 @@ class ServerTests(SynchronousTestCase):
         Without policies nobody is asked anything, and connections are no requests.
         """
         kept = ran(SMALL)
-        self.assertEqual(len(kept.of(KafkaRequestEvent)), len(kept.requests))
+        self.assertEqual(len(kept.of(SyntheticRequestEvent)), len(kept.requests))
         self.assertEqual({event.isCounted for event in kept.requests}, {-1})
         self.assertEqual({math.isnan(event.decidedSeconds) for event in kept.requests}, {True})
 
@@ -713,7 +714,7 @@ class CommandTests(SynchronousTestCase):
         server = self.parse("there")["server"]
         self.assertEqual(server.population, Population())
         self.assertEqual((server.origin.policyNames, server.origin.poolDescription), ((), "bounded:64MiB"))
-        self.assertEqual(server.context.wallSeconds(), synth.BEGIN_SECONDS)
+        self.assertEqual(server.context.wallSeconds(), syntheticserver.BEGIN_SECONDS)
 
     def test_pool(self) -> None:
         """
@@ -751,7 +752,7 @@ class CommandTests(SynchronousTestCase):
         """
         It says what it has made, and on the way how far it is.
         """
-        self.patch(synth, "PROGRESS_ROWS", 500)
+        self.patch(syntheticserver, "PROGRESS_ROWS", 500)
         directory = self.mktemp()
         self.assertEqual(main(["synth", directory, "--clients", "5", "--seconds", "60", "--rows", "1500"]), 0)
         self.assertRegex(

@@ -10,16 +10,15 @@ from importlib.resources import files
 
 from twisted.web.template import Tag, tags
 
-from ..synth import BROKER_ID
+from ..syntheticserver import BROKER_ID
 from .answers import clientsSection, openLoopSection, verdictSection
 from .assumptions import askedSection, assumptionsSection, filesSection
 from .checks import auditSection, gateSection, missingSection, recordedSection
 from .elements import markup, named, parsed
-from .fairness import fairnessPlot, fairnessSection
 from .lines import replayMinutes
 from .pools import poolSection
-from .results import Results
-from .throttling import delayPlot, heldPlot, throttlingSection
+from .resultfiles import Results
+from .timecourse import delayPlot, fairnessPlot, fairnessSection, heldPlot, throttlingSection
 from .verdict import reach
 from .words import plural, shown
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
 """
 Virtual time, for what runs as if it were a server.
 """
