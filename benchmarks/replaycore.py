@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
 
+from admission.offline.replay.arrivals import COLUMNS
 from admission.offline.replay.candidates import Candidate
-from admission.offline.replay.keys import askersOf, findAskers
-from admission.offline.replay.offers import COLUMNS
+from admission.offline.replay.keys import clientsOf, findClients
 from admission.offline.replay.pool import replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
 from admission.offline.replay.shards import planReplays
@@ -26,7 +26,7 @@ BATCH_ROWS = 10_000
 """How many rows Spark hands to Python at a time."""
 
 READ = "read"
-OFFER = "make arrivals"
+ARRIVE = "make arrivals"
 SORT = "sort"
 DECIDE = "decide"
 ADD_UP = "add up"
@@ -63,9 +63,9 @@ def replayInSteps(recording: SyntheticRecording, trials: Mapping[TrialKey, Trial
     steps = Steps()
     with steps.step(READ):
         requests = list(recording.batches(COLUMNS, BATCH_ROWS))
-        askers = findAskers(requests)
-    with steps.step(OFFER):
-        [plan] = planReplays(trials, [mode], askersOf([askers], trials))
+        clients = findClients(requests)
+    with steps.step(ARRIVE):
+        [plan] = planReplays(trials, [mode], clientsOf([clients], trials))
         sharded = list(plan.shard(requests))
     del requests
     with steps.step(SORT):

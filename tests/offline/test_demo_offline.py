@@ -21,8 +21,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.replay.boots import Boot
 from admission.offline.replay.candidates import resolveCandidates
+from admission.offline.replay.runs import Boot
 from admission.offline.replay.trials import planTrials
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS

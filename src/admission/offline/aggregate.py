@@ -73,11 +73,11 @@ def throttleMinutes(requests: DataFrame) -> DataFrame:
     @param requests: clean ones, batch or stream; connections that were put to
         the policies count, too.
     """
-    asked = requests.select(*BOOT, "ts", F.expr("inline(arrays_zip(policy_names, policy_delays_us))"))
+    asked = requests.select(*RUN, "ts", F.expr("inline(arrays_zip(policy_names, policy_delays_us))"))
     # Only the first few delays are recorded, and none if nobody was asked.
     delays = asked.where("policy_delays_us IS NOT NULL").withColumn("bucket_ms", bucketMs(F.col("policy_delays_us")))
-    counted = delays.groupBy(*BOOT, aMinute(), F.col("policy_names").alias("policy"), "bucket_ms")
-    return counted.agg(F.count(F.lit(1)).alias("n")).select(*BOOT, minuteOfGroup(), "policy", "bucket_ms", "n")
+    counted = delays.groupBy(*RUN, aMinute(), F.col("policy_names").alias("policy"), "bucket_ms")
+    return counted.agg(F.count(F.lit(1)).alias("n")).select(*RUN, minuteOfGroup(), "policy", "bucket_ms", "n")
 
 
 def throttleHistogram(minutes: DataFrame) -> DataFrame:
@@ -89,7 +89,7 @@ def throttleHistogram(minutes: DataFrame) -> DataFrame:
     return minutes.groupBy("policy", "bucket_ms").agg(F.sum("n").alias("n"))
 
 
-BOOT = ("broker_id", "boot_id")
+RUN = ("broker_id", "boot_id")
 """What tells one run of one server: clocks, counters and filters begin anew with each."""
 
 MINUTE_US = 60_000_000
@@ -175,7 +175,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     delayMs = F.col("throttle_ms")
     spread = F.expr("percentile(throttle_ms, array(0.5, 0.99))") if isExact else countsByBucket(delayMs)
     answered = requests.where(F.col("kind") != CONNECTION)
-    minutes = answered.groupBy(*BOOT, aMinute(), *CLIENT).agg(
+    minutes = answered.groupBy(*RUN, aMinute(), *CLIENT).agg(
         F.count(F.lit(1)).alias("requests"),
         F.sum("request_bytes").alias("bytes_in"),
         F.sum(F.coalesce("response_bytes", F.lit(0))).alias("bytes_out"),
@@ -191,7 +191,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     else:
         middle, high = (quantileMs("_spread", "throttle_ms_max", share) for share in (0.5, 0.99))
     return minutes.select(
-        *BOOT,
+        *RUN,
         minuteOfGroup(),
         *CLIENT,
         "requests",
@@ -266,7 +266,7 @@ def clientDemand(requests: DataFrame) -> DataFrame:
     @param requests: clean ones.
     """
     asked = requests.where(F.col("kind") != CONNECTION).selectExpr(
-        *BOOT,
+        *RUN,
         *CLIENT,
         "unix_micros(ts) AS arrived_us",
         "unix_micros(ts) + coalesce(sent_mono_us - mono_us, 0) AS ended_us",
@@ -280,10 +280,10 @@ def clientDemand(requests: DataFrame) -> DataFrame:
         f"begun_us DIV {MINUTE_US} AS end_minute",
     )
     summed = ("demanded_bytes", "admitted_bytes", "served", "unserved", "waited")
-    told = waits.select(*BOOT, *CLIENT, F.expr(_TOLD))
-    demand = told.groupBy(*BOOT, "number", *CLIENT).agg(*(F.sum(name).alias(name) for name in summed))
+    told = waits.select(*RUN, *CLIENT, F.expr(_TOLD))
+    demand = told.groupBy(*RUN, "number", *CLIENT).agg(*(F.sum(name).alias(name) for name in summed))
     isStarved = (F.col("served") == 0) & (F.col("unserved") + F.col("waited") > 0)
-    return demand.select(*BOOT, minuteStart("number").alias("minute"), *CLIENT, *summed, isStarved.alias("is_starved"))
+    return demand.select(*RUN, minuteStart("number").alias("minute"), *CLIENT, *summed, isStarved.alias("is_starved"))
 
 
 def fairnessMinutes(requests: DataFrame) -> DataFrame:
@@ -305,7 +305,7 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
     demand = clientDemand(requests)
     wanted = F.col("demanded_bytes") > 0
     share = F.when(wanted, F.col("admitted_bytes") / F.col("demanded_bytes"))
-    fairness = demand.groupBy(*BOOT, "minute").agg(
+    fairness = demand.groupBy(*RUN, "minute").agg(
         F.count("*").alias("clients"),
         F.sum("demanded_bytes").alias("demanded_bytes"),
         F.sum("admitted_bytes").alias("admitted_bytes"),
@@ -316,12 +316,12 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
     waits = (
         requests.where(F.col("kind") != CONNECTION)
         .withColumn("_waited", F.coalesce("pool_wait_us", F.lit(0)))
-        .groupBy(*BOOT, minuteOf("ts"))
+        .groupBy(*RUN, minuteOf("ts"))
         .agg(
             F.expr("percentile(_waited, 0.999)").alias("pool_wait_p999_us"), F.max("_waited").alias("pool_wait_max_us")
         )
     )
-    return fairness.join(waits, [*BOOT, "minute"], "left")
+    return fairness.join(waits, [*RUN, "minute"], "left")
 
 
 def starvedMinutes(requests: DataFrame) -> DataFrame:
@@ -363,19 +363,19 @@ def poolMinutes(requests: DataFrame, sensors: DataFrame) -> DataFrame:
 
     @param requests: clean ones, like C{sensors}.
     """
-    fields = [*BOOT, "minute"]
+    fields = [*RUN, "minute"]
     minute = minuteOf("ts")
-    found = requests.select(*BOOT, minute, F.col("pool_used_bytes").alias("used"), "pool_available_bytes")
+    found = requests.select(*RUN, minute, F.col("pool_used_bytes").alias("used"), "pool_available_bytes")
     levels = found.withColumnRenamed("pool_available_bytes", "available").unionByName(
         sensors.where(F.col("sensor").isin(USED, AVAILABLE)).select(
-            *BOOT,
+            *RUN,
             minute,
             F.when(F.col("sensor") == USED, F.col("value").try_cast("bigint")).alias("used"),
             F.when(F.col("sensor") == AVAILABLE, F.col("value").try_cast("bigint")).alias("available"),
         )
     )
     extremes = levels.groupBy(*fields).agg(F.max("used").alias("used_max"), F.min("available").alias("available_min"))
-    waits = spreadOverMinutes(requests, F.unix_micros("ts"), F.col("pool_wait_us"), BOOT)
+    waits = spreadOverMinutes(requests, F.unix_micros("ts"), F.col("pool_wait_us"), RUN)
     muted = waits.groupBy(*fields).agg((F.sum("part_us") / 1e6).alias("muted_s"))
     joined = extremes.join(depletedMinutes(sensors), fields, "full").join(muted, fields, "full")
     return joined.select(
@@ -393,20 +393,20 @@ def depletedMinutes(sensors: DataFrame) -> DataFrame:
     C{depleted_pct} and C{covered_s} of L{poolMinutes}.
 
     What the counter grew by between two samples is spread evenly over the time
-    between them.  It starts anew with each boot; where it falls for any other
+    between them.  It starts anew with each run; where it falls for any other
     reason, nothing is known of the time before.
     """
-    before = Window.partitionBy(*BOOT).orderBy("mono_us", "seq")
+    before = Window.partitionBy(*RUN).orderBy("mono_us", "seq")
     samples = sensors.where((F.col("sensor") == DEPLETED) & (F.col("kind") == COUNTER) & F.col("value").isNotNull())
     growth = samples.select(
-        *BOOT,
+        *RUN,
         "ts",
         (F.col("mono_us") - F.lag("mono_us").over(before)).alias("_elapsed"),
         (F.col("value") - F.lag("value").over(before)).alias("grown_us"),
     ).where("grown_us >= 0")
     began = F.unix_micros("ts") - F.col("_elapsed")
-    parts = spreadOverMinutes(growth, began, F.col("_elapsed"), [*BOOT, "grown_us"])
+    parts = spreadOverMinutes(growth, began, F.col("_elapsed"), [*RUN, "grown_us"])
     depletedUs = F.sum(F.col("grown_us") * F.col("part_us") / F.col("length_us"))
-    return parts.groupBy(*BOOT, "minute").agg(
+    return parts.groupBy(*RUN, "minute").agg(
         (100 * depletedUs / F.sum("part_us")).alias("depleted_pct"), (F.sum("part_us") / 1e6).alias("covered_s")
     )

@@ -11,9 +11,9 @@ from attrs import frozen
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ..interfaces import CONNECTION, DEFAULT, RECEIVED, SENT
-from .aggregate import BOOT
+from .aggregate import RUN
 
-SUBJECT = (*BOOT, "is_connection", "principal", "client_id", "peer")
+SUBJECT = (*RUN, "is_connection", "principal", "client_id", "peer")
 """
 Whom limits are looked up for: a client by its names, or the address of a
 connection that is opened.  The names that do not matter are empty.
@@ -55,7 +55,7 @@ def subjectColumns() -> list[Column]:
     isConnection = F.col("kind") == CONNECTION
     nobody = F.lit("")
     return [
-        *(F.col(name) for name in BOOT),
+        *(F.col(name) for name in RUN),
         isConnection.alias("is_connection"),
         F.when(isConnection, nobody).otherwise(F.col("principal")).alias("principal"),
         F.when(isConnection, nobody).otherwise(F.col("client_id")).alias("client_id"),
@@ -71,9 +71,9 @@ def limitSpans(limits: DataFrame) -> DataFrame:
 
     @param limits: clean ones.
     """
-    changes = Window.partitionBy(*BOOT, *_ENTITY, "limit_name").orderBy("mono_us", "seq")
+    changes = Window.partitionBy(*RUN, *_ENTITY, "limit_name").orderBy("mono_us", "seq")
     spans = limits.select(
-        *BOOT,
+        *RUN,
         *_ENTITY,
         "limit_name",
         "value",
@@ -96,9 +96,9 @@ def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
     @param requests: clean ones, like C{limits}.
     """
     wanted = requests.select(*subjectColumns()).distinct().select(*SUBJECT, F.expr(_entities()))
-    spans = limitSpans(limits).withColumnsRenamed({name: f"l_{name}" for name in (*BOOT, *_ENTITY)})
+    spans = limitSpans(limits).withColumnsRenamed({name: f"l_{name}" for name in (*RUN, *_ENTITY)})
     isOf = F.lit(True)
-    for name in BOOT:
+    for name in RUN:
         isOf &= wanted[name] == spans[f"l_{name}"]
     for name in _ENTITY:
         isOf &= wanted[f"e_{name}"].eqNullSafe(spans[f"l_{name}"])
@@ -200,7 +200,7 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
     )
     spanUs = spanSeconds * 1_000_000
     spans = limited.groupBy(
-        *BOOT,
+        *RUN,
         "limit_name",
         F.col("meter_user").alias("user"),
         F.col("meter_client_id").alias("client_id"),
@@ -219,7 +219,7 @@ def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_S
     rate = F.col("amount") / spanSeconds
     calmed = F.col("amount") * 1e6 / (heldOverUs + spanUs)
     return spans.select(
-        *BOOT,
+        *RUN,
         *METER,
         F.timestamp_micros("_start_us").alias("span_start"),
         "requests",
@@ -248,7 +248,7 @@ def quotaSummary(spans: DataFrame) -> DataFrame:
     after = F.when(F.col("throttled") > 0, F.col("overshoot_after_throttle"))
     return (
         spans.where("is_steady")
-        .groupBy(*BOOT, *METER, "limit")
+        .groupBy(*RUN, *METER, "limit")
         .agg(
             F.count("*").alias("spans"),
             F.count_if(F.col("throttled") > 0).alias("throttled_spans"),

@@ -19,7 +19,7 @@ MICROSECONDS = 1_000_000
 
 
 @implementer(IReactorTime)
-class Agenda:
+class Simulator:
     """
     What is to happen, in the order of its time, and of what is to happen at the
     same moment in the order in which it was asked for.

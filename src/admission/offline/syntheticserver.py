@@ -40,7 +40,7 @@ from ..recording.recorder import MAX_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..request import ServerRequest
 from ..units import formatBytes
 from .population import Draft, Population, Stream
-from .simulator import MICROSECONDS, Agenda
+from .simulator import MICROSECONDS, Simulator
 
 CONNECTION_BYTES = 8 << 10
 """What an open connection is charged for."""
@@ -97,13 +97,13 @@ class SyntheticConnection:
     """
 
     __slots__ = (
-        "_agenda",
         "_charge",
         "_draft",
         "_freeUs",
         "_openedUs",
         "_request",
         "_requestCount",
+        "_simulator",
         "connectionId",
         "factory",
         "host",
@@ -123,7 +123,7 @@ class SyntheticConnection:
         self.listener = "tcp:9092"
         self.host = stream.member.peer
         self.principal = stream.member.principal
-        self._agenda = server.agenda
+        self._simulator = server.simulator
         self._requestCount = 0
         self._freeUs = 0
         self._request: ServerRequest | None = None
@@ -134,11 +134,11 @@ class SyntheticConnection:
         who it is.
         """
         server = self.factory
-        self._freeUs = self._openedUs = self._agenda.nowUs
+        self._freeUs = self._openedUs = self._simulator.nowUs
         self.connectionId = server.recorder.connectionOpened(self.listener, self.host)
         self._charge = server.pool.charge(CONNECTION_BYTES, CONNECTIONS)
         if server.control.wants.decision:
-            now = self._agenda.seconds()
+            now = self._simulator.seconds()
             opening = ServerRequest(self, 0, now, poolAvailableBytes=server.pool.availableBytes)
             opening.begin(now)
             opening.kind, opening.principal, opening.serviceSeconds = CONNECTION, _STRANGER, 0.0
@@ -168,7 +168,7 @@ class SyntheticConnection:
             request.expire(reason or "")
             self._over(request)
         self._charge.release()
-        openSeconds = (self._agenda.nowUs - self._openedUs) / MICROSECONDS
+        openSeconds = (self._simulator.nowUs - self._openedUs) / MICROSECONDS
         server.recorder.connectionClosed(
             self.connectionId, self.listener, self.host, self.principal, reason, self._requestCount, openSeconds
         )
@@ -201,11 +201,11 @@ class SyntheticConnection:
 
     def _think(self) -> None:
         self._draft = draft = self.stream.next()
-        self._agenda.at(self._freeUs + draft.thinkUs, self._arrive)
+        self._simulator.at(self._freeUs + draft.thinkUs, self._arrive)
 
     def _arrive(self) -> None:
         draft, server = self._draft, self.factory
-        now = self._agenda.seconds()
+        now = self._simulator.seconds()
         self._requestCount += 1
         request = ServerRequest(self, draft.requestBytes, now, poolAvailableBytes=server.pool.availableBytes)
         request.kind = _APIS[draft.isProduce][0]
@@ -219,13 +219,13 @@ class SyntheticConnection:
     def _receive(self, lease: ILease) -> None:
         request = self._request
         assert request is not None
-        request.lease, request.granted = lease, self._agenda.seconds()
-        self._agenda.at(self._agenda.nowUs + self._draft.receiveUs, self._work)
+        request.lease, request.granted = lease, self._simulator.seconds()
+        self._simulator.at(self._simulator.nowUs + self._draft.receiveUs, self._work)
 
     def _work(self) -> None:
         request, draft, control = self._request, self._draft, self.factory.control
         assert request is not None and request.kind is not None and request.clientId is not None
-        request.complete = now = self._agenda.seconds()
+        request.complete = now = self._simulator.seconds()
         request.begin(now)
         if not draft.isProduce:
             # Once it is decoded, a Fetch needs its memory no more.
@@ -241,12 +241,12 @@ class SyntheticConnection:
                 self._send()
                 return
             control.beginRequest(request, now)
-        self._agenda.at(self._agenda.nowUs + draft.serviceUs, self._answer)
+        self._simulator.at(self._simulator.nowUs + draft.serviceUs, self._answer)
 
     def _answer(self) -> None:
         request, draft = self._request, self._draft
         assert request is not None
-        now = self._agenda.seconds()
+        now = self._simulator.seconds()
         serviceSeconds = request.serviceSeconds = draft.serviceUs / MICROSECONDS
         request.responseBytes = draft.responseBytes
         control = self.factory.control
@@ -257,16 +257,16 @@ class SyntheticConnection:
             self._send()
             return
         control.parkRequest(request, now)
-        self._agenda.at(self._agenda.nowUs + draft.commitUs, self._send)
+        self._simulator.at(self._simulator.nowUs + draft.commitUs, self._send)
 
     def _send(self) -> None:
         request, self._request = self._request, None
         assert request is not None
-        now = self._agenda.seconds()
+        now = self._simulator.seconds()
         if request.parked is not None:
             request.resume(now)
         request.answer(now, request.delaySeconds)
-        self._freeUs = max(self._freeUs, self._agenda.nowUs)
+        self._freeUs = max(self._freeUs, self._simulator.nowUs)
         self._over(request)
         self._think()
 
@@ -276,13 +276,13 @@ class SyntheticConnection:
 
     def _throttle(self, request: ServerRequest, delaySeconds: float) -> None:
         request.delaySeconds = delaySeconds
-        self._freeUs = self._agenda.nowUs + round(delaySeconds * MICROSECONDS)
+        self._freeUs = self._simulator.nowUs + round(delaySeconds * MICROSECONDS)
 
     def _over(self, request: ServerRequest) -> None:
         """
         Tell whoever wants to know; the connection has let go of it.
         """
-        server, now = self.factory, self._agenda.seconds()
+        server, now = self.factory, self._simulator.seconds()
         server.control.endRequest(request, now)
         event = eventOf(request, SyntheticRequestEvent)
         if request.kind != CONNECTION:
@@ -334,7 +334,7 @@ class SyntheticServer:
     events.  Only C{producer-ids} has a chance of its own, so that nobody can
     foresee which ids its filters take for known by mistake.
 
-    @ivar agenda: its time.
+    @ivar simulator: its time.
     @ivar context: what exporters for it are built with.
     @ivar origin: what is the same for all its events.
     @ivar decisions: how many requests there have been of each decision.
@@ -358,8 +358,8 @@ class SyntheticServer:
             is too small for this population.
         """
         self.population = population
-        self.agenda = agenda = Agenda()
-        self.context = PolicyContext(agenda, lambda: beginSeconds + agenda.seconds())
+        self.simulator = simulator = Simulator()
+        self.context = PolicyContext(simulator, lambda: beginSeconds + simulator.seconds())
         self.decisions = dict.fromkeys((ADMIT, THROTTLE, REJECT, MUTE, EXPIRE), 0)
         connectionBytes = population.clients * population.connections * CONNECTION_BYTES
         poolDescription = pool or f"bounded:{formatBytes(max(SMALLEST_POOL_BYTES, 2 * connectionBytes))}"
@@ -408,21 +408,21 @@ class SyntheticServer:
         @raise OSError: if the exporter cannot start.
         @raise RecordingFailed: if it dropped anything.
         """
-        registry = SensorRegistry(self.agenda.seconds)
+        registry = SensorRegistry(self.simulator.seconds)
         self._progress = progress
-        self.recorder = EventRecorder([("spark", exporter)], self.agenda, registry)
+        self.recorder = EventRecorder([("spark", exporter)], self.simulator, registry)
         # What would wait in a thread is done at once: virtual time can stand still.
         self.recorder.start(self.origin, execute)
         self.gate.addSensors(registry)
         self.control.addSensors(registry)
         self.recorder.addSensors(registry)
         for entity, limits in self.control.limits.items():
-            self.recorder.limitsChanged(entity, limits, self.agenda.seconds())
+            self.recorder.limitsChanged(entity, limits, self.simulator.seconds())
         self._sweepNext()
         connections = [SyntheticConnection(self, stream) for stream in self.population.streams()]
         for connection in connections:
-            self.agenda.at(connection.stream.openedUs, connection.open)
-        self.agenda.runUntil(round(self.population.seconds * MICROSECONDS))
+            self.simulator.at(connection.stream.openedUs, connection.open)
+        self.simulator.runUntil(round(self.population.seconds * MICROSECONDS))
         for connection in connections:
             connection.leave(_STOPPED)
         self.gate.close()
@@ -438,13 +438,13 @@ class SyntheticServer:
         self.recorder.requestAnswered(event)
         if self._progress is not None and event.seq >= self._nextProgress:
             self._nextProgress += PROGRESS_ROWS
-            self._progress(event.seq, self.agenda.seconds())
+            self._progress(event.seq, self.simulator.seconds())
 
     def _sweepNext(self) -> None:
-        self.agenda.at(self.agenda.nowUs + round(SWEEP_SECONDS * MICROSECONDS), self._sweep)
+        self.simulator.at(self.simulator.nowUs + round(SWEEP_SECONDS * MICROSECONDS), self._sweep)
 
     def _sweep(self) -> None:
-        self.control.sweep(self.agenda.seconds())
+        self.control.sweep(self.simulator.seconds())
         self._sweepNext()
 
     def _buildPolicies(self, descriptions: Sequence[str]) -> list[tuple[str, IQuotaPolicy]]:

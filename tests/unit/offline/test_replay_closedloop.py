@@ -16,10 +16,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
 from admission.offline.replay import component
-from admission.offline.replay.boots import Gap
 from admission.offline.replay.candidates import resolveCandidates
 from admission.offline.replay.closedloop import replayClosedLoop
 from admission.offline.replay.ordered import OutOfOrder
+from admission.offline.replay.runs import Gap
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import (
     Client,
@@ -44,7 +44,7 @@ def trialsOf(recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
     """
     Candidates on what was recorded.
     """
-    return planTrials(resolveCandidates(texts), recording.boots())
+    return planTrials(resolveCandidates(texts), recording.runs())
 
 
 class CounterfactualTests(SynchronousTestCase):
@@ -66,8 +66,8 @@ class CounterfactualTests(SynchronousTestCase):
         """
         recording = serve(IN_FORCE, self.clients, self.steps, seconds * SECOND)
         trials = trialsOf(recording, f"other={candidate}")
-        [boot] = recording.boots()
-        truth = serve({"client-bytes": candidate}, self.clients, self.steps, boot.horizonUs)
+        [run] = recording.runs()
+        truth = serve({"client-bytes": candidate}, self.clients, self.steps, run.horizonUs)
         return truth.throttledUs(), openLoop(recording, trials), closedLoop(recording, trials)
 
     def test_same(self) -> None:
@@ -119,7 +119,7 @@ class CounterfactualTests(SynchronousTestCase):
     )
     def test_anyPopulation(self, seed: int, thinkMs: float, share: float, algorithm: str, batchRows: int) -> None:
         """
-        Whoever the clients are: as long as no connection runs out of requests
+        Whoever the clients are: as long as no connection groups out of requests
         the replay says to each of them, request by request, what the server
         does, however rows are cut into batches.
         """
@@ -127,8 +127,8 @@ class CounterfactualTests(SynchronousTestCase):
         recording = serve(IN_FORCE, clients, steps, 8 * SECOND)
         candidate = f"client-bytes:produce={round(1_000_000 * share)}{algorithm}"
         trials = trialsOf(recording, candidate)
-        [boot] = recording.boots()
-        truth = serve({"client-bytes": candidate}, clients, steps, boot.horizonUs)
+        [run] = recording.runs()
+        truth = serve({"client-bytes": candidate}, clients, steps, run.horizonUs)
         closed = closedLoop(recording, trials, batchRows).to_pylist()
         assume(not any(row["is_exhausted"] for row in closed))
         self.assertEqual(
@@ -184,8 +184,8 @@ class ClosedLoopTests(SynchronousTestCase):
                     **row,
                 }
             )
-        [boot] = recording.boots()
-        trials = planTrials(resolveCandidates([candidate]), [evolve(boot, horizonUs=horizonUs)])
+        [run] = recording.runs()
+        trials = planTrials(resolveCandidates([candidate]), [evolve(run, horizonUs=horizonUs)])
         found: list[dict[str, int]] = closedLoop(recording, trials).to_pylist()
         return found
 
@@ -327,7 +327,7 @@ class ClosedLoopTests(SynchronousTestCase):
 
         policies = {"producer-ids": "producer-ids:rate=20:window=10s"}
         recording = serve(policies, population(1, 3), steps, 20 * SECOND)
-        trials = planRecorded(recording.boots())
+        trials = planRecorded(recording.runs())
         with warnings.catch_warnings():
             # Ids must be Python's own integers, or filters mix them with an overflow.
             warnings.simplefilter("error")
@@ -353,7 +353,7 @@ class ClosedLoopTests(SynchronousTestCase):
             "request-time": "request-time:percent=0.1",
         }
         recording = serve(policies, population(1, 3), steps, 20 * SECOND)
-        trials = planRecorded(recording.boots())
+        trials = planRecorded(recording.runs())
         rows = {row["seq"]: row for row in recording.rows}
         for policy, name in enumerate(policies):
             one = {key: trial for key, trial in trials.items() if key[0] == f"recorded {name}"}
@@ -380,8 +380,8 @@ class ClosedLoopTests(SynchronousTestCase):
         clients = [Client(number, "user", "app", beginsUs=number * 10_000) for number in range(1, 11)]
         recording = serve({"connections": "connections:perSecond=5"}, clients, steps, 5 * SECOND)
         candidate = "connections:perSecond=2"
-        [boot] = recording.boots()
-        truth = serve({"connections": candidate}, clients, steps, boot.horizonUs)
+        [run] = recording.runs()
+        truth = serve({"connections": candidate}, clients, steps, run.horizonUs)
         closed = closedLoop(recording, trialsOf(recording, candidate)).to_pylist()
         self.assertEqual(
             sorted((row["conn_id"], row["at_us"], row["delay_us"]) for row in closed),
@@ -395,8 +395,8 @@ class ClosedLoopTests(SynchronousTestCase):
         clients, steps = population(2, 3), steadySteps(thinkMs=15)
         recording = serve({"request-time": "request-time:percent=4"}, clients, steps, 10 * SECOND)
         candidate = "request-time:percent=2"
-        [boot] = recording.boots()
-        truth = serve({"request-time": candidate}, clients, steps, boot.horizonUs)
+        [run] = recording.runs()
+        truth = serve({"request-time": candidate}, clients, steps, run.horizonUs)
         closed = closedLoop(recording, trialsOf(recording, candidate))
         self.assertGreater(truth.throttledUs()[1], 100)
         self.assertEqual(summed(closed), truth.throttledUs())
@@ -406,11 +406,11 @@ class ClosedLoopTests(SynchronousTestCase):
         Everything after a missing event is marked.
         """
         recording = serve(IN_FORCE, population(2, 2), self.steps(), 5 * SECOND)
-        [boot] = recording.boots()
+        [run] = recording.runs()
         middle = recording.rows[50]
         trials = planTrials(
             resolveCandidates(["client-bytes:produce=900k"]),
-            [evolve(boot, gaps=[Gap(middle["seq"], middle["mono_us"])])],
+            [evolve(run, gaps=[Gap(middle["seq"], middle["mono_us"])])],
         )
         for row in closedLoop(recording, trials).to_pylist():
             self.assertEqual(row["is_poisoned"], row["seq"] >= middle["seq"])

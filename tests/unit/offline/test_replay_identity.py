@@ -11,8 +11,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import QuotaEntity
-from admission.offline.replay.boots import Boot, Gap
 from admission.offline.replay.identity import FIDELITY, VERDICTS, Fidelity, compare, countMatches, findVerdicts, judge
+from admission.offline.replay.runs import Gap, Run
 from admission.offline.replay.trials import planRecorded
 from tests.kit.replaymodel import (
     Change,
@@ -30,13 +30,13 @@ from tests.kit.replaymodel import (
 SECOND = 1_000_000
 
 
-def gate(recording: Recording, alter: Callable[[Boot], Boot] = lambda boot: boot) -> list[Fidelity]:
+def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) -> list[Fidelity]:
     """
     Put what was recorded to the test.
 
-    @param alter: what is known of the boot instead.
+    @param alter: what is known of the run instead.
     """
-    trials = planRecorded([alter(boot) for boot in recording.boots()])
+    trials = planRecorded([alter(run) for run in recording.runs()])
     verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(500), trials), VERDICTS)
     counted = verdicts.group_by(VERDICTS.names[:3]).aggregate([("seq", "count")]).to_pylist()
     counts = {(row["candidate"], row["broker_id"], row["boot_id"]): row["seq_count"] for row in counted}
@@ -83,7 +83,7 @@ class GateTests(SynchronousTestCase):
         """
         One window less than the server had, and nothing can be trusted.
         """
-        for each in gate(throttled(), lambda boot: evolve(boot, quotaWindows=10)):
+        for each in gate(throttled(), lambda run: evolve(run, quotaWindows=10)):
             self.assertGreater(each.throttled, 1000)
             self.assertLess(each.matchShare, 0.999)
             self.assertFalse(each.isTrusted)
@@ -94,7 +94,7 @@ class GateTests(SynchronousTestCase):
         """
         The same if a limit that was set while the server ran is not known.
         """
-        for each in gate(throttled(), lambda boot: evolve(boot, changes=[])):
+        for each in gate(throttled(), lambda run: evolve(run, changes=[])):
             self.assertFalse(each.isTrusted)
 
     def test_inputOnly(self) -> None:
@@ -145,14 +145,14 @@ class GateTests(SynchronousTestCase):
 
         recording = serve({"producer-ids": "producer-ids:rate=12:window=10s"}, population(2, 2), steps, 30 * SECOND)
         self.assertTrue(all(each.isTrusted for each in gate(recording)))
-        other = gate(recording, lambda boot: evolve(boot, policyDescriptions=["producer-ids:rate=12:window=20s"]))
+        other = gate(recording, lambda run: evolve(run, policyDescriptions=["producer-ids:rate=12:window=20s"]))
         self.assertFalse(any(each.isTrusted for each in other))
 
     def test_gaps(self) -> None:
         """
         The verdict tells of missing events.
         """
-        for each in gate(throttled(10), lambda boot: evolve(boot, gaps=[Gap(5, 1), Gap(9, 2)])):
+        for each in gate(throttled(10), lambda run: evolve(run, gaps=[Gap(5, 1), Gap(9, 2)])):
             self.assertIn("events are missing in 2 places", each.inWords())
 
     def test_missing(self) -> None:

@@ -14,13 +14,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, Outcome, QuotaEntity
-from admission.offline.replay.boots import LimitChange
 from admission.offline.replay.live import EVERYTHING, LivePolicy
+from admission.offline.replay.runs import LimitChange
 from admission.offline.replay.shards import planReplays
 from admission.offline.replay.tally import Totals, labelled
 from admission.offline.replay.totals import addUp, countMinutes, mergeMinutes
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
-from tests.kit.replaymodel import Client, Recording, Step, askersIn, closedLoop, openLoop, population, serve
+from tests.kit.replaymodel import Client, Recording, Step, clientsIn, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import AtMost, Following, candidate, install
 
 SECOND = 1_000_000
@@ -110,7 +110,7 @@ class LifecycleTests(SynchronousTestCase):
         """
         Candidates.
         """
-        return planTrials([candidate(each) for each in descriptions], recording.boots())
+        return planTrials([candidate(each) for each in descriptions], recording.runs())
 
     def check(self, policy: AtMost, admitted: int) -> None:
         """
@@ -148,11 +148,11 @@ class LifecycleTests(SynchronousTestCase):
         Closed loop those that are refused come later, and others meet them.
         """
         recording = recorded()
-        [boot] = recording.boots()
+        [run] = recording.runs()
         for most in (1, 2, 3):
             decisions = closedLoop(recording, self.trials(recording, f"at-most:{most}")).to_pylist()
             said = {(row["conn_id"], row["at_us"], row["is_refused"]) for row in decisions}
-            self.assertEqual(said, closedTruth(recording, most, boot.horizonUs))
+            self.assertEqual(said, closedTruth(recording, most, run.horizonUs))
             admitted = sum(not row["is_refused"] for row in decisions)
             self.assertGreater(len(decisions) - admitted, 20)
             self.check(self.replayed(), admitted)
@@ -199,7 +199,7 @@ class LifecycleTests(SynchronousTestCase):
         """
         recording = recorded(SECOND)
         trials = self.trials(recording, "at-most:2", "at-most:3", "per-second:5")
-        [plan] = planReplays(trials, ["open"], askersIn(recording.rows, trials))
+        [plan] = planReplays(trials, ["open"], clientsIn(recording.rows, trials))
         self.assertEqual(
             sorted([trial.candidate.label for trial in each.trials] for each in plan.replays),
             [["at-most:2", "at-most:3"], ["per-second:5"]],
@@ -224,7 +224,7 @@ class LifecycleTests(SynchronousTestCase):
         """
         recording = serve({"at-most": "at-most:1"}, CLIENTS, steps, SECOND)
         AtMost.made.clear()
-        [trial] = planRecorded(recording.boots()).values()
+        [trial] = planRecorded(recording.runs()).values()
         self.assertTrue(trial.isFollowing)
 
 

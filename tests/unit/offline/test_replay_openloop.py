@@ -12,11 +12,11 @@ from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, DEFAULT, QuotaEntity
-from admission.offline.replay.boots import Gap
+from admission.offline.replay.arrivals import OPEN_GROUP
 from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
-from admission.offline.replay.offers import OPEN_GROUP
 from admission.offline.replay.openloop import replayOpenLoop
 from admission.offline.replay.ordered import Ordered, OutOfOrder
+from admission.offline.replay.runs import Gap
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import (
     Change,
@@ -24,7 +24,7 @@ from tests.kit.replaymodel import (
     Recording,
     Step,
     alone,
-    offersOf,
+    arrivalsOf,
     openLoop,
     population,
     serve,
@@ -41,7 +41,7 @@ def trialsOf(recording: Recording, *texts: str) -> dict[TrialKey, Trial]:
     """
     Candidates on what was recorded.
     """
-    return planTrials(resolveCandidates(texts), recording.boots())
+    return planTrials(resolveCandidates(texts), recording.runs())
 
 
 def recorded(seconds: int = 30) -> Recording:
@@ -60,7 +60,7 @@ class OpenLoopTests(SynchronousTestCase):
         """
         The policies in force, replayed, ask for the delays that they did.
         """
-        [trial] = [each for each in planRecorded(recording.boots()).values() if list(each.replaced) == [policy]]
+        [trial] = [each for each in planRecorded(recording.runs()).values() if list(each.replaced) == [policy]]
         decisions = openLoop(recording, {trial.key: trial})
         replayed = dict(zip(decisions["seq"].to_pylist(), decisions["delay_us"].to_pylist(), strict=True))
         expected = {row["seq"]: row["policy_delays_us"][policy] for row in recording.rows}
@@ -198,7 +198,7 @@ class OpenLoopTests(SynchronousTestCase):
         for row in recording.rows:
             row["kind"] = "Metadata"
         trials = trialsOf(recording, "client-bytes:produce=1")
-        decisions = pa.Table.from_batches(replayOpenLoop(reversed(offersOf(recording, trials, 10)), alone(trials)))
+        decisions = pa.Table.from_batches(replayOpenLoop(reversed(arrivalsOf(recording, trials, 10)), alone(trials)))
         self.assertEqual(summed(decisions), (len(recording.rows), 0, 0))
 
     def test_gaps(self) -> None:
@@ -207,11 +207,11 @@ class OpenLoopTests(SynchronousTestCase):
         remembers.
         """
         recording = recorded(30)
-        [boot] = recording.boots()
+        [run] = recording.runs()
         middle = recording.rows[len(recording.rows) // 3]
         gap = Gap(middle["seq"], middle["mono_us"])
         candidates = resolveCandidates(["w=client-bytes:produce=50k", "b=client-bytes:produce=50k:algorithm=bucket"])
-        trials = planTrials(candidates, [evolve(boot, gaps=[gap])])
+        trials = planTrials(candidates, [evolve(run, gaps=[gap])])
         marked = {
             (row["candidate"], row["seq"]) for row in openLoop(recording, trials).to_pylist() if row["is_poisoned"]
         }
@@ -228,7 +228,7 @@ class OpenLoopTests(SynchronousTestCase):
         """
         recording = recorded(3)
         trials = trialsOf(recording, "client-bytes:produce=50k")
-        batches = sortedBy(offersOf(recording, trials), (*OPEN_GROUP, "seq", "at_us"), 10)
+        batches = sortedBy(arrivalsOf(recording, trials), (*OPEN_GROUP, "seq", "at_us"), 10)
         late = [{**row, "at_us": -row["at_us"]} for row in pa.Table.from_batches(batches).to_pylist()]
         unsorted = pa.RecordBatch.from_pylist(late, batches[0].schema)
         error = self.assertRaises(OutOfOrder, list, replayOpenLoop([unsorted], alone(trials)))
@@ -255,7 +255,7 @@ class OrderedTests(SynchronousTestCase):
                 {name: pa.array([row[index] for row in part]) for index, name in enumerate(names)},
                 schema=pa.schema([("group", pa.string()), ("at", pa.int64()), ("seq", pa.int64())]),
             )
-            found += [(group[0], isNew, stop - start) for group, isNew, start, stop in ordered.runs(batch)]
+            found += [(group[0], isNew, stop - start) for group, isNew, start, stop in ordered.groups(batch)]
         return found
 
     def test_runs(self) -> None:
@@ -318,7 +318,7 @@ class LimitsTests(SynchronousTestCase):
             [Change(10 * SECOND, user, "producer_byte_rate", 50_000.0)],
         )
         [candidate] = [resolveCandidate("client-bytes:algorithm=bucket")]
-        decisions = openLoop(recording, planTrials([candidate], recording.boots())).to_pylist()
+        decisions = openLoop(recording, planTrials([candidate], recording.runs())).to_pylist()
         firstUs = min(row["at_us"] for row in decisions if row["delay_us"])
         self.assertGreaterEqual(firstUs, 10 * SECOND)
         self.assertLess(firstUs, 12 * SECOND)
@@ -333,4 +333,4 @@ class LimitsTests(SynchronousTestCase):
         """
         recording = recorded(5)
         self.assertEqual(summed(openLoop(recording, trialsOf(recording, "client-bytes:fetch=1k")))[1], 0)
-        self.assertEqual(QuotaEntity(clientId=DEFAULT), recording.boots()[0].changes[0].entity)
+        self.assertEqual(QuotaEntity(clientId=DEFAULT), recording.runs()[0].changes[0].entity)

@@ -240,9 +240,7 @@ class PoolTests(SynchronousTestCase):
         Each run of each server is for itself, and so is each candidate.
         """
         requests = [{"request_bytes": 100, "pool_hold_us": 50 * SECOND} for _ in range(3)]
-        runs = [
-            rowsOf(*({**each, "boot_id": boot} for each in requests[:count])) for boot, count in (("a", 1), ("b", 3))
-        ]
+        runs = [rowsOf(*({**each, "boot_id": run} for each in requests[:count])) for run, count in (("a", 1), ("b", 3))]
         both = pa.Table.from_batches(runs).combine_chunks().to_batches()
         candidates = [candidateFor(each) for each in ("bounded:100B", "plenty=bounded:1k")]
         rows = [row for batch in replayPools(both, candidates) for row in batch.to_pylist() if row["total"]]

@@ -76,7 +76,7 @@ class RefusalTests(SynchronousTestCase):
         """
         One candidate.
         """
-        return planTrials([candidate(description)], recording.boots())
+        return planTrials([candidate(description)], recording.runs())
 
     def test_recording(self) -> None:
         """
@@ -110,8 +110,8 @@ class RefusalTests(SynchronousTestCase):
         it does on a server.
         """
         recording = served("per-second:12")
-        [boot] = recording.boots()
-        truth = served("per-second:9", boot.horizonUs)
+        [run] = recording.runs()
+        truth = served("per-second:9", run.horizonUs)
         closed = closedLoop(recording, self.trials(recording, "per-second:9"))
         self.assertEqual(replayed(closed), decided(truth))
         delayed = [row for row in closed.to_pylist() if row["kind"] == "JoinGroup" and row["delay_us"]]
@@ -128,7 +128,7 @@ class RefusalTests(SynchronousTestCase):
         joining = partial(steps, kinds=["JoinGroup"])
         together = serve(both, population(2, 3), joining, 20 * SECOND, refusals=REFUSALS)
         for recording in (served("per-second:12"), together):
-            for key, trial in planRecorded(recording.boots()).items():
+            for key, trial in planRecorded(recording.runs()).items():
                 alone = {key: trial}
                 verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(), alone), VERDICTS)
                 for decisions in (openLoop(recording, alone), closedLoop(recording, alone)):

@@ -48,15 +48,15 @@ class SlicesTests(SynchronousTestCase):
         @return: for each its decisions, and how many slices there were.
         """
         found: dict[str, tuple[pa.Table, int]] = {}
-        for key, trial in planTrials(resolveCandidates(texts), recording.boots()).items():
+        for key, trial in planTrials(resolveCandidates(texts), recording.runs()).items():
             one = {key: trial}
             sliced: set[int] = set()
 
             def cut(
-                offers: list[pa.RecordBatch], one: dict[TrialKey, Trial] = one, sliced: set[int] = sliced
+                arrivals: list[pa.RecordBatch], one: dict[TrialKey, Trial] = one, sliced: set[int] = sliced
             ) -> Iterable[pa.RecordBatch]:
-                cuts = findCuts(countSpans(offers, one), one, minRequests)
-                for batch in addSlices(offers, cuts):
+                cuts = findCuts(countSpans(arrivals, one), one, minRequests)
+                for batch in addSlices(arrivals, cuts):
                     sliced.update(batch.column("slice").to_pylist())
                     yield batch
 

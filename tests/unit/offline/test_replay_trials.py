@@ -1,5 +1,5 @@
 """
-Tests for L{admission.offline.replay.boots}, L{admission.offline.replay.trials}
+Tests for L{admission.offline.replay.runs}, L{admission.offline.replay.trials}
 and L{admission.offline.replay.live}.
 """
 
@@ -7,28 +7,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import ADMITTED, DEFAULT, NOTHING, Decision, QuotaEntity, Refusal, Request, Usage
-from admission.offline.replay.boots import (
-    BOOT_COLUMNS,
-    BOOTS,
-    GAPS,
-    LIMIT_COLUMNS,
-    Boot,
-    Gap,
-    LimitChange,
-    TraceError,
-    bootsOf,
-    findGaps,
-    summarizeBoots,
-)
+from admission.offline.failures import TraceError
 from admission.offline.replay.candidates import Candidate, resolveCandidate
 from admission.offline.replay.live import EVERYTHING, REFUSALS, LivePolicy
+from admission.offline.replay.runs import GAPS, LIMIT_COLUMNS, Gap, LimitChange, Run, findGaps, withHistory
 from admission.offline.replay.trials import Trial, planRecorded, planTrials
 from admission.plugins import PolicyError
 from admission.quotas.policy import QuotaPolicy
@@ -41,20 +29,20 @@ RATE = "producer_byte_rate"
 FETCHED = "consumer_byte_rate"
 
 
-def bootWith(*descriptions: str, changes: Sequence[LimitChange] = (), names: Sequence[str] | None = None) -> Boot:
+def runWith(*descriptions: str, changes: Sequence[LimitChange] = (), names: Sequence[str] | None = None) -> Run:
     """
-    A boot with these policies in force.
+    A run with these policies in force.
     """
     if names is None:
         names = [description.partition(":")[0] for description in descriptions]
-    return Boot("1", "boot", 10**9, names, descriptions, changes=changes)
+    return Run("1", "boot", 10**9, names, descriptions, changes=changes)
 
 
-def trialOf(description: str, boot: Boot) -> Trial:
+def trialOf(description: str, run: Run) -> Trial:
     """
-    One candidate in one boot.
+    One candidate in one run.
     """
-    [trial] = planTrials([resolveCandidate(description)], [boot]).values()
+    [trial] = planTrials([resolveCandidate(description)], [run]).values()
     return trial
 
 
@@ -74,44 +62,10 @@ def start(value: float, entity: QuotaEntity = CLIENTS, name: str = RATE) -> Limi
     return LimitChange(0, entity, name, value, isStart=True)
 
 
-class BootTests(SynchronousTestCase):
+class RunTests(SynchronousTestCase):
     """
-    What is known of boots.
+    What is known of runs.
     """
-
-    def rows(self, bootId: str, moments: Sequence[int]) -> list[dict[str, Any]]:
-        """
-        Requests of a boot.
-        """
-        return [
-            {
-                "broker_id": "1",
-                "boot_id": bootId,
-                "ts": 1_000_000 + at,
-                "mono_us": at,
-                "decided_mono_us": at + 5,
-                "policy_names": ["client-bytes"],
-                "policy_descriptions": ["client-bytes:produce=1M"],
-                "quota_windows": 7,
-                "quota_window_us": 500_000,
-                "throttle_max_us": 3_000_000,
-            }
-            for at in moments
-        ]
-
-    def test_summaries(self) -> None:
-        """
-        The same is found however the rows are mixed and cut.
-        """
-        rows = [*self.rows("a", [30, 10]), *self.rows("b", [7]), *self.rows("a", [20])]
-        for size in (1, 2, 4):
-            summaries = pa.Table.from_batches(summarizeBoots(tableOf(rows, BOOT_COLUMNS).to_batches(size)), BOOTS)
-            first, second = bootsOf(summaries, tableOf([], LIMIT_COLUMNS))
-            self.assertEqual(
-                first,
-                Boot("1", "a", 35, ["client-bytes"], ["client-bytes:produce=1M"], 7, 0.5, 3_000_000, 1_000_000),
-            )
-            self.assertEqual((second.bootId, second.horizonUs), ("b", 12))
 
     def test_limits(self) -> None:
         """
@@ -122,13 +76,10 @@ class BootTests(SynchronousTestCase):
             {"mono_us": 9, "seq": 4, "user": "alice", "limit_name": RATE, "value": 2.0, "changed_by": "admin"},
             {"mono_us": 1, "seq": 1, "client_id": DEFAULT, "limit_name": RATE, "value": 1.0},
         ]
-        summaries = pa.Table.from_batches(
-            summarizeBoots(tableOf(self.rows("a", [1]), BOOT_COLUMNS).to_batches()), BOOTS
-        )
         limits = tableOf([{"broker_id": "1", "boot_id": "a", **row} for row in rows], LIMIT_COLUMNS)
-        [boot] = bootsOf(summaries, limits)
+        [run] = withHistory([Run("1", "a", 10)], limits, tableOf([], GAPS.names))
         self.assertEqual(
-            boot.changes,
+            run.changes,
             [
                 LimitChange(1, CLIENTS, RATE, 1.0, isStart=True),
                 LimitChange(9, ALICE, RATE, 2.0),
@@ -138,14 +89,14 @@ class BootTests(SynchronousTestCase):
 
     def test_gaps(self) -> None:
         """
-        Missing numbers are found within a boot, across batches too, and its
+        Missing numbers are found within a run, across batches too, and its
         beginning is none.
         """
         numbers = [("a", 5), ("a", 6), ("a", 9), ("a", 10), ("b", 3), ("b", 4), ("b", 6)]
         table = pa.table(
             {
                 "broker_id": ["1"] * len(numbers),
-                "boot_id": [boot for boot, _ in numbers],
+                "boot_id": [run for run, _ in numbers],
                 "seq": [seq for _, seq in numbers],
                 "mono_us": [seq * 10 for _, seq in numbers],
             }
@@ -154,17 +105,16 @@ class BootTests(SynchronousTestCase):
             gaps = pa.Table.from_batches(findGaps(table.to_batches(size)), GAPS)
             found = [tuple(row.values()) for row in gaps.to_pylist()]
             self.assertEqual(found, [("1", "a", 9, 90, 2), ("1", "b", 6, 60, 1)])
-        summaries = pa.Table.from_batches(
-            summarizeBoots(tableOf(self.rows("a", [1]), BOOT_COLUMNS).to_batches()), BOOTS
-        )
-        [boot] = bootsOf(summaries, tableOf([], LIMIT_COLUMNS), gaps)
-        self.assertEqual(boot.gaps, [Gap(9, 90, 2)])
+        [run] = withHistory([Run("1", "a", 10)], tableOf([], LIMIT_COLUMNS), gaps)
+        self.assertEqual(run.gaps, [Gap(9, 90, 2)])
 
     def test_otherVersion(self) -> None:
         """
         Policies without descriptions are refused in words.
         """
-        error = self.assertRaises(TraceError, bootWith, names=["client-bytes"])
+        run = runWith(names=["client-bytes"])
+        limits, gaps = tableOf([], LIMIT_COLUMNS), tableOf([], GAPS.names)
+        error = self.assertRaises(TraceError, withHistory, [run], limits, gaps)
         self.assertIn("boot boot of broker 1 names 1 policies and describes 0", str(error))
 
 
@@ -178,7 +128,7 @@ class LimitTests(SynchronousTestCase):
         What the candidate's description sets stays, whatever was recorded.
         """
         changes = [start(1e6), LimitChange(5, CLIENTS, RATE, 7e6), LimitChange(9, CLIENTS, RATE, None)]
-        trial = trialOf("client-bytes:produce=4M", bootWith("client-bytes:produce=1M", changes=changes))
+        trial = trialOf("client-bytes:produce=4M", runWith("client-bytes:produce=1M", changes=changes))
         for atUs in (0, 5, 9):
             self.assertEqual(limitsAt(trial, atUs), {CLIENTS: {RATE: 4e6}})
 
@@ -187,7 +137,7 @@ class LimitTests(SynchronousTestCase):
         All other limits hold when they did.
         """
         changes = [start(1e6), start(2e6, ALICE), LimitChange(5, ALICE, RATE, 7e6), LimitChange(9, ALICE, RATE, None)]
-        trial = trialOf("client-bytes:produce=4M", bootWith("client-bytes:produce=1M", changes=changes))
+        trial = trialOf("client-bytes:produce=4M", runWith("client-bytes:produce=1M", changes=changes))
         self.assertEqual(limitsAt(trial, 4), {CLIENTS: {RATE: 4e6}, ALICE: {RATE: 2e6}})
         self.assertEqual(limitsAt(trial, 8), {CLIENTS: {RATE: 4e6}, ALICE: {RATE: 7e6}})
         self.assertEqual(limitsAt(trial, 9), {CLIENTS: {RATE: 4e6}})
@@ -198,7 +148,7 @@ class LimitTests(SynchronousTestCase):
         something that was set over it was taken back.
         """
         changes = [start(1e6), LimitChange(5, CLIENTS, RATE, 7e6), LimitChange(9, CLIENTS, RATE, 1e6)]
-        trial = trialOf("client-bytes:fetch=4M", bootWith("client-bytes:produce=1M", changes=changes))
+        trial = trialOf("client-bytes:fetch=4M", runWith("client-bytes:produce=1M", changes=changes))
         self.assertEqual(limitsAt(trial, 4), {CLIENTS: {FETCHED: 4e6}})
         self.assertEqual(limitsAt(trial, 8), {CLIENTS: {FETCHED: 4e6, RATE: 7e6}})
         self.assertEqual(limitsAt(trial, 9), {CLIENTS: {FETCHED: 4e6}})
@@ -208,7 +158,7 @@ class LimitTests(SynchronousTestCase):
         Limits that the candidate does not know do not concern it.
         """
         changes = [start(50.0, ALICE, "request_percentage")]
-        trial = trialOf("client-bytes:produce=4M", bootWith("request-time", changes=changes))
+        trial = trialOf("client-bytes:produce=4M", runWith("request-time", changes=changes))
         self.assertEqual(limitsAt(trial, 0), {CLIENTS: {RATE: 4e6}})
 
     def test_recorded(self) -> None:
@@ -216,7 +166,7 @@ class LimitTests(SynchronousTestCase):
         The policy in force is rebuilt with its description and all limits.
         """
         changes = [start(1e6), start(2e6, ALICE), LimitChange(5, CLIENTS, RATE, 7e6)]
-        [trial] = planRecorded([bootWith("client-bytes:produce=1M", changes=changes)]).values()
+        [trial] = planRecorded([runWith("client-bytes:produce=1M", changes=changes)]).values()
         self.assertEqual(trial.candidate.label, "recorded client-bytes")
         self.assertEqual(limitsAt(trial, 4), {CLIENTS: {RATE: 1e6}, ALICE: {RATE: 2e6}})
         self.assertEqual(limitsAt(trial, 5), {CLIENTS: {RATE: 7e6}, ALICE: {RATE: 2e6}})
@@ -226,13 +176,13 @@ class LimitTests(SynchronousTestCase):
         Where descriptions differ each policy in force has its own limit, since
         what is told of the start is but the first.
         """
-        boot = bootWith(
+        run = runWith(
             "client-bytes:produce=1M",
             "client-bytes:produce=3M:shadow=yes",
             names=["client-bytes", "client-bytes-#2"],
             changes=[start(1e6)],
         )
-        inForce, shadow = planRecorded([boot]).values()
+        inForce, shadow = planRecorded([run]).values()
         self.assertEqual(limitsAt(inForce, 0), {CLIENTS: {RATE: 1e6}})
         self.assertEqual(limitsAt(shadow, 0), {CLIENTS: {RATE: 3e6}})
 
@@ -242,14 +192,14 @@ class LimitTests(SynchronousTestCase):
         anything is replayed.
         """
         changes = [start(5.0, QuotaEntity(clientId="app"), "producer_ids_rate")]
-        error = self.assertRaises(PolicyError, trialOf, "producer-ids:rate=5", bootWith(changes=changes))
+        error = self.assertRaises(PolicyError, trialOf, "producer-ids:rate=5", runWith(changes=changes))
         self.assertIn("'producer-ids:rate=5' does not take a limit of boot boot of broker 1", str(error))
 
     def test_notInstalled(self) -> None:
         """
         A policy in force that is not installed is told of in words.
         """
-        error = self.assertRaises(PolicyError, trialOf, "client-bytes", bootWith("foreign:1"))
+        error = self.assertRaises(PolicyError, trialOf, "client-bytes", runWith("foreign:1"))
         self.assertIn("a policy that was in force cannot be built again", str(error))
         self.assertIn("no quota policy is called 'foreign'", str(error))
 
@@ -263,25 +213,25 @@ class PlaceTests(SynchronousTestCase):
         """
         It replaces who has its name and a say; other policies with a say stay.
         """
-        boot = bootWith(
+        run = runWith(
             "request-time:percent=10",
             "client-bytes:produce=1M",
             "client-bytes:produce=2M:shadow=yes",
             "connections:shadow=yes",
             names=["request-time", "client-bytes", "client-bytes-#2", "connections"],
         )
-        trial = trialOf("client-bytes:produce=4M", boot)
+        trial = trialOf("client-bytes:produce=4M", run)
         self.assertEqual((trial.replaced, trial.retained, trial.decisive), ([1], [0], [0, 1]))
-        new = trialOf("producer-ids:rate=4", boot)
+        new = trialOf("producer-ids:rate=4", run)
         self.assertEqual((new.replaced, new.retained), ([], [0, 1]))
-        self.assertTrue(trialOf("client-bytes:shadow=yes", boot).hasSay)
+        self.assertTrue(trialOf("client-bytes:shadow=yes", run).hasSay)
 
     def test_recorded(self) -> None:
         """
         A policy in force replaces itself alone; as a shadow it has no say.
         """
-        boot = bootWith("client-bytes", "client-bytes:shadow=yes", names=["client-bytes", "client-bytes-#2"])
-        inForce, shadow = planRecorded([boot]).values()
+        run = runWith("client-bytes", "client-bytes:shadow=yes", names=["client-bytes", "client-bytes-#2"])
+        inForce, shadow = planRecorded([run]).values()
         self.assertEqual((inForce.replaced, inForce.retained, inForce.hasSay), ([0], [], True))
         self.assertEqual((shadow.replaced, shadow.retained, shadow.hasSay), ([1], [0], False))
         self.assertEqual(shadow.decisive, [0])
@@ -290,15 +240,15 @@ class PlaceTests(SynchronousTestCase):
         """
         Trials reach other processes.
         """
-        trial = trialOf("client-bytes:produce=4M", bootWith("request-time", changes=[start(5.0, ALICE)]))
+        trial = trialOf("client-bytes:produce=4M", runWith("request-time", changes=[start(5.0, ALICE)]))
         self.assertEqual(pickle.loads(pickle.dumps(trial)), trial)
 
     def test_horizon(self) -> None:
         """
         A trial says how long its policy remembers.
         """
-        self.assertEqual(trialOf("client-bytes:windows=5:window=2s", bootWith()).horizonSeconds, 12.0)
-        self.assertIsNone(trialOf("client-bytes:algorithm=bucket", bootWith()).horizonSeconds)
+        self.assertEqual(trialOf("client-bytes:windows=5:window=2s", runWith()).horizonSeconds, 12.0)
+        self.assertIsNone(trialOf("client-bytes:algorithm=bucket", runWith()).horizonSeconds)
 
     @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=12), st.booleans())
     def test_unlimited(self, events: list[tuple[str, bool]], hasStart: bool) -> None:
@@ -312,7 +262,7 @@ class PlaceTests(SynchronousTestCase):
             changes.append(LimitChange(atUs, QuotaEntity(user=user), RATE, 1.0 if isSet else None))
             (present.add if isSet else present.discard)(user)
             expected[atUs] = not present
-        moments = Trial(Candidate("a", "a", "a", "a.b"), bootWith(changes=changes), [], [], []).unlimited()
+        moments = Trial(Candidate("a", "a", "a", "a.b"), runWith(changes=changes), [], [], []).unlimited()
         self.assertEqual({at: sum(moment <= at for moment in moments) % 2 == 1 for at in expected}, expected)
 
 

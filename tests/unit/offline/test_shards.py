@@ -13,17 +13,17 @@ from hypothesis import given, settings, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.offline.replay.boots import LimitChange
+from admission.offline.replay.arrivals import ARRIVALS, COLUMNS
 from admission.offline.replay.candidates import resolveCandidates
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
-from admission.offline.replay.offers import COLUMNS, OFFERS
+from admission.offline.replay.runs import LimitChange
 from admission.offline.replay.shards import SHARD, SHARDED, ReplayPlan, planReplays, shardKeys
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import (
     Change,
     Client,
     Recording,
-    askersIn,
+    clientsIn,
     closedLoop,
     openLoop,
     population,
@@ -50,7 +50,7 @@ def plansFor(recording: Recording, trials: Trials, modes: Sequence[str] = MODES,
     """
     The plan of each mode.
     """
-    return planReplays(trials, modes, askersIn(recording.rows, trials), workers)
+    return planReplays(trials, modes, clientsIn(recording.rows, trials), workers)
 
 
 def replayed(recording: Recording, plans: Sequence[ReplayPlan], maxRows: int = 500, partitions: int = 3) -> pa.Table:
@@ -81,8 +81,8 @@ class SharedReplayTests(SynchronousTestCase):
         """
         Candidates, and the policy in force.
         """
-        boots = recording.boots()
-        return {**planRecorded(boots), **planTrials(resolveCandidates(texts), boots)}
+        runs = recording.runs()
+        return {**planRecorded(runs), **planTrials(resolveCandidates(texts), runs)}
 
     def sharing(self, plans: Sequence[ReplayPlan]) -> list[tuple[str, list[str]]]:
         """
@@ -182,8 +182,8 @@ class SharedReplayTests(SynchronousTestCase):
         """
         recording = recorded(population(2, 1), 3)
         rows = [*recording.rows, *({**row, "boot_id": "other"} for row in recording.rows)]
-        [boot] = recording.boots()
-        trials = planTrials(resolveCandidates(["client-bytes:produce=200k"]), [boot, evolve(boot, bootId="other")])
+        [run] = recording.runs()
+        trials = planTrials(resolveCandidates(["client-bytes:produce=200k"]), [run, evolve(run, bootId="other")])
         both = Recording(recording.horizonUs, rows, recording.limits)
         found = replayed(both, plansFor(both, trials))
         alone = replayed(recording, plansFor(recording, {key: trials[key] for key in trials if key[2] == "boot"}))
@@ -206,7 +206,7 @@ class SharedReplayTests(SynchronousTestCase):
         without one have any.
         """
         rows = [{"seq": number, "replay_key": f"client {number}", "slice": 0} for number in range(500)]
-        batch = pa.RecordBatch.from_pylist([*rows, {"seq": 500, "slice": 0}], OFFERS)
+        batch = pa.RecordBatch.from_pylist([*rows, {"seq": 500, "slice": 0}], ARRIVALS)
         keys = shardKeys(batch)
         self.assertEqual(len(set(keys.tolist())), 501)
         self.assertEqual(shardKeys(batch.slice(100, 7)).tolist(), keys[100:107].tolist())

@@ -46,7 +46,7 @@ from admission.offline.population import (
     ZIPF_EXPONENT,
     Population,
 )
-from admission.offline.simulator import MICROSECONDS, Agenda
+from admission.offline.simulator import MICROSECONDS, Simulator
 from admission.offline.syntheticserver import RecordingFailed, SyntheticRequestEvent, SyntheticServer, recordSynthetic
 from admission.plugins import PolicyError, buildPolicy
 from admission.recording.arrow import arrowSchema
@@ -199,23 +199,23 @@ def answeredUs(event: SyntheticRequestEvent) -> int:
     return max(us(event.sentSeconds), decidedUs + us(delaySeconds))
 
 
-class AgendaTests(SynchronousTestCase):
+class SimulatorTests(SynchronousTestCase):
     """
     Virtual time.
     """
 
     def setUp(self) -> None:
         """
-        Have an agenda, and note what happens when.
+        Have an simulator, and note what happens when.
         """
-        self.agenda = Agenda(100)
+        self.simulator = Simulator(100)
         self.seen: list[tuple[str, int]] = []
 
     def note(self, what: str) -> None:
         """
         It happens.
         """
-        self.seen.append((what, self.agenda.nowUs))
+        self.seen.append((what, self.simulator.nowUs))
 
     def test_order(self) -> None:
         """
@@ -223,45 +223,45 @@ class AgendaTests(SynchronousTestCase):
         for, what has passed comes at once, and what comes later waits.
         """
         for what, atUs in (("late", 301), ("b", 300), ("c", 300), ("a", 5)):
-            self.agenda.at(atUs, lambda what=what: self.note(what))  # type: ignore[misc]
-        self.agenda.runUntil(300)
+            self.simulator.at(atUs, lambda what=what: self.note(what))  # type: ignore[misc]
+        self.simulator.runUntil(300)
         self.assertEqual(self.seen, [("a", 100), ("b", 300), ("c", 300)])
-        self.agenda.runUntil(400)
-        self.assertEqual((self.seen[-1], self.agenda.nowUs), (("late", 301), 400))
+        self.simulator.runUntil(400)
+        self.assertEqual((self.seen[-1], self.simulator.nowUs), (("late", 301), 400))
 
     def test_noDelay(self) -> None:
         """
         A timer without a delay is a turn of its own, before time passes.
         """
-        self.agenda.at(200, lambda: (self.agenda.callLater(0, self.note, "turn"), self.note("first")))
-        self.agenda.at(201, lambda: self.note("later"))
-        self.agenda.runUntil(1000)
+        self.simulator.at(200, lambda: (self.simulator.callLater(0, self.note, "turn"), self.note("first")))
+        self.simulator.at(201, lambda: self.note("later"))
+        self.simulator.runUntil(1000)
         self.assertEqual(self.seen, [("first", 200), ("turn", 200), ("later", 201)])
 
     def test_timers(self) -> None:
         """
         A timer can be cancelled, and reset to be earlier or later; it fires once.
         """
-        cancelled, earlier, later = (self.agenda.callLater(0.001, self.note, what) for what in "abc")
+        cancelled, earlier, later = (self.simulator.callLater(0.001, self.note, what) for what in "abc")
         cancelled.cancel()
         earlier.reset(0.0005)
         later.reset(0.002)
-        self.assertEqual(set(self.agenda.getDelayedCalls()), {earlier, later})
-        self.agenda.runUntil(5000)
+        self.assertEqual(set(self.simulator.getDelayedCalls()), {earlier, later})
+        self.simulator.runUntil(5000)
         self.assertEqual(self.seen, [("b", 600), ("c", 2100)])
-        self.assertEqual(self.agenda.getDelayedCalls(), [])
+        self.assertEqual(self.simulator.getDelayedCalls(), [])
 
     def test_looping(self) -> None:
         """
         What repeats does so on the microsecond, and time passes however little
         is left to wait.
         """
-        agenda = self.agenda = Agenda()
+        simulator = self.simulator = Simulator()
         looping = LoopingCall(self.note, "tick")
-        looping.clock = agenda
+        looping.clock = simulator
         looping.start(10.0, now=False)
-        agenda.callLater(1e-12, self.note, "soon")
-        agenda.runUntil(35_000_000)
+        simulator.callLater(1e-12, self.note, "soon")
+        simulator.runUntil(35_000_000)
         self.assertEqual(self.seen, [("soon", 1), *(("tick", 10_000_000 * place) for place in (1, 2, 3))])
 
 
@@ -447,8 +447,8 @@ class ServerTests(SynchronousTestCase):
         told = [event for event in kept.of(SyntheticRequestEvent) if event.policyDelaysSeconds]
         self.assertEqual({event.decision for event in told}, {ADMIT, MUTE, THROTTLE})
         self.assertTrue(all(event.isCounted for event in told))
-        agenda = Agenda()
-        context = PolicyContext(agenda, agenda.seconds)
+        simulator = Simulator()
+        context = PolicyContext(simulator, simulator.seconds)
         policies = [(each, buildPolicy(IQuotaPolicyFactory, each, context)) for each in POLICIES]
         control = AdmissionControl(policies, syntheticserver.MAX_DELAY_SECONDS)
         # Events come when the answer is sent, which for a Produce is later.
@@ -662,7 +662,7 @@ class RecordingTests(SynchronousTestCase):
         directory = self.mktemp()
         self.record(directory)
         self.assertGreater(_requestsIn(directory).num_rows, 1000)
-        context = PolicyContext(Agenda(), lambda: 0.0)
+        context = PolicyContext(Simulator(), lambda: 0.0)
         error = self.assertRaises(
             PolicyError, buildPolicy, IMetricsExporterFactory, "spark:there:sealing=later", context
         )

@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from .arrivals import CLOSED_GROUP, CLOSED_ORDER
 from .component import AHEAD, ASKED, COUNTED, IDENTITIES_FROM, SLACK_US, TOLD, Component, Packer, Texts
-from .decisions import CLOSED, decisionBatch, poisoned
+from .decisions import CLOSED, decisionBatch, isAfterGap
 from .live import LivePolicy
-from .offers import CLOSED_GROUP, CLOSED_ORDER
 from .ordered import Ordered, numbersOf
 from .trials import Trial, TrialKey
 
@@ -62,7 +62,7 @@ def replayClosedLoop(
     Let clients go through their requests under candidates.  It ends where the
     recording does; what would come later is not counted.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS} with the column
+    @param batches: of L{admission.offline.replay.arrivals.ARRIVALS} with the column
         C{component}, brought together by C{CLOSED_GROUP} and sorted by
         C{CLOSED_ORDER} within.
     @param shared: the trials that the rows of each trial are for.
@@ -77,14 +77,14 @@ def replayClosedLoop(
     texts = Texts()
     packer = Packer(texts)
     for batch in batches:
-        runs = list(ordered.runs(batch))
-        if not runs:
+        groups = list(ordered.groups(batch))
+        if not groups:
             continue
         isStart = np.zeros(batch.num_rows, bool)
-        isStart[[start for _, isNew, start, _ in runs if isNew]] = True
+        isStart[[start for _, isNew, start, _ in groups if isNew]] = True
         rows, isFirst = packer.pack(batch, isStart)
         connectionIds, releasedUs = numbersOf(batch.column("conn_id")), numbersOf(batch.column("released_us"))
-        for (*trialKey, _), isNew, start, stop in runs:
+        for (*trialKey, _), isNew, start, stop in groups:
             trials = shared[tuple(trialKey)]
             if isNew:
                 for replay in replays:
@@ -120,7 +120,7 @@ class _Replay:
         @return: some decisions; all others come out of L{flush}.
         """
         trial = self._trial
-        horizonUs, hasSay = trial.boot.horizonUs, trial.hasSay
+        horizonUs, hasSay = trial.run.horizonUs, trial.hasSay
         requesters, keys = self._texts.requesters, self._texts.keys
         told = self._told
         live: LivePolicy | None = None
@@ -239,6 +239,6 @@ class _Replay:
                 "kind": pa.array(kinds).take(requesters),
                 "principal": pa.array(principals).take(requesters),
                 "client_id": pa.array(clientIds).take(requesters),
-                "is_poisoned": poisoned(self._trial, columns["seq"], columns["at_us"], None),
+                "is_poisoned": isAfterGap(self._trial, columns["seq"], columns["at_us"], None),
             },
         )

@@ -181,7 +181,7 @@ class Packer:
 
     def pack(self, batch: pa.RecordBatch, isComponentStart: Any) -> tuple[Any, Any]:
         """
-        @param batch: of L{admission.offline.replay.offers.OFFERS}, sorted by
+        @param batch: of L{admission.offline.replay.arrivals.ARRIVALS}, sorted by
             connection and arrival.
         @param isComponentStart: for each row whether another component begins.
         @return: rows of L{PACKED}, and for each whether a connection begins.

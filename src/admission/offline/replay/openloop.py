@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from .decisions import OPEN, decisionBatch, poisoned
+from .arrivals import OPEN_GROUP, OPEN_ORDER
+from .decisions import OPEN, decisionBatch, isAfterGap
 from .live import ADMITTED_AT_ONCE, LivePolicy
-from .offers import OPEN_GROUP, OPEN_ORDER
 from .ordered import Ordered, distinctRows, listsOf, numbersOf
 from .trials import Trial, TrialKey
 
@@ -32,7 +32,7 @@ def replayOpenLoop(
     """
     Put requests to candidates.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS}, brought
+    @param batches: of L{admission.offline.replay.arrivals.ARRIVALS}, brought
         together by C{OPEN_GROUP} and sorted by C{OPEN_ORDER} within.  Rows
         without a key, and those that the candidate is not asked about, may be
         anywhere.
@@ -46,13 +46,13 @@ def replayOpenLoop(
     for batch in batches:
         isNoticed = numbersOf(batch.column("is_asked")) & numbersOf(batch.column("replay_key").is_valid())
         isTold = numbersOf(batch.column("is_asked")) | numbersOf(batch.column("is_barred"))
-        yield from _letThrough(batch.filter(pa.array(isTold & ~isNoticed)), shared)
+        yield from _unaffected(batch.filter(pa.array(isTold & ~isNoticed)), shared)
         noticed = batch.filter(pa.array(isNoticed))
         columns = _told(noticed, isFollowed)
         answers: list[list[tuple[int, bool]]] = []
         begun = 0
         trials: Sequence[Trial] = ()
-        for (*trialKey, _, _), isNew, start, stop in ordered.runs(noticed):
+        for (*trialKey, _, _), isNew, start, stop in ordered.groups(noticed):
             ofGroup = shared[tuple(trialKey)]
             if ofGroup is not trials:
                 yield from map(_decided, trials, repeat(noticed.slice(begun, start - begun)), answers)
@@ -92,7 +92,7 @@ def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     return told
 
 
-def _letThrough(rows: pa.RecordBatch, shared: Mapping[TrialKey, Sequence[Trial]]) -> Iterator[pa.RecordBatch]:
+def _unaffected(rows: pa.RecordBatch, shared: Mapping[TrialKey, Sequence[Trial]]) -> Iterator[pa.RecordBatch]:
     """
     The candidate is not asked about these, or takes no notice; they need no
     order.
@@ -125,7 +125,7 @@ def _decided(trial: Trial, rows: pa.RecordBatch, answers: Sequence[tuple[int, bo
             "held_us": heldUs,
             "is_refused": isRefused,
             "is_barred": isBarred,
-            "is_poisoned": poisoned(trial, seqs, atUs, trial.horizonSeconds),
+            "is_poisoned": isAfterGap(trial, seqs, atUs, trial.horizonSeconds),
             "is_first": nowhere,
             "is_exhausted": nowhere,
         },

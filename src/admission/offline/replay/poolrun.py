@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from ...gate import Gate
 from ...interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter, IWaitOrder
-from ..simulator import MICROSECONDS, Agenda
+from ..simulator import MICROSECONDS, Simulator
 from .pooltrace import PoolTrace
 
 _MINUTE_US = 60 * MICROSECONDS
@@ -191,10 +191,10 @@ class PoolRun:
         @param horizonUs: when to end; requests that come later do not count.
         """
         self._trace = trace
-        self.agenda = agenda = Agenda(trace.firstUs)
-        self.pool: IMemoryPool = build(agenda)
+        self.simulator = simulator = Simulator(trace.firstUs)
+        self.pool: IMemoryPool = build(simulator)
         random = Random(trace.gateSeed)
-        self.gate = Gate(self.pool, agenda, buildOrder(agenda, random), buildOrder(agenda, random))
+        self.gate = Gate(self.pool, simulator, buildOrder(simulator, random), buildOrder(simulator, random))
         self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs)
         self.largestBytes = self.pool.largestBytes
         self.clients = [ClientWaits() for _ in trace.clients]
@@ -211,8 +211,8 @@ class PoolRun:
         """
         self._expectCharge()
         self._expectReader()
-        self.agenda.runUntil(self._horizonUs)
-        self.watch.close(self.agenda.nowUs)
+        self.simulator.runUntil(self._horizonUs)
+        self.watch.close(self.simulator.nowUs)
         for reader in self._readers:
             reader.leave()
         if self._charge is not None:
@@ -247,21 +247,21 @@ class PoolRun:
             reader = _Reader(self, self._trace.firstRows[self._begun])
             self._readers[reader] = None
             self._begun += 1
-            self.agenda.at(reader.dueUs, self._expectReader)
-            self.agenda.at(reader.dueUs, reader.arrive)
+            self.simulator.at(reader.dueUs, self._expectReader)
+            self.simulator.at(reader.dueUs, reader.arrive)
 
     def _expectCharge(self) -> None:
         if self._charged < len(self._trace.charges):
             atUs, sizeBytes = self._trace.charges[self._charged]
             self._charged += 1
-            self.agenda.at(atUs, partial(self._chargeOthers, sizeBytes))
+            self.simulator.at(atUs, partial(self._chargeOthers, sizeBytes))
 
     def _chargeOthers(self, sizeBytes: int) -> None:
         if self._charge is not None:
             self._charge.release()
         # Nobody is served before this is taken again: the gate has a turn of its own for that.
         self._charge = self.pool.charge(sizeBytes, CONNECTIONS)
-        self.watch.see(self.agenda.nowUs, sizeBytes - self._chargedBytes)
+        self.watch.see(self.simulator.nowUs, sizeBytes - self._chargedBytes)
         self._chargedBytes = sizeBytes
         self._expectCharge()
 
@@ -315,7 +315,7 @@ class _Reader:
             self._hold(lease)
         else:
             self._isWaiting = True
-            run.watch.wait(run.agenda.nowUs, 1)
+            run.watch.wait(run.simulator.nowUs, 1)
 
     def leaseGranted(self, lease: ILease) -> None:
         """
@@ -356,7 +356,7 @@ class _Reader:
     def _waited(self) -> None:
         run, client = self._run, self._client
         self._isWaiting = False
-        nowUs = run.agenda.nowUs
+        nowUs = run.simulator.nowUs
         waitUs = nowUs - self.dueUs
         run.watch.wait(nowUs, -1)
         run.waitsUs.append(waitUs)
@@ -367,10 +367,10 @@ class _Reader:
     def _hold(self, lease: ILease | None) -> None:
         run = self._run
         self._lease = lease
-        self._grantedUs = run.agenda.nowUs
+        self._grantedUs = run.simulator.nowUs
         if lease is not None:
             run.watch.see(self._grantedUs, lease.sizeBytes)
-        run.agenda.at(self._grantedUs + self._holdUs, self._release)
+        run.simulator.at(self._grantedUs + self._holdUs, self._release)
 
     def _release(self) -> None:
         run, lease = self._run, self._lease
@@ -378,10 +378,10 @@ class _Reader:
             self._lease = None
             sizeBytes = lease.sizeBytes
             lease.release()
-            run.watch.see(run.agenda.nowUs, -sizeBytes)
+            run.watch.see(run.simulator.nowUs, -sizeBytes)
         if self._next < 0:
             run.done(self, self._recordedGrantUs - self._grantedUs > AHEAD_US)
             return
         self.dueUs = self._grantedUs + self._gapUs
         self._load(self._next)
-        run.agenda.at(self.dueUs, self.arrive)
+        run.simulator.at(self.dueUs, self.arrive)

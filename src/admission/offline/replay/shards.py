@@ -21,11 +21,12 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
 
+from .arrivals import ARRIVALS, makeArrivals
 from .closedloop import replayClosedLoop
 from .decisions import CLOSED, OPEN
 from .keys import (
     NO_CONNECTIONS,
-    Asker,
+    Client,
     Connections,
     Keys,
     componentsIn,
@@ -34,7 +35,6 @@ from .keys import (
     findKeys,
     findLinks,
 )
-from .offers import OFFERS, makeOffers
 from .openloop import replayOpenLoop
 from .ordered import Batches, codesOf, numbersOf
 from .slices import addSlices
@@ -44,7 +44,7 @@ Step = Callable[[Batches], Iterator[pa.RecordBatch]]
 """Makes something else of batches."""
 
 _TRIAL = ("candidate", "broker_id", "boot_id")
-_SHIPPED = [field for field in OFFERS if field.name not in _TRIAL]
+_SHIPPED = [field for field in ARRIVALS if field.name not in _TRIAL]
 
 SHARDED = pa.schema([("replay", pa.int32()), ("shard_key", pa.int64()), *_SHIPPED])
 """Arrivals of one shared replay; C{shard_key} numbers the policy's key, or closed loop the component."""
@@ -112,12 +112,12 @@ class ReplayPlan:
         """
         Make arrivals, and say which belong together.
 
-        @param requests: of L{admission.offline.replay.offers.columnsFor} all
+        @param requests: of L{admission.offline.replay.arrivals.columnsFor} all
             trials, in any order.
         @return: of L{SHARDED}.
         """
         byLeader = {each.leader.key: each for each in self.replays}
-        for batch in makeOffers(requests, {key: each.leader for key, each in byLeader.items()}):
+        for batch in makeArrivals(requests, {key: each.leader for key, each in byLeader.items()}):
             leader = tuple(batch.column(name)[0].as_py() for name in _TRIAL)
             if self.mode == CLOSED:
                 keys = componentsIn(self.components[leader], numbersOf(batch.column("conn_id")))
@@ -167,7 +167,7 @@ class ReplayPlan:
 def planReplays(
     trials: Mapping[TrialKey, Trial],
     modes: Collection[str],
-    askers: Mapping[TrialKey, Sequence[Asker]],
+    clients: Mapping[TrialKey, Sequence[Client]],
     workers: int = 1,
 ) -> list[ReplayPlan]:
     """
@@ -178,21 +178,21 @@ def planReplays(
     trial has its own.
 
     @param modes: one or two.
-    @param askers: see L{admission.offline.replay.keys.askersOf}.
+    @param clients: see L{admission.offline.replay.keys.clientsOf}.
     @param workers: how many tasks may run at a time.
     @return: a plan for each mode.
     """
     alike: dict[tuple[Any, ...], list[Trial]] = {}
     keys: dict[TrialKey, Keys] = {}
     for key, trial in trials.items():
-        found, digest = findKeys(trial, askers[key])
-        view = (key[1:], trial.outlook, trial.horizonSeconds, digest)
+        found, digest = findKeys(trial, clients[key])
+        view = (key[1:], trial.view, trial.horizonSeconds, digest)
         if view not in alike:
             keys[key] = found
         alike.setdefault(view, []).append(trial)
     groups = list(alike.values())
-    connections = connectionsOf(findComponents(findLinks(askers, keys).to_batches())) if CLOSED in modes else {}
-    demand = sum(len(each) * sum(asker.requests for asker in askers[each[0].key]) for each in groups)
+    connections = connectionsOf(findComponents(findLinks(clients, keys).to_batches())) if CLOSED in modes else {}
+    demand = sum(len(each) * sum(client.requests for client in clients[each[0].key]) for each in groups)
     plans = []
     for mode in modes:
         replays: list[SharedReplay] = []
@@ -200,7 +200,7 @@ def planReplays(
         for each in groups:
             leader = each[0].key
             known = connections.get(leader, NO_CONNECTIONS)
-            largest = _largest(askers[leader], keys[leader], None if mode == OPEN else known)
+            largest = _largest(clients[leader], keys[leader], None if mode == OPEN else known)
             isTooMuch = largest * len(each) * workers > demand
             for together in [[trial] for trial in each] if isTooMuch else [each]:
                 if mode == CLOSED:
@@ -215,7 +215,7 @@ def shardKeys(batch: pa.RecordBatch) -> Any:
     A number for each row's key, the same everywhere; rows without a key have
     any.
 
-    @param batch: of L{OFFERS}.
+    @param batch: of L{ARRIVALS}.
     """
     codes, keys = codesOf(batch.column("replay_key"))
     # Should two keys ever have one number, the replay refuses their rows as out of order.
@@ -237,7 +237,7 @@ def _fewCollections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _largest(askers: Sequence[Asker], keys: Keys, connections: Connections | None) -> int:
+def _largest(clients: Sequence[Client], keys: Keys, connections: Connections | None) -> int:
     """
     How many requests there are in the largest shard.
 
@@ -245,10 +245,10 @@ def _largest(askers: Sequence[Asker], keys: Keys, connections: Connections | Non
     """
     counts: Counter[Any] = Counter()
     if connections is None:
-        for asker in askers:
-            counts.update(dict.fromkeys(keys.get(asker.requester, ()), asker.requests))
+        for client in clients:
+            counts.update(dict.fromkeys(keys.get(client.requester, ()), client.requests))
     else:
-        found = componentsIn(connections, np.array([asker.connectionId for asker in askers], np.int64))
-        for component, asker in zip(found.tolist(), askers, strict=True):
-            counts[component] += asker.requests
+        found = componentsIn(connections, np.array([client.connectionId for client in clients], np.int64))
+        for component, client in zip(found.tolist(), clients, strict=True):
+            counts[component] += client.requests
     return max(counts.values(), default=0)

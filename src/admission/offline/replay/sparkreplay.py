@@ -31,12 +31,11 @@ from pyspark.sql.types import StructType
 from ...interfaces import IMemoryPoolFactory
 from ...plugins import PolicyError
 from ..failures import TraceError
-from .boots import BOOT_COLUMNS, BOOTS, GAPS, LIMIT_COLUMNS, Boot, bootsOf, findGaps, summarizeBoots
+from .arrivals import COLUMNS, columnsFor, makeArrivals
 from .candidates import Candidate, resolveCandidate
 from .decisions import CLOSED, DECISIONS, OPEN
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
-from .keys import ASKERS, askersOf
-from .offers import COLUMNS, columnsFor, makeOffers
+from .keys import CLIENT_REQUESTS, clientsOf
 from .ordered import Batches
 from .pool import CLIENTS, MINUTES, RESULTS, TOTALS, defaultOrder, replayPools
 from .pooltrace import POOL_COLUMNS
@@ -44,13 +43,11 @@ from .shards import SHARD, SHARDED, ReplayPlan, Step, planReplays
 from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
 from .trials import RECORDED, Trial, TrialKey
 
-MAX_ASKERS = 2_000_000
+MAX_CLIENTS = 2_000_000
 """How many pairs of a connection and a kind of request the driver remembers, in less than 1 GB."""
 
 DECISIONS_OF_TASK = 100_000
 """How many decisions a task makes, about, unless that makes more tasks than Spark's setting for shuffles."""
-
-_NUMBERED = ("broker_id", "boot_id", "seq", "mono_us")
 
 
 @frozen
@@ -90,23 +87,6 @@ def collected(frame: DataFrame, schema: pa.Schema) -> pa.Table:
     All rows, for the driver.
     """
     return frame.select(*schema.names).toArrow().cast(schema)
-
-
-def findBoots(requests: DataFrame, limits: DataFrame, numbered: DataFrame) -> list[Boot]:
-    """
-    Find what is known of each run of a server.
-
-    @param requests: those to replay, clean like C{limits}.
-    @param limits: all that there were from the servers' start on.
-    @param numbered: C{broker_id}, C{boot_id}, C{seq} and C{mono_us} of
-        everything that was recorded then, whatever C{requests} leaves out.
-    @raise TraceError: if a run cannot be replayed.
-    """
-    summaries = requests.select(*BOOT_COLUMNS).mapInArrow(summarizeBoots, sparkSchema(BOOTS))
-    inOrder = numbered.select(*_NUMBERED).where("seq IS NOT NULL AND mono_us IS NOT NULL")
-    inOrder = inOrder.repartition("broker_id", "boot_id").sortWithinPartitions("broker_id", "boot_id", "seq")
-    gaps = inOrder.mapInArrow(findGaps, sparkSchema(GAPS))
-    return bootsOf(collected(summaries, BOOTS), limits.select(*LIMIT_COLUMNS).toArrow(), collected(gaps, GAPS))
 
 
 def replay(
@@ -149,15 +129,15 @@ def plansOf(
 
     @raise TraceError: see L{replay}.
     """
-    asked = countAskers(requests, CLOSED in modes)
-    askers = askersOf(asked.to_batches(), trials)
-    plans = planReplays(trials, modes, askers, _workers(requests.sparkSession))
+    asked = countClients(requests, CLOSED in modes)
+    clients = clientsOf(asked.to_batches(), trials)
+    plans = planReplays(trials, modes, clients, _workers(requests.sparkSession))
     return [evolve(plan, cuts=cutsOf(requests, plan, scale)) if plan.mode == OPEN else plan for plan in plans]
 
 
-def countAskers(requests: DataFrame, isByConnection: bool, most: int = MAX_ASKERS) -> pa.Table:
+def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIENTS) -> pa.Table:
     """
-    Who asked for what, of L{ASKERS <admission.offline.replay.keys.ASKERS>}.
+    Who asked for what, of L{CLIENT_REQUESTS <admission.offline.replay.keys.CLIENT_REQUESTS>}.
 
     @param requests: clean ones.
     @param isByConnection: whether to tell connections apart; otherwise all of
@@ -170,9 +150,9 @@ def countAskers(requests: DataFrame, isByConnection: bool, most: int = MAX_ASKER
         "conn_id": F.col("conn_id") if isByConnection else F.lit(0),
         "is_decided": F.col("decided_mono_us").isNotNull(),
     }
-    names = ASKERS.names[:-1]
+    names = CLIENT_REQUESTS.names[:-1]
     told = requests.select(*(columns.get(name, F.col(name)).alias(name) for name in names))
-    found = collected(told.groupBy(*names).agg(F.count(F.lit(1)).alias("requests")).limit(most + 1), ASKERS)
+    found = collected(told.groupBy(*names).agg(F.count(F.lit(1)).alias("requests")).limit(most + 1), CLIENT_REQUESTS)
     if len(found) > most:
         what = "connections" if isByConnection else "clients, with their addresses"
         raise TraceError(
@@ -210,7 +190,7 @@ def cutsOf(requests: DataFrame, plan: ReplayPlan, scale: Scale) -> pa.RecordBatc
         return None
 
     def counted(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return countSpans(makeOffers(batches, trials), trials)
+        return countSpans(makeArrivals(batches, trials), trials)
 
     spans = requests.select(*COLUMNS).mapInArrow(counted, sparkSchema(SPANS))
     places = [F.col(name) for name in SPANS.names if name != "requests"]
@@ -228,7 +208,7 @@ def _workers(session: SparkSession) -> int:
 
 
 Runs = Collection[tuple[str, str]]
-"""Brokers and boots."""
+"""Brokers and runs."""
 
 _GROUP = ("broker_id", "boot_id")
 _ORDER = (*_GROUP, "mono_us", "seq")

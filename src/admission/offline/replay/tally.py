@@ -169,7 +169,7 @@ def judgeReplays(
     @param requests: clean ones.
     @param outcomes: of L{OUTCOMES}.
     @param trials: of policies in force; there may be others.
-    @return: for each of them and each mode, by label, mode, broker and boot.
+    @return: for each of them and each mode, by label, mode, broker and run.
     """
     recorded = {key: trial for key, trial in trials.items() if trial.isRecorded}
     if not recorded:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_results -*-
+# -*- test-case-name: tests.unit.offline.test_replay_totals -*-
 """
 What decisions come to: by minute and client, in rows that can be added up, and
 in all.
@@ -72,7 +72,7 @@ were throttled by all policies.  C{delay_bins} counts requests by the delay that
 the candidate asked for, see L{DELAY_BOUNDS_US}, and those with longer ones at
 the end; zeros there are left out, since most requests have no delay.
 C{exhausted_from_us} is when the first connection ran out of requests, on the
-clock of the boot.
+clock of the run.
 """
 
 TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.offline.replay.offers} and L{admission.offline.replay.keys}.
+Tests for L{admission.offline.replay.arrivals} and L{admission.offline.replay.keys}.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.offline.replay.boots import Boot, LimitChange
+from admission.offline.replay.arrivals import ARRIVALS, COLUMNS, columnsFor, makeArrivals
 from admission.offline.replay.candidates import resolveCandidate
 from admission.offline.replay.keys import COMPONENTS, LINKS, findComponents
-from admission.offline.replay.offers import COLUMNS, OFFERS, columnsFor, makeOffers
+from admission.offline.replay.runs import LimitChange, Run
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.recording.arrow import arrowSchema
 from admission.recording.tables import REQUESTS
@@ -52,42 +52,42 @@ ROW: Mapping[str, Any] = {
 REFUSED: Mapping[str, Any] = {"decision": "reject", "throttle_ms": 41, "is_counted": None}
 
 
-def bootWith(*descriptions: str, changes: Sequence[LimitChange] = LIMITED) -> Boot:
+def runWith(*descriptions: str, changes: Sequence[LimitChange] = LIMITED) -> Run:
     """
-    A boot with these policies in force.
+    A run with these policies in force.
     """
     names = [description.partition(":")[0] for description in descriptions]
-    return Boot("1", "boot", 10**9, names, descriptions, changes=changes)
+    return Run("1", "boot", 10**9, names, descriptions, changes=changes)
 
 
-TWO = bootWith("client-bytes:produce=1M", "request-time:percent=1")
+TWO = runWith("client-bytes:produce=1M", "request-time:percent=1")
 
 
 class OffersTestCase(SynchronousTestCase):
     """
-    Makes offers of a few rows.
+    Makes arrivals of a few rows.
     """
 
-    def offers(self, trials: Mapping[TrialKey, Trial], *changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def arrivals(self, trials: Mapping[TrialKey, Trial], *changes: Mapping[str, Any]) -> list[dict[str, Any]]:
         """
         What candidates see of L{ROW}, changed so.
         """
         table = tableOf([{**ROW, **each} for each in changes])
-        offers = pa.Table.from_batches(makeOffers(table.to_batches(), trials), OFFERS)
-        rows: list[dict[str, Any]] = offers.to_pylist()
+        arrivals = pa.Table.from_batches(makeArrivals(table.to_batches(), trials), ARRIVALS)
+        rows: list[dict[str, Any]] = arrivals.to_pylist()
         return rows
 
-    def offer(self, boot: Boot, description: str = "client-bytes:produce=4M", **changes: Any) -> dict[str, Any]:
+    def arrival(self, run: Run, description: str = "client-bytes:produce=4M", **changes: Any) -> dict[str, Any]:
         """
         What one candidate sees of one row.
         """
-        [row] = self.offers(planTrials([resolveCandidate(description)], [boot]), changes)
+        [row] = self.arrivals(planTrials([resolveCandidate(description)], [run]), changes)
         return row
 
 
-class OffersTests(OffersTestCase):
+class ArrivalsTests(OffersTestCase):
     """
-    L{makeOffers} shows candidates what they may see.
+    L{makeArrivals} shows candidates what they may see.
     """
 
     def test_asked(self) -> None:
@@ -95,7 +95,7 @@ class OffersTests(OffersTestCase):
         A request is put to the candidate when it was put to the policies, with
         the delays of those that stay, and with when its client was free again.
         """
-        row = self.offer(TWO)
+        row = self.arrival(TWO)
         self.assertEqual(
             {name: row[name] for name in row if row[name] != ROW.get(name)},
             {
@@ -118,44 +118,44 @@ class OffersTests(OffersTestCase):
         What the replaced policy decided is not among the columns, and what the
         candidate is told is the same whatever that was.
         """
-        self.assertEqual({"policy_delays_us", "throttle_ms", "decision", "policy"} & set(OFFERS.names), set())
+        self.assertEqual({"policy_delays_us", "throttle_ms", "decision", "policy"} & set(ARRIVALS.names), set())
         changed = {"policy_delays_us": [0, 9000], "throttle_ms": 0, "decision": "admit", "policy": None}
-        self.assertEqual(self.offer(TWO, **changed), self.offer(TWO))
+        self.assertEqual(self.arrival(TWO, **changed), self.arrival(TWO))
 
     def test_think(self) -> None:
         """
         A client is free again when its answer was sent or its delay was over,
         whichever is later, whoever asked for the delay.
         """
-        self.assertEqual(self.offer(TWO, sent_mono_us=99_000)["released_us"], 99_000)
-        self.assertEqual(self.offer(TWO, policy_delays_us=[11_000, 0])["released_us"], 12_500)
-        self.assertEqual(self.offer(TWO, policy_delays_us=[0, 0])["released_us"], 1700)
-        self.assertEqual(self.offer(TWO, policy_delays_us=[0, 0], sent_mono_us=None)["released_us"], 1500)
+        self.assertEqual(self.arrival(TWO, sent_mono_us=99_000)["released_us"], 99_000)
+        self.assertEqual(self.arrival(TWO, policy_delays_us=[11_000, 0])["released_us"], 12_500)
+        self.assertEqual(self.arrival(TWO, policy_delays_us=[0, 0])["released_us"], 1700)
+        self.assertEqual(self.arrival(TWO, policy_delays_us=[0, 0], sent_mono_us=None)["released_us"], 1500)
 
     def test_told(self) -> None:
         """
         Where not every policy's delay is recorded, what the client was told
         says for how long it was throttled.
         """
-        self.assertEqual(self.offer(bootWith(), policy_delays_us=None)["released_us"], 10_500)
-        self.assertEqual(self.offer(TWO, policy_delays_us=[7000])["released_us"], 10_500)
-        self.assertEqual(self.offer(TWO, policy_delays_us=None)["released_us"], 10_500)
+        self.assertEqual(self.arrival(runWith(), policy_delays_us=None)["released_us"], 10_500)
+        self.assertEqual(self.arrival(TWO, policy_delays_us=[7000])["released_us"], 10_500)
+        self.assertEqual(self.arrival(TWO, policy_delays_us=None)["released_us"], 10_500)
 
     def test_shadow(self) -> None:
         """
         What a shadow policy asked for throttled nobody.
         """
-        boot = bootWith("client-bytes:produce=1M", "request-time:percent=1:shadow=yes")
-        row = self.offer(boot, policy_delays_us=[0, 9000])
+        run = runWith("client-bytes:produce=1M", "request-time:percent=1:shadow=yes")
+        row = self.arrival(run, policy_delays_us=[0, 9000])
         self.assertEqual((row["retained_us"], row["released_us"]), (0, 1700))
 
     def test_refusedByAnother(self) -> None:
         """
         What another policy refused stays refused, and the candidate is not asked.
         """
-        boot = bootWith("client-bytes:produce=1M", "producer-ids:rate=1")
+        run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000]}
-        row = self.offer(boot, **refused)
+        row = self.arrival(run, **refused)
         self.assertEqual(
             (row["is_asked"], row["is_barred"], row["retained_us"], row["released_us"]), (False, True, 40_000, 41_500)
         )
@@ -164,9 +164,9 @@ class OffersTests(OffersTestCase):
         """
         What the replaced policy refused is put to the candidate.
         """
-        boot = bootWith("client-bytes:produce=1M", "producer-ids:rate=1")
+        run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000]}
-        row = self.offer(boot, "producer-ids:rate=9", **refused)
+        row = self.arrival(run, "producer-ids:rate=9", **refused)
         self.assertEqual(
             (row["is_asked"], row["is_barred"], row["retained_us"], row["released_us"]), (True, False, 0, 41_500)
         )
@@ -176,39 +176,39 @@ class OffersTests(OffersTestCase):
         A request that was put to no policy though there were limits is put to
         no candidate, and takes its time on its connection.
         """
-        row = self.offer(TWO, decided_mono_us=None, policy_delays_us=[], throttle_ms=0)
+        row = self.arrival(TWO, decided_mono_us=None, policy_delays_us=[], throttle_ms=0)
         self.assertEqual((row["is_asked"], row["at_us"], row["arrived_us"], row["sent_us"]), (False, 1000, 1000, 1700))
 
     def test_gone(self) -> None:
         """
         A client that has left before it heard of a refusal was refused.
         """
-        boot = bootWith("client-bytes:produce=1M", "producer-ids:rate=1")
+        run = runWith("client-bytes:produce=1M", "producer-ids:rate=1")
         refused = {**REFUSED, "policy": "producer-ids", "policy_delays_us": [0, 40_000], "decision": "expire"}
-        self.assertTrue(self.offer(boot, **refused)["is_barred"])
-        self.assertTrue(self.offer(boot, "producer-ids:rate=9", **refused)["is_asked"])
+        self.assertTrue(self.arrival(run, **refused)["is_barred"])
+        self.assertTrue(self.arrival(run, "producer-ids:rate=9", **refused)["is_asked"])
 
     def test_gaveUp(self) -> None:
         """
         A request that counted is put to candidates though its client did not
         hear of it.
         """
-        self.assertTrue(self.offer(TWO, decision="expire", throttle_ms=0)["is_asked"])
+        self.assertTrue(self.arrival(TWO, decision="expire", throttle_ms=0)["is_asked"])
 
     def test_noLimits(self) -> None:
         """
         While there were no limits no policy was asked, so candidates are, when
         the request came; not about those that were given up or never read.
         """
-        boot = bootWith("client-bytes", changes=[LimitChange(2000, CLIENTS, RATE, 1e6)])
+        run = runWith("client-bytes", changes=[LimitChange(2000, CLIENTS, RATE, 1e6)])
         unasked = {"decided_mono_us": None, "policy_delays_us": [], "is_counted": None, "throttle_ms": 0}
-        row = self.offer(boot, **unasked)
+        row = self.arrival(run, **unasked)
         self.assertEqual((row["is_asked"], row["at_us"], row["is_counted"]), (True, 1000, True))
-        self.assertFalse(self.offer(boot, **unasked, mono_us=2000)["is_asked"])
+        self.assertFalse(self.arrival(run, **unasked, mono_us=2000)["is_asked"])
         for decision in ("expire", "reject"):
-            self.assertFalse(self.offer(boot, **unasked, decision=decision)["is_asked"])
-        self.assertFalse(self.offer(boot, **unasked, kind=None)["is_asked"])
-        [recorded] = self.offers(planRecorded([boot]), unasked)
+            self.assertFalse(self.arrival(run, **unasked, decision=decision)["is_asked"])
+        self.assertFalse(self.arrival(run, **unasked, kind=None)["is_asked"])
+        [recorded] = self.arrivals(planRecorded([run]), unasked)
         self.assertFalse(recorded["is_asked"])
 
     def test_refusal(self) -> None:
@@ -226,7 +226,7 @@ class OffersTests(OffersTestCase):
             (None, "Metadata", 2),
             (None, "connection", 2),
         ):
-            self.assertEqual(self.offer(TWO, refusal=refusal, kind=kind)["refusal"], expected)
+            self.assertEqual(self.arrival(TWO, refusal=refusal, kind=kind)["refusal"], expected)
 
     def test_imposed(self) -> None:
         """
@@ -234,7 +234,7 @@ class OffersTests(OffersTestCase):
         the policy asked for: what the client was told.
         """
         delayed = {"refusal": "delay", "policy_delays_us": [0, 90_000], "throttle_ms": 30}
-        row = self.offer(TWO, **delayed)
+        row = self.arrival(TWO, **delayed)
         self.assertEqual((row["is_asked"], row["retained_us"], row["released_us"]), (True, 30_000, 31_500))
 
     def test_begun(self) -> None:
@@ -250,7 +250,7 @@ class OffersTests(OffersTestCase):
             (5000, 14_000, 8600),
             (9000, 9000, 1000),
         ):
-            [row] = self.offers(
+            [row] = self.arrivals(
                 planTrials([candidate("at-most:1")], [TWO]),
                 {**served, "purgatory_wait_us": parkedUs, "sent_mono_us": sentUs},
             )
@@ -260,25 +260,25 @@ class OffersTests(OffersTestCase):
         """
         A request that the candidate takes no notice of has no key.
         """
-        self.assertIsNone(self.offer(TWO, kind="Metadata")["replay_key"])
+        self.assertIsNone(self.arrival(TWO, kind="Metadata")["replay_key"])
 
     def test_keyGoesByLimits(self) -> None:
         """
         The key is that of the limits in force when the request was decided.
         """
         changes = [*LIMITED, LimitChange(1500, QuotaEntity(user="alice"), RATE, 1e6)]
-        boot = bootWith("client-bytes:produce=1M", changes=changes)
-        before = self.offer(boot, decided_mono_us=1499)["replay_key"]
+        run = runWith("client-bytes:produce=1M", changes=changes)
+        before = self.arrival(run, decided_mono_us=1499)["replay_key"]
         self.assertEqual(before, "('Produce', (None, 'app'))")
-        self.assertEqual(self.offer(boot)["replay_key"], "('Produce', ('alice', None))")
+        self.assertEqual(self.arrival(run)["replay_key"], "('Produce', ('alice', None))")
 
     def test_boots(self) -> None:
         """
-        Rows of other boots go to their own trials, and to no others.
+        Rows of other runs go to their own trials, and to no others.
         """
-        other = Boot("1", "other", 10**9, ["client-bytes"], ["client-bytes"], changes=LIMITED)
+        other = Run("1", "other", 10**9, ["client-bytes"], ["client-bytes"], changes=LIMITED)
         trials = planTrials([resolveCandidate("a=client-bytes"), resolveCandidate("b=client-bytes")], [TWO, other])
-        rows = self.offers(trials, {"seq": 1}, {"seq": 2, "boot_id": "other"}, {"seq": 3, "boot_id": "third"})
+        rows = self.arrivals(trials, {"seq": 1}, {"seq": 2, "boot_id": "other"}, {"seq": 3, "boot_id": "third"})
         found = sorted((row["candidate"], row["boot_id"], row["seq"]) for row in rows)
         self.assertEqual(found, [("a", "boot", 1), ("a", "other", 2), ("b", "boot", 1), ("b", "other", 2)])
 
@@ -290,7 +290,7 @@ class OffersTests(OffersTestCase):
         plain = tableOf([ROW, {**ROW, "seq": 2, "client_id": None, "producer_ids": None}])
         schema = arrowSchema(REQUESTS)
         recorded = pa.table({name: plain[name].cast(schema.field(name).type) for name in REQUEST_COLUMNS})
-        made = [pa.Table.from_batches(makeOffers(each.to_batches(), trials)) for each in (plain, recorded)]
+        made = [pa.Table.from_batches(makeArrivals(each.to_batches(), trials)) for each in (plain, recorded)]
         self.assertEqual(made[0], made[1])
         self.assertEqual(made[0]["client_id"].to_pylist(), ["app", ""])
 
@@ -299,13 +299,13 @@ class OffersTests(OffersTestCase):
         Nothing but the columns that are listed is needed.
         """
         trials = planTrials([resolveCandidate("client-bytes:produce=4M")], [TWO])
-        [batch] = makeOffers(tableOf([ROW], COLUMNS).to_batches(), trials)
-        self.assertEqual(batch.schema, OFFERS)
+        [batch] = makeArrivals(tableOf([ROW], COLUMNS).to_batches(), trials)
+        self.assertEqual(batch.schema, ARRIVALS)
         following = planTrials([candidate("at-most:1")], [TWO])
         columns = [*columnsFor(following.values())]
         self.assertEqual(columns, [*COLUMNS, "purgatory_wait_us"])
-        [batch] = makeOffers(tableOf([ROW], columns).to_batches(), following)
-        self.assertEqual(batch.schema, OFFERS)
+        [batch] = makeArrivals(tableOf([ROW], columns).to_batches(), following)
+        self.assertEqual(batch.schema, ARRIVALS)
         self.assertEqual(columnsFor(trials.values()), COLUMNS)
 
 
@@ -319,17 +319,17 @@ class ComponentTests(OffersTestCase):
         The component of each connection.
         """
         table = tableOf([{**ROW, "seq": seq, **each} for seq, each in enumerate(changes)])
-        offers = list(makeOffers(table.to_batches(2), trials))
+        arrivals = list(makeArrivals(table.to_batches(2), trials))
         components = componentsOf(table.to_pylist(), trials)
-        rows = pa.Table.from_batches(addComponents(offers, components)).to_pylist()
+        rows = pa.Table.from_batches(addComponents(arrivals, components)).to_pylist()
         return {row["conn_id"]: row["component"] for row in rows}
 
     def trials(self, *changes: LimitChange) -> dict[TrialKey, Trial]:
         """
         A candidate that limits each client id.
         """
-        boot = bootWith("client-bytes:produce=1M", changes=[*LIMITED, *changes])
-        return planTrials([resolveCandidate("client-bytes:produce=4M")], [boot])
+        run = runWith("client-bytes:produce=1M", changes=[*LIMITED, *changes])
+        return planTrials([resolveCandidate("client-bytes:produce=4M")], [run])
 
     def test_shared(self) -> None:
         """
@@ -380,7 +380,7 @@ class ComponentTests(OffersTestCase):
 
     def test_boots(self) -> None:
         """
-        Connections of the same number in other boots have nothing to do with
+        Connections of the same number in other runs have nothing to do with
         each other.
         """
         links = [("a", "1", "x", 1, "k"), ("a", "1", "x", 2, "k"), ("a", "1", "y", 1, "k"), ("b", "1", "x", 2, "k")]

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_offers -*-
+# -*- test-case-name: tests.unit.offline.test_replay_arrivals -*-
 """
 Requests as a replay may see them: what was asked of the server, without what
 the policy that is replaced made of it.
@@ -52,7 +52,7 @@ COLUMNS: Sequence[str] = (
 PARKED_COLUMN = "purgatory_wait_us"
 """What it needs besides for candidates that follow requests."""
 
-OFFERS = pa.schema(
+ARRIVALS = pa.schema(
     [
         ("candidate", pa.string()),
         ("broker_id", pa.string()),
@@ -117,28 +117,28 @@ def columnsFor(trials: Iterable[Trial]) -> Sequence[str]:
     return [*COLUMNS, PARKED_COLUMN] if any(trial.isFollowing for trial in trials) else COLUMNS
 
 
-def makeOffers(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+def makeArrivals(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
     Make of each request what each candidate is to see of it.
 
     @param batches: of L{columnsFor} these trials, in any order.
-    @return: of L{OFFERS}.
+    @return: of L{ARRIVALS}.
     """
-    byBoot: dict[tuple[str, ...], list[tuple[Trial, KeyFinder]]] = {}
+    byRun: dict[tuple[str, ...], list[tuple[Trial, KeyFinder]]] = {}
     for trial in trials.values():
-        byBoot.setdefault(trial.key[1:], []).append((trial, KeyFinder(trial)))
+        byRun.setdefault(trial.key[1:], []).append((trial, KeyFinder(trial)))
     for batch in batches:
-        boots, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
-        for index, each in enumerate(boots):
-            if each in byBoot:
+        runs, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
+        for index, each in enumerate(runs):
+            if each in byRun:
                 requests = _Requests(batch.filter(pa.array(rows == index)))
-                for trial, finder in byBoot[each]:
-                    yield requests.offeredTo(trial, finder)
+                for trial, finder in byRun[each]:
+                    yield requests.arrivalsFor(trial, finder)
 
 
 class _Requests:
     """
-    Requests of one boot.
+    Requests of one run.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -159,18 +159,18 @@ class _Requests:
         isDelayed = self._refusals == _DELAY
         self._maxUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
 
-    def offeredTo(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
+    def arrivalsFor(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
         """
         What one candidate is to see of them.
         """
-        batch, boot = self._batch, trial.boot
+        batch, run = self._batch, trial.run
         size = batch.num_rows
         atUs = self._begunUs() if trial.isFollowing else self._atUs
-        replaced = [boot.policyNames[index] for index in trial.replaced] if trial.hasSay else []
+        replaced = [run.policyNames[index] for index in trial.replaced] if trial.hasSay else []
         isOwn = pc.is_in(batch.column("policy").cast(pa.string()), value_set=pa.array(replaced, pa.string()))
         isBarred = self._isRefused & ~numbersOf(isOwn)
         # Not all delays are recorded of many policies.
-        isPartial = self._counts < max(len(boot.policyNames), 1)
+        isPartial = self._counts < max(len(run.policyNames), 1)
         heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
         retainedUs = self._strictest(trial.retained)
         if self._maxUs is not None:
@@ -195,8 +195,10 @@ class _Requests:
             columns[name] = numbersOf(batch.column(name))
         for name in ("kind", "principal", "client_id", "peer"):
             columns[name] = batch.column(name).cast(pa.string()).fill_null("")
-        arrays = [columns[name] if name in columns else batch.column(name) for name in OFFERS.names]
-        return pa.record_batch([_asType(each, type) for each, type in zip(arrays, OFFERS.types, strict=True)], OFFERS)
+        arrays = [columns[name] if name in columns else batch.column(name) for name in ARRIVALS.names]
+        return pa.record_batch(
+            [_asType(each, type) for each, type in zip(arrays, ARRIVALS.types, strict=True)], ARRIVALS
+        )
 
     def _isDecision(self, decision: str) -> Any:
         return numbersOf(pc.equal(self._batch.column("decision").cast(pa.string()), decision))
