@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_arrivals -*-
+# -*- test-case-name: tests.unit.offline.replay.test_arrivals -*-
 """
 Requests as a replay may see them: what was asked of the server, without what
 the policy that is replaced made of it.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_closedloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_closedloop -*-
 """
 The main result: what would have happened.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_closedloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_closedloop -*-
 """
 The requests of connections that are replayed together, packed: times are not
 kept as they were but as what came before them determines them.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_openloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_openloop -*-
 """
 What became of each request in a replay.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_identity -*-
+# -*- test-case-name: tests.unit.offline.replay.test_identity -*-
 """
 The identity gate: a replay of the policy that was in force must say what was
 recorded, or no answer about another policy can be trusted.

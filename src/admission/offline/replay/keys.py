@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_arrivals -*-
+# -*- test-case-name: tests.unit.offline.replay.test_arrivals -*-
 """
 Which requests have to be replayed together.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_openloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_openloop -*-
 """
 The same offered arrivals: every request is put to the candidate when it was put
 to the policies that were there, with what it took then.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_pool -*-
+# -*- test-case-name: tests.unit.offline.replay.test_pool -*-
 """
 What other memory pools would have done with a recording.
 

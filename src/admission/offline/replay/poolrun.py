@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_pool -*-
+# -*- test-case-name: tests.unit.offline.replay.test_pool -*-
 """
 The requests of a recording before another memory pool, in virtual time, and
 what is seen of the pool.

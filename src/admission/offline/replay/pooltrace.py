@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_pool -*-
+# -*- test-case-name: tests.unit.offline.replay.test_pool -*-
 """
 What the replay of a memory pool needs of a recording, in a file: however many
 requests there are, memory holds few of them at a time.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_trials -*-
+# -*- test-case-name: tests.unit.offline.replay.test_trials -*-
 """
 Runs of servers: the policies and limits of each, what of its record is missing,
 and when it ends.

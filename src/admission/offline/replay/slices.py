@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_slices -*-
+# -*- test-case-name: tests.unit.offline.replay.test_slices -*-
 """
 Cutting the rows of one key, so that a client with most of the requests does not
 keep one worker busy while all others wait.

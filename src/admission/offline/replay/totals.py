@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_totals -*-
+# -*- test-case-name: tests.unit.offline.replay.test_totals -*-
 """
 What decisions come to: by minute and client, in rows that can be added up, and
 in all.

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_trials -*-
+# -*- test-case-name: tests.unit.offline.replay.test_trials -*-
 """
 What each candidate is to be tried on, and under which limits.
 """

@@ -146,9 +146,9 @@ def _gapNotes(results: Results, gate: GateOutcome) -> Iterator[str]:
             "have made of them is not known, nor what that would have changed later."
         )
     totals = results.rows("replay_summary", ["requests", "poisoned"]) or ()
-    isAfterGap = max((row["poisoned"] / row["requests"] for row in totals if row["requests"]), default=0.0)
-    if isAfterGap:
-        yield f"Up to {share(isAfterGap)} of a candidate's requests come after missing events that may matter to it."
+    afterGap = max((row["poisoned"] / row["requests"] for row in totals if row["requests"]), default=0.0)
+    if afterGap:
+        yield f"Up to {share(afterGap)} of a candidate's requests come after missing events that may matter to it."
 
 
 def _bloomParts(results: Results) -> Iterator[Tag]:
