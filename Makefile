@@ -9,12 +9,13 @@ BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-long lint parity demo-offline follow-docs clean
+.PHONY: help run test test-fast test-long lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
 	@echo "make test    run all tests"
+	@echo "make test-fast  run those that need no more than Python: an answer in about a minute"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
@@ -28,6 +29,9 @@ run: $(VENV)/run.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml
+
+test-fast: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contracts
 
 test-long: $(VENV)/test.stamp
 	ADMISSION_LONG=yes $(BIN)/python -m pytest -rs

@@ -15,14 +15,18 @@ from twisted.application.service import Application
 from twisted.internet import reactor
 from twisted.internet.endpoints import serverFromString
 
-from admission.clock import MonotonicClock, wallSeconds
-from admission.connection.factory import AdmittedFactory
-from admission.connection.hangup import HangUpWatch
-from admission.connection.protocol import AdmittedProtocol
-from admission.gate import buildGate
-from admission.interfaces import IMemoryPoolFactory, PolicyContext
-from admission.plugins import buildPolicy
-from admission.request import ServerRequest
+from admission import (
+    AdmittedFactory,
+    AdmittedProtocol,
+    HangUpWatch,
+    IMemoryPoolFactory,
+    MonotonicClock,
+    PolicyContext,
+    ServerRequest,
+    buildGate,
+    buildPolicy,
+    wallSeconds,
+)
 
 
 class ChecksumProtocol(AdmittedProtocol):

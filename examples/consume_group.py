@@ -13,10 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
 
-from admission.kafka.client.making import makeConsumer
-from admission.kafka.client.service import ConsumerService
-from admission.kafka.client.settings import consumerSettings
-from admission.kafka.client.topicpartition import ConsumerRecord
+from admission.kafka import ConsumerRecord, ConsumerService, consumerSettings, makeConsumer
 
 ADDRESS, TOPIC, COUNT = [*sys.argv[1:], *["127.0.0.1:9092", "greetings", "3"][len(sys.argv) - 1 :]]
 

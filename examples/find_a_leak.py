@@ -16,17 +16,26 @@ from twisted.internet.endpoints import clientFromString, connectProtocol, server
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import react
 
-from admission.clock import MonotonicClock, wallSeconds
-from admission.connection.factory import AdmittedFactory
-from admission.connection.hangup import HangUpWatch
-from admission.connection.protocol import AdmittedProtocol
-from admission.gate import Gate, buildGate
-from admission.interfaces import CONNECTIONS, FRAMES, ILease, IMemoryPool, IMemoryPoolFactory, PolicyContext
-from admission.plugins import buildPolicy
+from admission import (
+    CONNECTIONS,
+    FRAMES,
+    AdmittedFactory,
+    AdmittedProtocol,
+    HangUpWatch,
+    ILease,
+    IMemoryPool,
+    IMemoryPoolFactory,
+    MonotonicClock,
+    PolicyContext,
+    Profiler,
+    ServerRequest,
+    buildGate,
+    buildPolicy,
+    wallSeconds,
+)
+from admission.gate import Gate
 from admission.profiling.groups import Group, Grouping, implementing, subclassOf
-from admission.profiling.profiler import Profiler
 from admission.profiling.text import textOf
-from admission.request import ServerRequest
 
 REQUESTS = 3000
 LINE = b"the quick brown fox jumps over the lazy dog " * 20

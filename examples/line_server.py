@@ -15,7 +15,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineReceiver
 
-from admission.connection.wrapping import wrapFactory
+from admission import wrapFactory
 
 
 class Shouting(LineReceiver):

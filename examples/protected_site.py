@@ -17,10 +17,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
-from admission.clock import MonotonicClock
-from admission.connection.factory import ConnectionLimits
-from admission.connection.wrapping import wrapFactory
-from admission.metrics.registry import SensorRegistry
+from admission import ConnectionLimits, MonotonicClock, SensorRegistry, wrapFactory
 
 clock = MonotonicClock(reactor)
 sensors = SensorRegistry(clock.seconds)

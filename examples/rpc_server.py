@@ -19,14 +19,19 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, TimeoutError
 from twisted.internet.endpoints import serverFromString
 
-from admission.clock import MonotonicClock, wallSeconds
-from admission.connection.factory import AdmittedFactory
-from admission.connection.hangup import HangUpWatch
-from admission.connection.protocol import AdmittedProtocol
-from admission.gate import buildGate
-from admission.interfaces import IMemoryPoolFactory, IPurgatoryFactory, PolicyContext
-from admission.operations import waitFor
-from admission.plugins import buildPolicy
+from admission import (
+    AdmittedFactory,
+    AdmittedProtocol,
+    HangUpWatch,
+    IMemoryPoolFactory,
+    IPurgatoryFactory,
+    MonotonicClock,
+    PolicyContext,
+    buildGate,
+    buildPolicy,
+    waitFor,
+    wallSeconds,
+)
 
 LONGEST_WAIT_SECONDS = 60.0
 

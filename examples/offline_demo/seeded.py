@@ -17,8 +17,7 @@ from typing import Any
 
 from attrs import frozen
 
-from admission.kafka.wire.batches import Record, encodeBatch
-from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
+from admission.kafka import Record, clientApi, decodeResponse, encodeBatch, encodeRequest
 from admission.offline.population import Draft, Member, Population, Stream
 
 TOPIC = "seeded"

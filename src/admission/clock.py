@@ -59,7 +59,4 @@ class MonotonicClock:
         return self._reactor.callLater(delay, callable, *args, **kwargs)
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
-        """
-        See L{IReactorTime.getDelayedCalls}; all of the reactor's.
-        """
         return self._reactor.getDelayedCalls()

@@ -1,11 +1,10 @@
 # -*- test-case-name: tests.unit.test_control -*-
 """
 The rule that admits requests: decide, let the work be done, charge what it
-took, and say for how long the client has to wait.
+used, and say how long the client is throttled.
 
-Nothing here knows a socket, a reactor or a clock; whoever drives it says what
-time it is.  A broker, a gateway, a wrapped server, a replay and a simulation
-all drive this one object.
+Nothing here knows a socket, a reactor or a clock; callers pass the time.  A
+broker, a wrapped server, a replay and a simulation all drive this one object.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .metrics.registry import SensorRegistry
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
-"""How often whoever drives a control calls L{AdmissionControl.sweep}."""
+"""How often a driver calls L{AdmissionControl.sweep}."""
 
 LONGEST_REASON = 1000
 """How many characters of a policy's reason to refuse are told."""
@@ -47,10 +46,10 @@ FAILURE_LOG_SECONDS = 60.0
 
 class Charge(NamedTuple):
     """
-    What charging a request came to.
+    The result of charging a request.
 
-    @ivar delaySeconds: for how many seconds the client has to wait: the largest
-        delay of any policy, shadow policies excepted.
+    @ivar delaySeconds: for how many seconds the client is throttled: the largest
+        delay of any policy that is not a shadow.
     @ivar shares: the delay that each policy asks for, in the order of
         L{AdmissionControl.policyNames}, shadow policies included.
     """
@@ -61,7 +60,7 @@ class Charge(NamedTuple):
 
 class Explanation(NamedTuple):
     """
-    How one limit of one policy stands.
+    How much of one limit of one policy is used.
     """
 
     policyName: str
@@ -71,13 +70,13 @@ class Explanation(NamedTuple):
 
 class Wants(NamedTuple):
     """
-    What the policies in force and the observers want to know of requests.
+    What the policies in force and the observers need to know of requests.
     Drivers find out nothing else.
 
-    @ivar decision: whether it may go ahead: some policy limits somebody.
-    @ivar usage: what it takes, who sends it and which identities it carries.
-    @ivar isKnown: whether the first of them was known before it was charged,
-        see L{AdmissionControl.isKnown}.
+    @ivar decision: whether a request may go ahead: some policy limits a client.
+    @ivar usage: what it used, who sent it and which identities it carries.
+    @ivar isKnown: whether the first identity was known before the request was
+        charged, see L{AdmissionControl.isKnown}.
     @ivar details: what else a driver records of its requests.
     """
 
@@ -90,10 +89,10 @@ class Wants(NamedTuple):
 @define(eq=False)
 class _Member:
     """
-    A policy and what became of its advice.
+    A policy and its counters.
 
-    @ivar decide: the policy's, looked up once, like C{record}: they run for
-        every request.
+    @ivar decide: the policy's method, looked up once, like C{record}, because
+        both run for every request.
     """
 
     index: int
@@ -124,21 +123,21 @@ def _inWords(reason: object) -> str:
 
 class AdmissionControl:
     """
-    Asks every policy that limits anybody, and lets the strictest win.
+    Asks every policy that limits a client, and lets the strictest win.
 
-    A shadow policy (C{isShadow}) is asked and counted, and has no say.  One
-    that raises has no say in that request either, and the log tells: a broken
-    policy lets requests through rather than ending them.  What policies say is
-    made safe: delays are clamped to C{maxDelaySeconds}, what is not a number is
-    none, and reasons are short and can be encoded.
+    A shadow policy (C{isShadow}) is asked and counted, and decides nothing.  A
+    policy that raises decides nothing for that request, and the log says so: a
+    broken policy lets requests through.  Delays are clamped to
+    C{maxDelaySeconds}, a delay that is not a number is none, and reasons are
+    shortened and can be encoded.
 
     C{now} is always in seconds of one monotonic clock.  All methods are for the
-    reactor's thread, or whatever takes its place.
+    reactor's thread, or for the one thread of another driver.
 
-    @ivar isLimiting: whether any policy limits anybody.
+    @ivar isLimiting: whether any policy limits a client.
     @ivar wants: what drivers are to find out; changes with the limits.
-    @ivar maxDelaySeconds: the longest delay anybody is given at a time; what is
-        owed beyond it is still owed.
+    @ivar maxDelaySeconds: the longest delay at a time; the rest of a debt
+        remains.
     @ivar limitNames: the limits that any of the policies understands.
     @ivar policyNames: what the policies are called, in the order of
         L{Charge.shares}.
@@ -153,10 +152,10 @@ class AdmissionControl:
         isObserved: bool = False,
     ) -> None:
         """
-        @param policies: what each is called, and the policy.  Once they are
-            here, they are configured here.
-        @param isObserved: whether somebody wants to know what became of each
-            request, whether or not it is limited.
+        @param policies: the name and the policy of each.  From now on only
+            L{configure} configures them.
+        @param isObserved: whether an observer needs the usage of each request,
+            whether or not it is limited.
         @raise ValueError: if two have the same name.
         """
         names = [name for name, _ in policies]
@@ -177,7 +176,7 @@ class AdmissionControl:
     def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
         """
         The limits in force in any policy, by entity.  Where policies differ,
-        shadow policies come last.
+        those that are no shadows win.
         """
         limits: dict[QuotaEntity, dict[str, float]] = {}
         for member in sorted(self._members, key=lambda member: member.isShadow):
@@ -187,12 +186,13 @@ class AdmissionControl:
 
     def admit(self, request: Request, now: float, refusal: Refusal = _ERROR) -> Decision:
         """
-        May C{request} go ahead?  Changes nothing but counters.
+        Decide whether C{request} may go ahead.  Changes only counters.
 
-        @param refusal: how it can be refused.  Where it cannot be told, a
-            refusal becomes a delay: the request is admitted, and its decision
-            has the delay that L{charge} is to know of.
-        @return: the first refusal of a policy that has a say; else an admission.
+        @param refusal: how it can be refused.  Where the protocol has no way to
+            refuse, a refusal becomes a delay: the request is admitted, and its
+            decision has the delay for L{charge}.
+        @return: the first refusal of a policy that is no shadow; else an
+            admission.
         """
         if refusal is _NEVER:
             return ADMITTED
@@ -222,8 +222,8 @@ class AdmissionControl:
         """
         How much a read may return now.
 
-        @return: bytes, the least that any policy with a say allows; zero if the
-            client is over a quota.  L{None} for no limit.
+        @return: bytes, the minimum that policies allow, shadows apart; zero if
+            the client is over a quota.  L{None} for no limit.
         """
         least: int | None = None
         for member in self._limiting:
@@ -246,11 +246,11 @@ class AdmissionControl:
         maxRefusalSeconds: float = inf,
     ) -> Charge:
         """
-        Count what an admitted request took.  With an empty usage this only asks
-        who is over a limit.
+        Count what an admitted request used.  An empty usage counts nothing, and
+        tells whether the client is over a limit.
 
-        @param decision: what L{admit} said to it.
-        @param maxRefusalSeconds: of a refusal that became a delay, how much to
+        @param decision: what L{admit} returned for it.
+        @param maxRefusalSeconds: how much of a refusal that became a delay to
             impose; the shares of the policies that refused are all of theirs.
         """
         delaySeconds = 0.0
@@ -280,9 +280,10 @@ class AdmissionControl:
 
     def begin(self, request: Request, now: float) -> Begun:
         """
-        Every policy has admitted C{request}: tell those that want to know.
+        Tell the policies that follow requests that C{request} begins: every
+        policy has admitted it.
 
-        @return: what L{end} is to be given, exactly once.
+        @return: what to pass to L{end}, exactly once.
         """
         if not self._following:
             return NONE_BEGUN
@@ -298,11 +299,11 @@ class AdmissionControl:
 
     def park(self, begun: Begun, request: Request, outcome: Outcome, now: float) -> Begun:
         """
-        C{request} is parked: to policies that do not count parked requests it is
-        over.
+        C{request} is parked: for policies that do not count parked requests it
+        is over.
 
         @param begun: what L{begin} returned for it.
-        @return: what is left to give to L{end}.
+        @return: what to pass to L{end}.
         """
         counting = []
         for member in begun:
@@ -333,11 +334,12 @@ class AdmissionControl:
 
     def admitRequest(self, request: ServerRequest, now: float, refusal: Refusal) -> Decision:
         """
-        May C{request} go ahead?  Before anything is done of it; see L{admit}.
+        Decide whether C{request} may go ahead, before any work on it; see
+        L{admit}.
 
         @param request: with the policies' view of it.
-        @param now: in whole microseconds, since it is recorded, see
-            L{admission.clock.wholeMicroseconds}; as below.
+        @param now: in whole microseconds, because it is recorded, see
+            L{admission.clock.wholeMicroseconds}; so in the methods below.
         """
         request.refusal = refusal
         if not self._limiting:
@@ -364,7 +366,7 @@ class AdmissionControl:
 
     def chargeRequest(self, request: ServerRequest, usage: Usage, now: float, maxRefusalSeconds: float = inf) -> float:
         """
-        Count what C{request} took, see L{charge}; once.
+        Count what C{request} used, once; see L{charge}.
 
         @return: the delay that its client is given, in seconds.
         """
@@ -380,7 +382,7 @@ class AdmissionControl:
 
     def parkRequest(self, request: ServerRequest, now: float) -> None:
         """
-        Nobody works on C{request}, which waits; see L{park}.
+        C{request} waits for an event; see L{park}.
         """
         request.park(now)
         if request.begunPolicies:
@@ -407,8 +409,8 @@ class AdmissionControl:
 
     def strictest(self, charge: Charge) -> str | None:
         """
-        The name of the policy whose delay C{charge} came to; L{None} if it
-        came to none.
+        The name of the policy whose delay won in C{charge}; L{None} if there is
+        no delay.
         """
         if not charge.delaySeconds:
             return None
@@ -424,7 +426,7 @@ class AdmissionControl:
         Whether the first identity of C{request} is known; see
         L{IIdentityAudit.isKnown}.
 
-        @return: what the first policy says that can tell; L{None} if none can.
+        @return: the answer of the first policy that can tell; L{None} if none can.
         """
         for member in self._auditing:
             try:
@@ -438,11 +440,11 @@ class AdmissionControl:
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
-        Set or (with L{None}) remove limits of one entity, each in every policy
-        that knows it.
+        Set the limits of one entity, or remove those that are L{None}, each in
+        every policy that knows it.
 
-        @raise ValueError: for a limit that no policy knows, or whatever a
-            policy refuses; nothing is changed in any of them then.
+        @raise ValueError: for a limit that no policy knows, or that a policy
+            refuses; no policy has changed then.
         """
         unknown = sorted(set(limits).difference(self.limitNames))
         if unknown:
@@ -467,13 +469,13 @@ class AdmissionControl:
 
     def restore(self, limitNames: Collection[str], established: Iterable[tuple[str, int]], now: float) -> None:
         """
-        Tell policies of what was there before them: before a restart, or
-        before anybody had a limit.
+        Tell policies what was known before a restart, or before there was a
+        limit.
 
         @param limitNames: the limits that have been set; policies that know none
             of them are not told.
         @param established: principals and their identities, the most recent last;
-            not looked at if nobody wants to know.
+            not read if no policy needs them.
         """
         told = [
             member
@@ -494,8 +496,8 @@ class AdmissionControl:
 
     def explain(self, request: Request, now: float) -> list[Explanation]:
         """
-        Which limits hold for whoever would send C{request}, whatever its kind,
-        and how each stands.
+        The limits that hold for the client of C{request}, whatever its kind, and
+        how much of each is used.
         """
         explanations: list[Explanation] = []
         for member in self._limiting:
@@ -509,8 +511,9 @@ class AdmissionControl:
 
     def sweep(self, now: float) -> None:
         """
-        Have every policy forget who has been idle; to be called every
-        L{SWEEP_SECONDS} or so.  Those without limits may remember who had some.
+        Have every policy forget idle clients.  Call it every L{SWEEP_SECONDS} or
+        so, policies without limits included: they may remember clients that had
+        some.
         """
         for member in self._members:
             try:

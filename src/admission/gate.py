@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.test_gate -*-
 """
-One per server: who gets memory, how many requests are worked on, and where
-the memory is.
+One for each server: which connection gets memory next, how many requests are
+worked on, and where the memory is.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DEFAULT_ORDER = "rounds"
 
 class StalledReader(Protocol):
     """
-    Who holds memory because its peer does not take its responses.
+    A connection whose peer does not take its responses.
     """
 
     def unsentBytes(self) -> int:
         """
-        How much.
+        How many bytes it holds that its peer has not taken.
         """
 
     def stalledSeconds(self) -> float:
         """
-        For how long the peer has taken nothing; zero if it does.
+        How long the peer has taken nothing; zero if it does.
         """
 
     def cutOff(self, reason: str) -> None:
@@ -48,10 +48,11 @@ class Gate:
     """
     Stands between the connections of a server and its memory pool.
 
-    Who finds the pool empty joins the waiters; so does everybody who comes
-    while others wait, or newcomers would overtake them.  Memory that comes
-    back is handed out from a turn of the reactor of its own, since a release
-    may happen in the middle of anything.  To whom first an L{IWaitOrder} says.
+    A connection that finds the pool empty joins the waiters, and so does every
+    connection that comes while others wait, or newcomers would overtake them.
+    Released memory is granted in a turn of the reactor of its own, since a
+    release may happen in the middle of anything.  An L{IWaitOrder} says who is
+    first.
 
     @ivar pool: the L{IMemoryPool}.
     @ivar runningRequests: how many requests are being worked on; at most
@@ -69,9 +70,9 @@ class Gate:
         maxRequests: int = 500,
     ) -> None:
         """
-        @param memoryOrder: in which those are served who wait for memory; an
-            object of its own, like the next.
-        @param turnOrder: in which requests that wait are worked on.
+        @param memoryOrder: the order in which waiters get memory.
+        @param turnOrder: the order in which waiting requests are worked on;
+            another object.
         @param maxRequests: how many requests may be worked on at a time.
         @raise ValueError: if C{maxRequests} is not positive.
         """
@@ -98,26 +99,25 @@ class Gate:
     @property
     def ledger(self) -> Mapping[str, int]:
         """
-        Where the memory is: bytes by purpose, what was told to L{account} last.
+        Where the memory is: bytes by purpose, what L{account} added included.
         """
         accounts = {purpose: sizeBytes() for purpose, sizeBytes in self._accounts.items()}
         return {**self.pool.usedBytesByPurpose, **accounts}
 
     def account(self, purpose: str, sizeBytes: Callable[[], int]) -> None:
         """
-        Show memory in the ledger that is not the pool's: something else bounds
-        it, and requests do not wait for it.
+        Show memory in the ledger that the pool does not count, because something
+        else bounds it.
 
-        @param purpose: what it is for; a word that nothing is charged for.
-        @param sizeBytes: how much it is now, in bytes.
+        @param purpose: what it is for; no purpose of the pool.
+        @param sizeBytes: returns how much it is now, in bytes.
         """
         self._accounts[purpose] = sizeBytes
 
     @property
     def isUnderPressure(self) -> bool:
         """
-        Whether memory was wanted and could not be had, and has not come back
-        since.
+        Whether a request for memory was refused, and none has been free since.
         """
         return self._isUnderPressure
 
@@ -165,8 +165,8 @@ class Gate:
 
     def press(self) -> None:
         """
-        Memory was wanted and could not be had: tell the listeners of
-        L{onPressure} now, and again when there is some.
+        Memory is short: tell the listeners of L{onPressure} now, and again when
+        some is free.
         """
         if not self._isUnderPressure:
             self._isUnderPressure = True
@@ -175,10 +175,11 @@ class Gate:
 
     def tryBegin(self, waiter: IWaiter) -> bool:
         """
-        May a request of C{waiter} be worked on?
+        Ask for a turn for a request of C{waiter}.
 
-        @return: L{True}, and then L{end} must be called once; or L{False}, and
-            then C{turnGranted} is called later, unless L{forget} comes first.
+        @return: L{True} if it may be worked on; call L{end} once then.  L{False}
+            if it must wait; C{turnGranted} is called later then, unless
+            L{forget} comes first.
         """
         if self.runningRequests < self.maxRequests and not self._turnWaiters:
             self.runningRequests += 1
@@ -189,7 +190,7 @@ class Gate:
 
     def end(self) -> None:
         """
-        A request is answered, or parked.
+        A request that had a turn is answered, or parked.
         """
         self.runningRequests -= 1
         if self._turnWaiters:
@@ -197,7 +198,7 @@ class Gate:
 
     def forget(self, waiter: IWaiter) -> None:
         """
-        C{waiter} is gone.
+        C{waiter} is gone, and waits for nothing any more.
         """
         if waiter in self._memoryWaiters:
             self._memoryWaiters.discard(waiter)
@@ -208,7 +209,7 @@ class Gate:
 
     def responsesStalled(self, reader: StalledReader, isStalled: bool) -> None:
         """
-        The peer of C{reader} does not take its responses, or takes them again.
+        The peer of C{reader} has stopped taking its responses, or takes them again.
         """
         if isStalled:
             self._stalledReaders[reader] = None
@@ -218,14 +219,14 @@ class Gate:
 
     def onPressure(self, listener: Callable[[bool], None]) -> None:
         """
-        Have C{listener} called with L{True} when somebody must wait for
-        memory, and with L{False} when nobody does and there is some.
+        Have C{listener} called with L{True} when a connection must wait for
+        memory, and with L{False} when none waits and some is free.
         """
         self._pressureListeners.append(listener)
 
     def close(self) -> None:
         """
-        Leave no timer behind.
+        Cancel all timers.
         """
         for call in (self._serving, self._relief):
             if call is not None:
@@ -295,10 +296,10 @@ class Gate:
 
     def _relieve(self) -> None:
         """
-        Memory is short and has been for a while.  If responses lie about that
-        nobody takes, close the connections that hold most of them, as many as
-        it needs.  While no request waits the last of them is spared: alone it
-        may be slow, but together they grow without bound.
+        Memory has been short for a while.  Close the connections that hold most
+        responses which their peers do not take, as many as it needs.  While no
+        request waits the last of them is spared: one may be slow, but together
+        they grow without bound.
         """
         self._relief = None
         stalled = [reader for reader in self._stalledReaders if reader.stalledSeconds() >= STALL_GRACE_SECONDS]
@@ -311,7 +312,7 @@ class Gate:
             self._stalledReaders.pop(largest, None)
             largest.cutOff("memory is short, and the peer does not take its responses")
         if self._memoryWaiters:
-            # A release that happened in another thread was told to nobody.
+            # Listeners are not called for a release in another thread.
             self._serveSoon()
         self._expectRelief()
 

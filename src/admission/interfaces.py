@@ -2,9 +2,9 @@
 """
 The contracts of the framework: what a policy must offer, and who calls it when.
 
-This module is imported by every Twisted command of an environment that has
-us installed (the plug-in cache names its interfaces), so it imports nothing
-heavy and never touches the reactor.
+Every Twisted command of an environment where admission is installed imports
+this module, because the plug-in cache names its interfaces.  So it imports
+nothing heavy and never touches the reactor.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class IHistogram(Interface):
     """
 
     bounds: Sequence[float] = Attribute("The upper bounds of its ranges, ascending; the last range has none.")
-    counts: list[int] = Attribute("How many values fell into each range.")
+    counts: list[int] = Attribute("The number of values in each range.")
     total: float = Attribute("The sum of all values.")
-    count: int = Attribute("How many values there were.")
+    count: int = Attribute("The number of values.")
 
     def record(value: float) -> None:
         """
@@ -58,8 +58,8 @@ class IHistogram(Interface):
 
 class ISensorRegistry(Interface):
     """
-    Where sensors are published, by names that occur once.  What reads a sensor
-    is told what time it is, in seconds of the server's monotonic clock.
+    Where sensors are published, under unique names.  A sensor is read with the
+    time as an argument, in seconds of the server's monotonic clock.
 
     L{admission.metrics.registry.SensorRegistry} is the one that servers have.
     """
@@ -68,7 +68,7 @@ class ISensorRegistry(Interface):
         """
         Publish what C{read} returns.
 
-        @raise ValueError: if there is a sensor of that name, as for all others.
+        @raise ValueError: if there is a sensor of that name; so do the methods below.
         """
 
     def addCounter(name: str, read: Callable[[float], int]) -> None:
@@ -88,12 +88,12 @@ class ISensorRegistry(Interface):
         isCounter: bool = False,
     ) -> None:
         """
-        Publish sensors that differ by their labels only, as one for each client.
+        Publish sensors that differ only by their labels, such as one for each client.
 
-        @param read: yields the values of the labels and the value of the sensor,
-            for each there is now.  It bounds how many.  Where there are hundreds
-            they may be read over several turns of the reactor, so it copies what
-            may change meanwhile.
+        @param read: yields, for each sensor that exists now, the values of the labels
+            and the value of the sensor.  It bounds how many it yields.  Hundreds
+            may be read over several turns of the reactor, so it copies what may
+            change meanwhile.
         """
 
 
@@ -109,12 +109,12 @@ class ILease(Interface):
         "Writable memory of exactly C{sizeBytes} bytes, or L{None} for a charge and after L{release}."
     )
     sizeBytes: int = Attribute("How many bytes the lease counts for.")
-    purpose: str = Attribute("What they are for: one of the purposes of this module, or another word.")
+    purpose: str = Attribute("What the bytes are for: a purpose of this module, or another word.")
 
     def release() -> None:
         """
-        Give the bytes back.  May call the listeners of the pool, which only
-        take note (see L{IMemoryPool.subscribe}).
+        Give the bytes back.  May call the pool's listeners, which only take note
+        (see L{IMemoryPool.subscribe}).
 
         @raise RuntimeError: if the lease has been released before.
         """
@@ -122,46 +122,46 @@ class ILease(Interface):
 
 class IWaiter(Interface):
     """
-    Who waits for memory or for its turn: a connection.  It is hashable, and
-    equal to itself only.
+    A connection that waits for memory or for its turn.  It is hashable, and
+    equal only to itself.
     """
 
     holder: str = Attribute(
-        "Who it is, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if nobody knows.  May "
-        "change while it waits."
+        "Who is at the other end, as in L{IMemoryPool.tryAllocate}: the principal, or else the address; empty if "
+        "neither is known.  May change while it waits."
     )
     wantedBytes: int = Attribute("How much memory it waits for, in bytes, while it waits for memory.")
 
     def leaseGranted(lease: ILease) -> None:
         """
-        Here is the memory for C{wantedBytes}; the waiter's to release.  Called
-        by the gate only, like L{turnGranted}.
+        Take the memory for C{wantedBytes}; the waiter releases it.  Only the
+        gate calls this, and L{turnGranted}.
         """
 
     def turnGranted() -> None:
         """
-        The request that waits may be worked on.
+        Start the work on the request that waits.
         """
 
 
 class IMemoryPool(Interface):
     """
-    A bounded stock of bytes for requests that are not finished yet.
+    A bounded stock of bytes for requests in progress.
 
-    Nothing here waits.  A caller that is refused mutes its connection; the
-    gate asks again on its behalf after a release.  All methods are for the
+    No method waits.  A caller that is refused pauses its connection; the gate
+    asks again on its behalf after a release.  All methods are for the
     reactor's thread.
     """
 
     sizeBytes: int = Attribute("The configured bound, in bytes; positive.")
     largestBytes: int = Attribute("The largest single allocation, in bytes; at most C{sizeBytes}.")
     availableBytes: int = Attribute(
-        "Bytes not taken.  Negative when the last request took more than was left, or when charges outgrew the pool."
+        "Free bytes.  Negative when the last request took more than was left, or when charges outgrew the pool."
     )
     usedBytesByPurpose: Mapping[str, int] = Attribute(
-        "The ledger: for each purpose, how many bytes are taken.  A live view; do not change it."
+        "The ledger: bytes taken, by purpose.  A live view; do not change it."
     )
-    idleBytes: int = Attribute("Memory kept for reuse, in bytes; not counted as taken, but resident.")
+    idleBytes: int = Attribute("Bytes kept for reuse: resident, but not counted as taken.")
 
     def isOutOfMemory() -> bool:
         """
@@ -173,16 +173,16 @@ class IMemoryPool(Interface):
         Take C{sizeBytes} bytes for a request that is about to be read.
 
         When charges alone have drained the pool and no request holds a lease,
-        one request is let through all the same: only finishing requests can
+        one request is still let through, because only requests that finish
         release the charges.
 
         @param sizeBytes: from 1 to C{largestBytes}.
-        @param holder: who asks, as far as that is known before the request is
-            read: the principal, or else the address; empty if nobody knows.
-            A pool may share its memory out by it.  Who is refused waits at the
-            gate, which asks for one waiter at a time, and after a refusal not
-            again before the next release: a pool that would have granted
-            others slows them down, too.
+        @param holder: the client, as far as it is known before the request is
+            read: the principal, or else the address; empty if neither is known.
+            A pool may divide its memory by it.  A refused client waits at the
+            gate, which asks for one waiter at a time, and after a refusal only
+            after the next release: a pool that refuses one waiter delays the
+            others, too.
         @return: a lease with a buffer and the purpose L{FRAMES}, or L{None}
             when there is no memory.  Never waits.
         @raise ValueError: if C{sizeBytes} is out of range, whatever is available.
@@ -191,7 +191,7 @@ class IMemoryPool(Interface):
     def charge(sizeBytes: int, purpose: str) -> ILease:
         """
         Count memory that exists already: decoded objects, unsent responses,
-        what a connection costs.  Never refused; C{availableBytes} may go below
+        the cost of a connection.  Never refused; C{availableBytes} may go below
         zero.
 
         @param sizeBytes: zero or more.
@@ -204,16 +204,15 @@ class IMemoryPool(Interface):
         """
         Have C{listener} called at each release.
 
-        It is called inside the release, so it must only take note and act in
-        a turn of its own: whoever releases may be in the middle of anything.
-        What it raises is logged and keeps nobody else from being called.
+        It is called inside the release, in the middle of anything, so it must
+        only take note, and act in a later turn.  An exception is logged, and
+        the other listeners are still called.
         """
 
     def addSensors(registry: ISensorRegistry, name: str) -> None:
         """
         Publish what only the pool knows, such as for how long it has refused
-        requests.  What is available and what is used the gate publishes
-        itself, as C{nameAvailable} and C{nameUsed}.
+        requests.  The gate publishes C{nameAvailable} and C{nameUsed}.
 
         @param registry: an L{admission.metrics.registry.SensorRegistry}.
         @param name: what the names of the sensors begin with: C{MemoryPool}.
@@ -223,35 +222,35 @@ class IMemoryPool(Interface):
 
 class IWaitOrder(Interface):
     """
-    In which order waiters are served: which connections are read next.  The
-    gate has two of these, one for those who wait for memory and one for those
-    whose requests wait to be worked on.
+    The order in which waiters are served: which connections are read next.  The
+    gate has two, one for connections that wait for memory and one for requests
+    that wait to be worked on.
 
-    Nobody may wait for ever while others are served: how many are served before
-    a waiter must not depend on who joins after it without a bound.  The default
-    is random, in rounds: who joins during a round is served in the next one.
+    No waiter may starve: the number of waiters served before it must be bounded,
+    however many join later.  The default is random, in rounds: a waiter that
+    joins during a round is served in the next one.
 
-    All methods are for the reactor's thread, and should take little time: they
+    All methods are for the reactor's thread, and should be quick, because they
     are called when the server is short of something.
     """
 
     def add(waiter: IWaiter) -> None:
         """
-        C{waiter} waits from now on; no effect for who does already.
+        C{waiter} waits from now on; no effect if it waits already.
         """
 
     def discard(waiter: IWaiter) -> None:
         """
-        C{waiter} has been served or is gone; no effect for who does not wait.
+        C{waiter} has been served or is gone; no effect if it does not wait.
         """
 
     def next() -> IWaiter:
         """
-        Who is to be served next.  It still waits, until it is discarded: there
-        may not be enough for it yet.  Asked again, the order may have changed
-        its mind.
+        The waiter to serve next.  It still waits until it is discarded, since
+        there may not be enough for it yet.  Asked again, the order may name
+        another.
 
-        @raise LookupError: if nobody waits.
+        @raise LookupError: if there is no waiter.
         """
 
 
@@ -266,35 +265,34 @@ class ITransportMutability(Interface):
 
     def isInMutableState() -> bool:
         """
-        Whether reading may be stopped now.  A TLS transport in its handshake
-        may not: it would never finish, and nothing would time out.
+        Whether reading may be stopped now.  During a TLS handshake it may not:
+        the handshake would never finish, and nothing would time out.
         """
 
     def hasBytesBuffered() -> bool:
         """
         Whether the transport itself holds whole messages that no event of the
         socket will announce.  Asked before a transport is resumed, and when a
-        peer has hung up.  With Twisted's transports the overshoot lies with the
-        protocol that frames it, so the default adapters say no.
+        peer has hung up.  Twisted's transports hand everything to the protocol,
+        which buffers it, so the default adapters return L{False}.
         """
 
     def readBuffered() -> None:
         """
         Deliver the next of these messages through the protocol's
-        C{dataReceived}; it stays muted.  Called while L{hasBytesBuffered} says
-        yes and nobody has a reason not to read, in a turn of the reactor of its
-        own, until there is no more, and only then is the transport resumed.
+        C{dataReceived}; the transport stays muted.  Called in turns of the
+        reactor of its own, while L{hasBytesBuffered} is true and there is no
+        reason to pause; only then is the transport resumed.
 
-        More than one message may be delivered; but the protocol may pause, close
-        or abort from within each, so better not.  What has not been delivered
-        stays, in order, before anything that is read later.  What this raises is
+        More than one message may be delivered, but the protocol may pause, close
+        or abort from within each, so one is better.  What has not been delivered
+        stays, in order, before anything that is read later.  An exception is
         logged, and closes the connection at once.
         """
 
     def mute() -> None:
         """
-        Stop reading.  A TLS transport may deliver what it has decrypted so
-        far afterwards.
+        Stop reading.  A TLS transport may still deliver what it has decrypted.
         """
 
     def unmute() -> None:
@@ -313,33 +311,31 @@ class ITransportAdapters(Interface):
     def register() -> None:
         """
         Register the adapters.  Called once in a process, before the first
-        transport is muted.
+        transport is paused.
         """
 
 
 class IDelayedOperation(Interface):
     """
-    Work that waits for a condition or for its time to run out.  It can be
-    hashed, and equals nothing but itself.
+    Work that waits for a condition or a timeout.  It is hashable, and equal only
+    to itself.
 
-    L{admission.operations.DelayedOperation} is what to derive from.  A
-    purgatory relies on nothing but what is said here, and is the only one to
-    set C{watcher}.
+    Derive from L{admission.operations.DelayedOperation}.  A purgatory relies on
+    nothing but this interface, and only a purgatory sets C{watcher}.
 
-    An operation lends its C{watcher} four places, for whatever that has to
-    know of it: C{parking}, and C{dueSeconds}, C{previousEntry} and
-    C{nextEntry}, by which a timer can hold the operation itself.  They mean
-    nothing to anybody else, and nothing to the next purgatory.  They are here
-    because an object of the purgatory's own for each operation that waits
-    makes parking and completing 3 % slower and takes an eighth more memory
-    (C{benchmarks.purgatory}).
+    An operation lends its C{watcher} four attributes: C{parking} for any purpose,
+    and C{dueSeconds}, C{previousEntry} and C{nextEntry}, by which a timer can
+    hold the operation itself.  They mean nothing to anything else, the next
+    purgatory included.  They are here because an object of the purgatory's own
+    for each parked operation makes parking and completing 3 % slower and takes
+    an eighth more memory (C{benchmarks.purgatory}).
     """
 
     delaySeconds: float = Attribute(
-        "How long the operation may wait, in seconds; zero and less mean to the next turn of the reactor.  To be left "
-        "alone while it waits."
+        "How long the operation may wait, in seconds; zero or less means until the next turn of the reactor.  Must not "
+        "change while it waits."
     )
-    completed: bool = Attribute("Whether the operation is over, either way.")
+    completed: bool = Attribute("Whether the operation is over, in time or not.")
     watcher: IPurgatory | None = Attribute(
         "The purgatory that the operation waits in; L{None} while it waits in none.  The purgatory sets it as it "
         "begins to watch, and clears it in L{IPurgatory.leave}."
@@ -353,7 +349,7 @@ class IDelayedOperation(Interface):
         """
         Check the condition; if it holds, return what L{forceComplete} returns,
         else L{False}.  A purgatory calls it whenever something may have
-        changed, so it should be quick, and change nothing unless it completes.
+        changed, so it should be quick, and have no effect unless it completes.
         """
 
     def forceComplete() -> bool:
@@ -376,18 +372,19 @@ class IDelayedOperation(Interface):
 
     def expire() -> None:
         """
-        The time is up; only C{watcher} calls it, or its timer does, and once
-        for each time that it was parked: complete, then run L{onExpiration}.  An
-        operation that has more time after all may cancel itself instead, and
-        park again; either way it has left when this returns.
+        Complete because the time is up, then run L{onExpiration}.  Only
+        C{watcher} or its timer calls this, once for each time that the
+        operation was parked.  An operation that has more time after all may
+        cancel itself instead and park again; either way it has left when this
+        returns.
 
         @raise Exception: whatever L{onComplete} and L{onExpiration} raise.
         """
 
     def onComplete() -> None:
         """
-        Finish the work.  Runs exactly once, on time or on expiry.  May do
-        anything to any purgatory, like the other two below.
+        Finish the work.  Runs exactly once, in time or on expiry.  It may do
+        anything to any purgatory, and so may L{onExpiration} and L{onCancel}.
         """
 
     def onExpiration() -> None:
@@ -408,57 +405,51 @@ class IPurgatory(Interface):
     """
     Where requests wait that cannot be answered yet.
 
-    An operation that is over, however that came about, has left the purgatory
-    with all its keys and its timeout before anything else happens: nothing
-    stale is ever watched.  All methods are for the reactor's thread, and all may
-    be called from within the methods of an operation.  What an operation raises
-    is logged and hurts no other; only L{tryCompleteElseWatch} lets it through,
-    to whoever wanted to park that operation.
+    An operation that is over has left the purgatory, with all its keys and its
+    timeout, before anything else happens: nothing stale is ever watched.  All
+    methods are for the reactor's thread, and all may be called from within the
+    methods of an operation.  An exception of an operation is logged and does not
+    affect others; only L{tryCompleteElseWatch} raises it to its caller.
     """
 
-    watched: int = Attribute("How many operations are watched under at least one key.")
-    delayed: int = Attribute("How many operations wait for their timeout.")
-    expirations: int = Attribute(
-        "How many operations ran out of time: those that L{IDelayedOperation.expire} has completed."
-    )
-    waits: IHistogram = Attribute("For how many seconds operations have waited, however it ended.")
+    watched: int = Attribute("The number of operations watched under at least one key.")
+    delayed: int = Attribute("The number of operations that wait for their timeout.")
+    expirations: int = Attribute("The number of operations that L{IDelayedOperation.expire} has completed.")
+    waits: IHistogram = Attribute("How many seconds operations have waited, however they ended.")
 
     def tryCompleteElseWatch(operation: IDelayedOperation, keys: Collection[Hashable]) -> bool:
         """
         Complete C{operation} if its condition holds; else watch it under all
-        C{keys}, start its timeout, and check once more.  One that is over
-        already, or after the first check, is not watched.
+        C{keys}, start its timeout, and check once more.  An operation that is
+        over already, or after the first check, is not watched.
 
         After L{shutdown} an operation that cannot complete at once has its
         C{onCancel} called at once.
 
-        @param keys: what may complete it; at least one, and what comes twice
-            counts once.
-        @return: whether this call completed it, that is, what its check said.
-        @raise ValueError: if there are no keys, which is said before anything
-            is checked, or C{delaySeconds} is not a
-            finite number; nothing is watched then, nor after any other
-            exception.
-        @raise TypeError: if a key cannot be hashed, which is said before
-            anything is checked, or the operation cannot.
+        @param keys: what may complete it; at least one, duplicates count once.
+        @return: whether this call completed it: the result of its check.
+        @raise ValueError: if there are no keys, before anything is checked, or
+            if C{delaySeconds} is not a finite number; nothing is watched then,
+            nor after any other exception.
+        @raise TypeError: if a key cannot be hashed, before anything is checked,
+            or the operation cannot.
         @raise RuntimeError: if the operation waits already.
         @raise Exception: whatever C{tryComplete} raises.
         """
 
     def checkAndComplete(key: Hashable) -> int:
         """
-        The state behind C{key} has changed: let every operation that is
-        watched under it check its condition.
+        Have every operation that is watched under C{key} check its condition,
+        because the state behind it has changed.
 
         While this runs, calling it again only takes note; the keys noted are
-        checked before the call that runs returns, so that completions that
+        checked before the running call returns, so that completions that
         trigger each other do not pile up on the stack.  Checks that ask for
-        checks without anybody ever leaving are not repeated for ever.
+        checks while no operation leaves are not repeated for ever.
 
-        @return: how many operations this call completed, those under keys
-            noted meanwhile included; zero if it only took note.  One that
-            raises as it completes counts, one that another has completed does
-            not.
+        @return: how many operations this call completed, under keys noted
+            meanwhile, too; zero if it only took note.  An operation that raises
+            as it completes counts; one that another has completed does not.
         """
 
     def cancelForKey(key: Hashable) -> list[IDelayedOperation]:
@@ -473,18 +464,17 @@ class IPurgatory(Interface):
 
     def leave(operation: IDelayedOperation) -> None:
         """
-        Let go of C{operation}, of its keys and its timeout; clear its
-        C{watcher} and its C{parking}, and record how long it has waited.  For
-        the operation to call as it completes or cancels itself; it is told
-        nothing.
+        Forget C{operation}, its keys and its timeout; clear its C{watcher} and
+        its C{parking}, and record how long it has waited.  The operation calls
+        this as it completes or cancels itself; none of its methods is called.
 
         @param operation: one whose C{watcher} this is.
         """
 
     def shutdown() -> None:
         """
-        Cancel everything that waits, as L{cancelForKey} does; it neither
-        completes nor expires.  No timer is left behind.
+        Cancel every operation, as L{cancelForKey} does, and all timers.  Nothing
+        completes or expires after this.
         """
 
     def addSensors(registry: ISensorRegistry, name: str) -> None:
@@ -500,20 +490,19 @@ class IPurgatory(Interface):
 
 class Request(NamedTuple):
     """
-    What a policy learns of a request: enough to decide, nothing of the
-    protocol it came by.
+    A request as policies see it: enough to decide, nothing of its protocol.
 
-    There is one for each request, and a tuple is made in half the time of an
-    object that cannot be changed either; so is L{Usage}.
+    A tuple, like L{Usage}, because one is made for each request, and an
+    immutable object of attrs takes twice as long to make.
 
-    @ivar kind: what is asked for, in the protocol's words (C{"Produce"});
+    @ivar kind: the operation, in the protocol's words (C{"Produce"});
         L{CONNECTION} for a connection that has been opened, L{RECEIVED} and
-        L{SENT} for bytes of one that has no requests.
+        L{SENT} for bytes on a connection whose requests are not told apart.
     @ivar principal: who asks, as the server authenticated it.
     @ivar clientId: what the client calls itself; may be empty.
     @ivar peer: the address of the client, without its port.
     @ivar sizeBytes: the request's size on the wire, without its length prefix.
-    @ivar identities: further identities it carries, such as producer ids.
+    @ivar identities: other identities that it carries, such as producer ids.
     """
 
     kind: str
@@ -529,8 +518,8 @@ CONNECTION = "connection"
 
 RECEIVED = "received"
 """
-The kind that stands for bytes received on a connection whose requests nobody
-tells apart.
+The kind that stands for bytes received on a connection whose requests are not
+told apart.
 """
 
 SENT = "sent"
@@ -539,7 +528,7 @@ SENT = "sent"
 
 class Usage(NamedTuple):
     """
-    What a request took.
+    What a request used.
 
     @ivar requestBytes: bytes received, without the length prefix.
     @ivar responseBytes: bytes sent in answer.
@@ -563,11 +552,10 @@ class Decision:
     Whether a request may go ahead.
 
     @ivar admitted: L{False} means refused: nothing of it is done.
-    @ivar delaySeconds: after a refusal, when asking again makes sense.
-    @ivar reason: after a refusal, why, in words.
-    @ivar policy: who decided it, by the name that the policy has in the server;
-        policies leave it to L{admission.control.AdmissionControl}, like
-        C{delays}.
+    @ivar delaySeconds: after a refusal, when it makes sense to ask again.
+    @ivar reason: after a refusal, a sentence that says why.
+    @ivar policy: the name, in the server, of the policy that decided.  Policies
+        leave C{policy} and C{delays} to L{admission.control.AdmissionControl}.
     @ivar delays: of a refusal that became a delay, the name of each policy that
         refused, and its C{delaySeconds}.
     """
@@ -581,38 +569,38 @@ class Decision:
     @property
     def message(self) -> str:
         """
-        The reason as clients are told it: with the policy before it.
+        The reason with the policy's name before it, for clients.
         """
         return f"{self.policy}: {self.reason}" if self.policy else self.reason
 
 
 ADMITTED = Decision()
-"""What a policy answers that has nothing against a request."""
+"""The decision to let a request go ahead."""
 
 
 class Refusal(Enum):
     """
-    How a request can be refused; whoever answers it says so.
+    How a request can be refused; the server that answers it says so.
     """
 
     ERROR = "error"
-    """Its answer can say no; where there are no answers, the connection is closed."""
+    """By an error in the answer; where there are no answers, by closing the connection."""
 
     DELAY = "delay"
-    """There is no way to say no: it is served, and its client has to wait."""
+    """Not at all: it is served, and its client is throttled instead."""
 
     NEVER = "never"
-    """No policy is asked."""
+    """Policies are not asked."""
 
 
 class Outcome(NamedTuple):
     """
     How a request ended.
 
-    @ivar isAnswered: whether it was answered; L{False} if its client left, its
+    @ivar isAnswered: whether it was answered; L{False} if its client hung up, its
         time ran out or the work on it failed.
-    @ivar serviceSeconds: for how long it was worked on.
-    @ivar parkedSeconds: for how long it was parked, waiting to be answered.
+    @ivar serviceSeconds: how long it was worked on.
+    @ivar parkedSeconds: how long it was parked before its answer.
     """
 
     isAnswered: bool = True
@@ -621,15 +609,14 @@ class Outcome(NamedTuple):
 
 
 DEFAULT = "<default>"
-"""In a L{QuotaEntity}, whoever has no limit of their own."""
+"""In a L{QuotaEntity}: every client that has no limit of its own."""
 
 
 @frozen
 class QuotaEntity:
     """
-    Whom a limit is for: a user, a client id, a client id of one user, or an
-    address.  Each is a name, L{DEFAULT}, or L{None} if the entity is not about
-    that.
+    The clients that a limit is for: a user, a client id, a client id of one user,
+    or an address.  Each is a name, L{DEFAULT}, or L{None} if it does not matter.
 
     @ivar user: a principal.
     @ivar clientId: what a client calls itself.
@@ -648,9 +635,9 @@ class QuotaStatus:
 
     @ivar limitName: such as C{"producer_byte_rate"}.
     @ivar limit: its value, in the unit of the limit.
-    @ivar entity: whom it was set for; it may be shared with others.
+    @ivar entity: the entity it was set for; others may share it.
     @ivar used: how much of it is used now, in the same unit.
-    @ivar delaySeconds: for how long the client would be throttled now; zero or more.
+    @ivar delaySeconds: how long the client would be throttled now; zero or more.
     """
 
     limitName: str
@@ -671,84 +658,87 @@ class IQuotaPolicy(Interface):
     """
     How fast each client may go.
 
-    A policy has no clock and sets no timers: whoever calls it says what time it
-    is, in seconds of a monotonic clock that does not go back, so that the same
-    object replays a recorded trace.
+    A policy has no clock and sets no timers: the caller passes the time, in
+    seconds of a monotonic clock, so that the same object can replay a recording.
 
     Several policies may be in force; L{admission.control.AdmissionControl} asks
-    them all and lets the largest delay win.  All methods are for the reactor's
+    them all, and the largest delay wins.  All methods are for the reactor's
     thread.  L{admission.quotas.policy.QuotaPolicy} is a base class that leaves
     L{decide} and L{record} to be written.
     """
 
     limitNames: Sequence[str] = Attribute("The limits that L{configure} understands.")
     limits: Mapping[QuotaEntity, Mapping[str, float]] = Attribute(
-        "The limits in force, those that it was built with included.  A live view; do not change it."
+        "The limits in force, including those it was built with.  A live view; do not change it."
     )
     isLimiting: bool = Attribute(
-        "Whether it limits anybody.  While it does not, nobody asks it, so that it costs nothing.  Only L{configure} "
-        "may change it."
+        "Whether it limits any client.  While it does not, it is not asked, and costs nothing.  Only L{configure} may "
+        "change it."
     )
-    isShadow: bool = Attribute("Whether it only shows what it would do: it decides and counts, and delays nobody.")
+    isShadow: bool = Attribute(
+        "Whether it is a shadow policy, which decides and counts, and delays or refuses no client."
+    )
 
     def decide(request: Request, now: float) -> Decision:
         """
-        May C{request} go ahead?  Changes nothing: another policy may refuse.
-        Where the protocol has no way to say no, a refusal becomes a delay.
+        Decide whether C{request} may go ahead.  Has no side effects, since
+        another policy may refuse.  Where the protocol has no way to refuse, a
+        refusal becomes a delay.
         """
 
     def budgetBytes(request: Request, now: float) -> int | None:
         """
         How much a read may return now.
 
-        @return: bytes.  Zero if the client is over its quota already: then it
-            is answered without anything, and L{record} says for how long it
-            has to wait.  L{None} for no limit.
+        @return: bytes.  Zero if the client is over its quota already: it gets an
+            empty answer, and L{record} says how long it is throttled.  L{None}
+            for no limit.
         """
 
     def record(request: Request, usage: Usage, now: float) -> float:
         """
-        Count what an admitted request took.  With an empty usage it only asks.
+        Count what an admitted request used.  An empty usage counts nothing.
 
-        @return: for how many seconds the client should wait; zero or more.
+        @return: for how many seconds the client is to be throttled; zero or
+            more.
         """
 
     def configure(entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
-        Set or (with L{None}) remove limits of one entity.
+        Set the limits of one entity, or remove those that are L{None}.
 
         @raise ValueError: for an unknown limit, one that is not positive, or an
-            entity that the policy cannot limit; nothing is changed then.
+            entity that the policy cannot limit; nothing has changed then.
         """
 
     def explain(request: Request, now: float) -> Sequence[QuotaStatus]:
         """
-        Which limits hold for whoever would send C{request}, whatever its kind,
-        where they come from and how much of each is used.  Changes nothing.
+        The limits that hold for the client of C{request}, whatever its kind,
+        where they come from and how much of each is used.  Has no side effects.
         """
 
     def sweep(now: float) -> None:
         """
-        Forget who has been idle; called now and then.
+        Forget idle clients; called every few seconds.
         """
 
     def addSensors(registry: ISensorRegistry, name: str) -> None:
         """
         Publish what can be measured.
 
-        @param name: what the policy is called where it is used.
+        @param name: the policy's name in the server.
         """
 
 
 class IReplayable(Interface):
     """
-    A policy whose requests a replay may spread over several machines.  All
-    requests of other policies are replayed in one place, in order.
+    A policy whose requests a replay may divide among machines.  For other
+    policies one process replays all requests in order.
     """
 
     horizonSeconds: float | None = Attribute(
-        "How long the policy remembers: to a key of L{replayKey} that has been idle for so long it is as if new.  "
-        "L{None}: for ever."
+        "How long the policy remembers: a key of L{replayKey} that has been idle for that long is like a new one.  "
+        "L{None} for ever."
     )
 
     def replayKey(request: Request) -> Hashable:
@@ -756,23 +746,23 @@ class IReplayable(Interface):
         What the policy limits by: requests of different keys do not influence
         each other.
 
-        @return: a key, or L{None} if the policy takes no notice of the request.
+        @return: a key, or L{None} if the policy ignores the request.
         """
 
 
 class IRequestLifecycle(Interface):
     """
-    A policy that wants to know which requests are under way: for limits of how
-    many may be at a time, or limits that adapt to how long requests take.
+    A policy that follows requests in progress: to limit how many there are at a
+    time, or to adapt to how long they take.
 
-    It is told of every request that has an answer, whether that can be refused
-    or not, while it is limiting; not of connections, nor of bytes of connections
-    without requests.  A shadow policy is told like any other.
+    While it is limiting, it is told of every request that has an answer, whether
+    that can be refused or not, but not of connections, nor of bytes of
+    connections without requests.  Shadow policies are told, too.
     """
 
     countsParked: bool = Attribute(
-        "Whether a request that is parked is still under way.  If not, L{ended} is called when it is parked: like "
-        "its memory and its turn, its place is then somebody else's, and it is not asked for again."
+        "Whether a parked request is still in progress.  If not, L{ended} is called when it is parked: it gives up its "
+        "place with its memory and its turn, and does not need one again."
     )
 
     def begun(request: Request, now: float) -> None:
@@ -782,9 +772,9 @@ class IRequestLifecycle(Interface):
 
     def ended(request: Request, outcome: Outcome, now: float) -> None:
         """
-        It is over.  Called exactly once after L{begun}, whatever has happened:
-        also after exceptions, when the client has hung up, and when the policy
-        limits nobody any more.
+        C{request} is over.  Called exactly once after L{begun}, whatever
+        happened: after exceptions, too, when the client has hung up, and when
+        the policy limits no client any more.
 
         @param outcome: how it ended, as far as that is known.
         """
@@ -797,22 +787,22 @@ class IRestorable(Interface):
 
     def restore(principal: str, identities: Sequence[int], now: float) -> None:
         """
-        C{identities} are established ones of C{principal}; take them as known.
+        Take C{identities} as known to belong to C{principal}.
         """
 
 
 class IIdentityAudit(Interface):
     """
-    A policy that takes identities for known by a guess, and lets whoever
-    records requests know, so that its guesses can be checked later.
+    A policy that guesses whether it knows an identity, and tells recordings, so
+    that its guesses can be checked later.
     """
 
     def isKnown(request: Request, now: float) -> bool | None:
         """
-        Whether the first identity of C{request} is known.  Changes nothing; to
-        be asked before L{IQuotaPolicy.record}, after which it is.
+        Whether the first identity of C{request} is known.  Has no side effects;
+        called before L{IQuotaPolicy.record}, which makes it known.
 
-        @return: L{None} if the policy does not look at such a request.
+        @return: L{None} if the policy ignores such requests.
         """
 
 
@@ -820,49 +810,48 @@ class IMetricsExporter(Interface):
     """
     Where admission events and sensor samples go.
 
-    Events come one by one as they happen, on the path of requests, since what
-    waits for a batch dies with the process.  So an exporter takes a microsecond
-    or two, never waits, and is bounded: what it has no room for it drops and
-    counts.  All methods are for the reactor's thread.
+    Events come one by one, on the path of requests, because a batch in memory
+    dies with the process.  So an exporter takes a microsecond or two, never
+    waits, and is bounded: it drops and counts what it has no room for.  All methods are for the reactor's thread.
     """
 
-    droppedEvents: int = Attribute("How many events and samples were dropped for lack of room.")
+    droppedEvents: int = Attribute("The number of events and samples dropped because there was no room.")
 
     def start(origin: Any, deferToThread: Callable[..., Deferred[Any]]) -> None:
         """
-        Begin.  Called once, before the first event.
+        Called once, before the first event.
 
-        @param origin: an L{admission.recording.events.Origin}: what is the same
-            for all events.
-        @param deferToThread: as L{twisted.internet.threads.deferToThread}, for
-            what waits for the disk or the network.
-        @raise OSError: if it cannot; the server does not start then.
+        @param origin: an L{admission.recording.events.Origin}, which holds for
+            all events.
+        @param deferToThread: like L{twisted.internet.threads.deferToThread}, for
+            work that waits for the disk or the network.
+        @raise OSError: if it cannot start; then the server does not, either.
         """
 
     def exportEvent(event: Any) -> None:
         """
-        Take an event: one of the classes of L{admission.recording.events}.  It
-        does not change any more.
+        Take an event, of a class of L{admission.recording.events}.  It does not
+        change afterwards.
         """
 
     def exportSamples(samples: Sequence[Any]) -> None:
         """
-        Take what the sensors said at one moment, as
-        L{admission.recording.events.SensorSample}.
+        Take the values of all sensors at one moment, as
+        L{admission.recording.events.SensorSample}s.
         """
 
     def addSensors(registry: ISensorRegistry, name: str) -> None:
         """
         Publish what can be measured, besides C{droppedEvents}.
 
-        @param name: what the exporter is called where it is used.
+        @param name: the exporter's name in the server.
         """
 
     def stop() -> Deferred[Any]:
         """
         Take no more events.
 
-        @return: fires when everything is where it is to stay; it does not fail.
+        @return: fires when all events have been stored; does not fail.
         """
 
 
@@ -872,16 +861,16 @@ class PolicyContext:
     What a server offers to the policies that it builds.  A policy takes what
     it needs and keeps no reference to the rest.
 
-    @ivar clock: monotonic.  Quota policies are told what time it is, and keep none.
+    @ivar clock: monotonic.  Quota policies are passed the time instead.
     @ivar wallSeconds: seconds since the epoch, for records only.
     @ivar largestRequestBytes: the server's limit for one request, or L{None}
         if the policy is to choose.
     @ivar quotaWindows: how many sampled windows a rate is taken over, if the
         description does not say (C{quota.window.num}).
     @ivar quotaWindowSeconds: the length of one (C{quota.window.size.seconds}).
-    @ivar random: what an order of waiters draws from, the same for all orders
-        of a server, so that a recording that knows its seed can be replayed; or
-        L{None}, and then whoever wants one makes one.
+    @ivar random: the random source of all wait orders of a server, so that a
+        recording with its seed can be replayed; L{None} if each order is to make
+        its own.
     """
 
     clock: IReactorTime
@@ -894,12 +883,12 @@ class PolicyContext:
 
 class IPolicyFactory(Interface):
     """
-    What makes a policy from a description string: the base of the
-    factories below, never provided by itself.
+    Makes a policy from a description string: the base of the factories below,
+    never provided itself.
 
-    Found by L{twisted.plugin.getPlugins} and through the entry-point group
-    C{admission.policies}.  A factory is light: it imports what it builds in
-    L{build}, because every Twisted command of the environment may load it.
+    Factories are found by L{twisted.plugin.getPlugins} and through the
+    entry-point group C{admission.policies}.  A factory is light: it imports what
+    it builds in L{build}, because every Twisted command may load it.
     """
 
     name: str = Attribute("The word before the first colon of a description: C{bounded}.")

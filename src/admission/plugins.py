@@ -65,16 +65,10 @@ class PolicyFactory:
         alsoProvides(self, self.kind)
 
     def resolve(self) -> Callable[..., Any]:
-        """
-        Import the implementation.
-        """
         implementation: Callable[..., Any] = namedAny(self.implementation)  # type: ignore[no-untyped-call]
         return implementation
 
     def build(self, context: PolicyContext, *args: str, **kwargs: str) -> Any:
-        """
-        Make the policy, see L{IPolicyFactory.build}.
-        """
         return self.resolve()(context, *args, **kwargs)
 
 
@@ -92,9 +86,6 @@ class TransportAdapters:
     implementation: str
 
     def register(self) -> None:
-        """
-        Import and call the implementation.
-        """
         namedAny(self.implementation)()  # type: ignore[no-untyped-call]
 
 

@@ -12,55 +12,53 @@ from .interfaces import ADMITTED, Decision, ILease, Outcome, Refusal, Request
 
 class ServerRequest:
     """
-    A request, and what has become of it so far.
+    A request, and its history so far.
 
-    Whoever works on it says what happens, through its methods, and when: in
-    seconds of the server's monotonic clock.  A moment that has not come is
-    L{None}.  The memory is released, and the request parked, resumed and
-    answered once each; it is over once, however that comes about, and nothing
-    of it changes afterwards.
+    The code that works on it calls its methods with the time, in seconds of the
+    server's monotonic clock.  A moment that has not come is L{None}.  The memory
+    is released, and the request parked, resumed and answered, once each.  It
+    ends once, and nothing of it changes afterwards.
 
-    @ivar connection: what it came by.
+    @ivar connection: the connection that it came by.
     @ivar sizeBytes: its size on the wire, without the length prefix.
-    @ivar inFlight: how many requests of its connection were under way when it
-        arrived, this one included.
-    @ivar poolAvailableBytes: what the memory pool had left then.
-    @ivar lease: its memory, once all of it is there and until it is released.
+    @ivar inFlight: how many requests of its connection were in progress when it
+        arrived, including this one.
+    @ivar poolAvailableBytes: the free bytes of the memory pool at that moment.
+    @ivar lease: its memory, from when the whole request is there until it is released.
     @ivar arrived: when its length was read.
     @ivar asked: when memory was asked for.
     @ivar granted: when it was granted.
-    @ivar complete: when all of it was there.
+    @ivar complete: when the whole request was there.
     @ivar begun: when the work on it began; later if it was postponed.
     @ivar released: when its memory was given back.
-    @ivar parked: when it was left to wait for something to happen.
-    @ivar resumed: when that was over, and the work went on.
+    @ivar parked: when it began to wait for an event.
+    @ivar resumed: when that wait ended, and the work went on.
     @ivar answered: when its answer was handed over.
     @ivar ended: when it was over.
-    @ivar kind: what is asked for, in the protocol's words; L{None} if that was
+    @ivar kind: the operation, in the protocol's words; L{None} if that was
         never known.
-    @ivar principal: who asks, as the server authenticated it; L{None} if it
-        ended before that mattered.
-    @ivar clientId: what the client calls itself, as far as it says.
-    @ivar view: the policies' view of it; L{None} if nobody wanted one.
+    @ivar principal: the client, as the server authenticated it; L{None} if the
+        request ended before that mattered.
+    @ivar clientId: what the client calls itself, if it does.
+    @ivar view: the policies' view of it; L{None} if no policy was asked.
     @ivar refusal: how policies could refuse it; L{None} if it ended before that
         mattered.
-    @ivar decision: what the policies said to it.
+    @ivar decision: the decision of the policies.
     @ivar charge: the delay that each policy asked for, L{None} if none was asked.
     @ivar policy: the policy that refused it or throttles its client.
-    @ivar decided: the moment that the policies were given, when they were asked
-        last.
-    @ivar isCounted: whether they counted what it took; L{None} if they were not
+    @ivar decided: the time that was passed to the policies, the last time.
+    @ivar isCounted: whether they counted its usage; L{None} if they were not
         told.
     @ivar isKnown: whether its first identity was known before; L{None} if
-        nobody can tell.
+        no policy can tell.
     @ivar begunPolicies: which policies were told that it began.
     @ivar responseBytes: the size of its answer.
-    @ivar serviceSeconds: for how long it was worked on, if that was measured.
+    @ivar serviceSeconds: how long it was worked on, if that was measured.
     @ivar delaySeconds: the delay that its client is told.
-    @ivar rejectReason: why nothing of it was done, if so.
-    @ivar expireReason: why it was given up, or came too late, if so.
-    @ivar isWorkedOn: whether somebody works on it at this moment, and will bring
-        it to its end whatever happens.
+    @ivar rejectReason: why it was refused, if it was.
+    @ivar expireReason: why it was given up or answered too late, if it was.
+    @ivar isWorkedOn: whether it is being worked on at this moment, and will end
+        whatever happens.
     """
 
     # In slots, and all set at once: with so many attributes a dictionary would take longer.  A request that keeps its
@@ -145,7 +143,7 @@ class ServerRequest:
     @property
     def frame(self) -> memoryview:
         """
-        Its bytes.
+        The bytes of the request.
 
         @raise RuntimeError: if its memory has been released, or is not all there yet.
         """
@@ -156,21 +154,21 @@ class ServerRequest:
 
     def begin(self, now: float) -> None:
         """
-        The work on it begins, or begins again after L{postpone}.
+        Start the work, for the first time or after L{postpone}.
         """
         self.begun = now
         self.isWorkedOn = True
 
     def postpone(self) -> None:
         """
-        It has to wait, whole, until those before it are answered.
+        Let it wait, whole, until the requests before it are answered.
         """
         self.begun = None
         self.isWorkedOn = False
 
     def release(self, now: float) -> None:
         """
-        Give back its memory; no effect if that has been done.
+        Release its memory; no effect if it has been released.
         """
         lease = self.lease
         if lease is not None:
@@ -180,7 +178,7 @@ class ServerRequest:
 
     def park(self, now: float) -> None:
         """
-        It waits, and nobody works on it; its memory is given back.
+        Let it wait for an event; its memory is released.
         """
         assert self.parked is None, f"{self!r} is parked twice"
         if self.lease is not None:
@@ -190,7 +188,7 @@ class ServerRequest:
 
     def resume(self, now: float) -> None:
         """
-        It waits no longer, and the work on it goes on.
+        Go on with the work after L{park}.
         """
         assert self.resumed is None, f"{self!r} is resumed twice"
         self.resumed = now
@@ -198,19 +196,20 @@ class ServerRequest:
 
     def reject(self, reason: str) -> None:
         """
-        Nothing of it is done.
+        Refuse it: it has no effect.
         """
         self.rejectReason = reason
 
     def expire(self, reason: str) -> None:
         """
-        It was answered too late, or its answer does not reach the client.
+        Say that it was answered too late, or that its answer does not reach the
+        client.
         """
         self.expireReason = reason
 
     def answer(self, now: float, delaySeconds: float = 0.0) -> None:
         """
-        Its answer is on its way.
+        Say that its answer is on its way.
 
         @param delaySeconds: the delay that the client is told.
         """
@@ -230,7 +229,7 @@ class ServerRequest:
 
     def parkedSeconds(self, now: float) -> float:
         """
-        For how long it has been parked by C{now}.
+        How long it has been parked by C{now}.
         """
         if self.parked is None:
             return 0.0
@@ -238,14 +237,14 @@ class ServerRequest:
 
     def workedSeconds(self, now: float) -> float:
         """
-        For how long it has been worked on by C{now}, which includes the time in
-        which the reactor did other things in between, but not when it was parked.
+        How long it has been worked on by C{now}.  This includes what the reactor
+        did in between, but not the time when it was parked.
         """
         return 0.0 if self.begun is None else now - self.begun - self.parkedSeconds(now)
 
     def outcome(self, now: float) -> Outcome:
         """
-        How it ends, or has gone so far, for policies.
+        The outcome, as policies are told it; so far, if it has not ended.
         """
         isAnswered = self.expireReason is None and self.rejectReason is None
         serviceSeconds = self.workedSeconds(now) if self.serviceSeconds is None else self.serviceSeconds

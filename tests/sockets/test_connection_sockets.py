@@ -20,9 +20,9 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SkipTest, TestCase
 
 from admission.clock import MonotonicClock
-from admission.connection.factory import AdmittedFactory, ConnectionLimits
+from admission.connection.factory import TLS_CONNECTION_BYTES, AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
-from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.interfaces import CONNECTIONS, FRAMES, ILease
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, framed, gateFor

@@ -1,8 +1,8 @@
 from acme_background.policy import PERCENTAGE, Background
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import NOTHING, QuotaEntity, Request, Usage
-from admission.testing.quotacontract import QuotaPolicyContract
+from admission import NOTHING, QuotaEntity, Request, Usage
+from admission.testing import QuotaPolicyContract
 
 
 class BackgroundTests(QuotaPolicyContract, SynchronousTestCase):

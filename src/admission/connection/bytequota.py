@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
-One direction of a connection, held to the quotas.
+The quota of one direction of a connection whose requests are not told apart.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..interfaces import NOTHING, Request, Usage
 from .deadline import Deadline
 
 
-class Throttle:
+class ByteQuota:
     """
-    Throttles who is over a quota for as long as the policies say, and asks
-    them again before it lets go: what is owed may be more than the longest
-    delay, or less since a limit was changed.
+    Throttles a client over a quota for as long as the policies say, and asks
+    them again before it resumes: the debt may be more than the longest delay, or
+    less since a limit was changed.
     """
 
     __slots__ = ("_asked", "_control", "_deadline", "_holds", "_isClosed", "_isHolding", "_seconds")
@@ -32,7 +32,7 @@ class Throttle:
         holds: Callable[[bool], None],
     ) -> None:
         """
-        @param asked: what to ask the policies about, given a number of bytes.
+        @param asked: makes the policies' view of a number of bytes.
         @param holds: called with L{True} when the client is to be throttled,
             and with L{False} when it no longer is.
         """
@@ -46,7 +46,7 @@ class Throttle:
 
     def count(self, sizeBytes: int, usage: Usage) -> None:
         """
-        So much was taken.  It is counted after L{close}, too.
+        Count C{sizeBytes}, after L{close}, too.
         """
         if self._control.isLimiting:
             now = wholeMicroseconds(self._seconds())
@@ -56,7 +56,7 @@ class Throttle:
 
     def ask(self) -> None:
         """
-        Do as the policies say now, without having taken anything.
+        Do as the policies say now, without counting anything.
         """
         self.count(0, NOTHING)
 

@@ -12,9 +12,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 class Deadline:
     """
-    One timer at most, left alone when the deadline moves or goes away: it
-    looks when it fires.  Starting and stopping cost a clock reading, not a
-    timer.
+    At most one timer, which stays when the deadline moves or goes away, and looks
+    when it fires.  Starting and stopping cost a clock reading, not a timer.
     """
 
     __slots__ = ("_call", "_clock", "_expired", "_firesSeconds", "dueSeconds")
@@ -48,7 +47,7 @@ class Deadline:
 
     def close(self) -> None:
         """
-        Do not expire, and leave no timer behind.
+        Do not expire, and cancel the timer.
         """
         self.dueSeconds = None
         if self._call is not None:

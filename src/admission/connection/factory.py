@@ -20,19 +20,42 @@ from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from ..request import ServerRequest
 from .hangup import HangUpWatch
-from .link import TLS_CONNECTION_BYTES, hostOf, peerName
-from .protocol import AdmittedProtocol
+
+TLS_CONNECTION_BYTES = 48 << 10
+"""What an open connection with TLS is charged for: objects, and TLS state with an incomplete record."""
 
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
+
+_MAPPED = "::ffff:"
+"""How IPv6 writes addresses of IPv4."""
+
+
+def peerName(address: IAddress) -> str:
+    """
+    C{address} in words.
+    """
+    host, port = getattr(address, "host", None), getattr(address, "port", None)
+    if host is None:
+        return str(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def hostOf(address: IAddress | None) -> str:
+    """
+    C{address} without its port: what limits by address go by.  One of IPv4 is
+    the same at a port that listens on IPv6.
+    """
+    host = str(getattr(address, "host", ""))
+    mapped = host.removeprefix(_MAPPED)
+    return host if ":" in mapped else mapped
 
 
 @frozen
 class ConnectionLimits:
     """
-    What connections may cost.  Durations are in seconds; C{math.inf} is for
-    ever.  What makes no sense is refused with L{ValueError}, since nobody else
-    would notice before the first connection.
+    Limits of connections.  Durations are in seconds; C{math.inf} is for ever.
+    Values that make no sense are refused with L{ValueError}.
 
     @ivar maxConnections: how many may be open.
     @ivar maxConnectionsPerAddress: how many of them from one address.
@@ -57,26 +80,62 @@ class ConnectionLimits:
                 raise ValueError(f"{name}={value!r}: write a number, {'more than 0' if isPositive else '0 or more'}")
 
 
-class Observer(Protocol):
+class Connection(Protocol):
     """
-    Who wants to know what became of connections and requests.  Nobody asks it
-    anything, what it is told is over, and it does not raise.
+    What a factory asks of the connections that it makes; each of them has a
+    L{Link <admission.connection.link.Link>}.
     """
 
-    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+    factory: Any
+
+    @property
+    def peer(self) -> str:
         """
-        C{connection} is open; nothing has come on it yet.
+        Its address, for messages.
+        """
+
+    @property
+    def link(self) -> Any:
+        """
+        Its link, there once it is connected.
+        """
+
+    def drain(self) -> None:
+        """
+        Answer the request that has been read, and close.
+        """
+
+    def closeGracefully(self) -> None:
+        """
+        Send what is unsent, and close.
+        """
+
+    def abortConnection(self) -> None:
+        """
+        Close at once.
+        """
+
+
+class Observer(Protocol):
+    """
+    Told of connections and of requests that are over.  It is never asked
+    anything, and must not raise.
+    """
+
+    def connectionOpened(self, connection: Any) -> None:
+        """
+        C{connection} is open; nothing was received on it yet.
         """
 
     def requestOver(self, request: ServerRequest) -> None:
         """
-        A request is over, however that came about.
+        C{request} is over, answered or not.
         """
 
-    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+    def connectionClosed(self, connection: Any, reason: Failure) -> None:
         """
-        C{connection} is gone.  Of its requests only one that was being worked on
-        at that moment may still come to its end.
+        C{connection} is gone.  Only a request that was being worked on at that
+        moment may end later.
 
         @param reason: as Twisted gives it; why we closed it, if we did, is the
             connection's C{whyClosed}.
@@ -85,22 +144,21 @@ class Observer(Protocol):
 
 class RefusedProtocol(protocol.Protocol):
     """
-    A connection too many.  A protocol of its own because a TLS factory cannot
-    be told L{None}.
+    Closes a connection that is one too many.  A protocol, because a TLS factory
+    does not take L{None} for one.
     """
 
     transport: Any
 
     def connectionMade(self) -> None:
-        """
-        Close at once.
-        """
         self.transport.abortConnection()
 
 
 class AdmittedFactory(protocol.ServerFactory):
     """
-    Makes L{AdmittedProtocol}s, and keeps their number and idleness in bounds.
+    Makes connections, as a rule of the kind L{AdmittedProtocol
+    <admission.connection.protocol.AdmittedProtocol>}, and bounds how many there
+    are and how long they may be idle.
 
     One factory may serve several ports.
 
@@ -108,10 +166,11 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
     @ivar connections: the open connections, oldest first.
-    @ivar observers: who is told of connections and of requests that are over.
-    @ivar refusedConnections: how many were too many, and closed at once.
+    @ivar observers: what is told of connections and of requests that are over.
+    @ivar refusedConnections: how many connections were refused because there were
+        too many.
     @ivar requestCount: how many requests have been read so far.
-    @ivar requestBytes: how many bytes these had, their length prefixes left out.
+    @ivar requestBytes: how many bytes these had, without length prefixes.
     """
 
     log = Logger()
@@ -119,7 +178,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def __init__(
         self,
-        makeConnection: Callable[[], AdmittedProtocol],
+        makeConnection: Callable[[], Connection],
         gate: Gate,
         clock: IReactorTime,
         hangUpWatch: HangUpWatch,
@@ -135,7 +194,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.hangUpWatch = hangUpWatch
         self.limits = ConnectionLimits() if limits is None else limits
         self.control = AdmissionControl() if control is None else control
-        self.connections: dict[AdmittedProtocol, None] = {}
+        self.connections: dict[Any, None] = {}
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
         self.requestCount = 0
@@ -156,17 +215,13 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def start(self) -> None:
         """
-        Begin to look for idle connections, and to have policies forget who has
-        been idle.
+        Start closing idle connections, and having policies forget idle clients.
         """
         interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
         self._sweeping.start(min(interval, 10.0), now=False)
         self._forgetting.start(SWEEP_SECONDS, now=False)
 
     def stop(self) -> None:
-        """
-        Stop looking.
-        """
         for looping in (self._sweeping, self._forgetting):
             if looping.running:
                 looping.stop()
@@ -181,8 +236,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def closeAll(self) -> Deferred[None]:
         """
-        Have every connection answer the request that it has read to its end,
-        and close.
+        Have every connection answer the request that it has read, and close.
 
         @return: fires when the last one is gone.
         """
@@ -217,13 +271,14 @@ class AdmittedFactory(protocol.ServerFactory):
             self.refusedConnections += 1
             self._logRefusal(peerName(addr) if addr is not None else "an unknown peer", reason)
             return RefusedProtocol()
-        connection = self._makeProtocol()
+        connection: Any = self._makeProtocol()
         connection.factory = self
-        return connection
+        built: protocol.Protocol = connection
+        return built
 
-    def connected(self, connection: AdmittedProtocol) -> None:
+    def connected(self, connection: Any) -> None:
         """
-        For the protocol: it is connected.
+        Called by a connection when it is connected.
         """
         self.connections[connection] = None
         self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
@@ -233,9 +288,9 @@ class AdmittedFactory(protocol.ServerFactory):
             if self.gate.pool.availableBytes < TLS_CONNECTION_BYTES:
                 self.gate.press()
 
-    def disconnected(self, connection: AdmittedProtocol) -> None:
+    def disconnected(self, connection: Any) -> None:
         """
-        For the protocol: it is gone.
+        Called by a connection when it is gone.
         """
         if connection not in self.connections:
             return
@@ -252,7 +307,7 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def refused(self, connection: Any, reason: str) -> None:
         """
-        For the protocol: it closes because of what its peer did.
+        Called by a connection that closes because of what its peer did.
         """
         connection.link.explain(reason)
         self._logRefusal(connection.peer, reason)

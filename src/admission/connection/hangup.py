@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.sockets.test_hangup -*-
 """
-Noticing that a peer has gone while nobody reads from it.
+Noticing that a peer has hung up while its connection is paused.
 
 A transport that is not read does not see the end of its stream
 (U{twisted issue 11168 <https://github.com/twisted/twisted/issues/11168>},
-open since 2006), so a muted connection would hold its memory for a peer that
-left long ago.
+open since 2006), so a paused connection would hold its memory for a peer that
+hung up long ago.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def filenoOf(transport: Any) -> int | None:
 
 def unreadBytes(fileno: int) -> int:
     """
-    How much the peer has sent that nobody has read yet.
+    How many bytes the peer has sent that have not been read yet.
     """
     count = array("i", [0])
     fcntl.ioctl(fileno, termios.FIONREAD, count, True)
@@ -90,9 +90,6 @@ class HangUpWatch:
                 pass
 
     def close(self) -> None:
-        """
-        Stop watching anything.
-        """
         self._callbacks.clear()
         if self._epoll is not None:
             self._reactor.removeReader(self)
@@ -100,9 +97,6 @@ class HangUpWatch:
             self._epoll = None
 
     def fileno(self) -> int:
-        """
-        For the reactor.
-        """
         return int(self._epoll.fileno()) if self._epoll is not None else -1
 
     def doRead(self) -> None:
@@ -124,13 +118,7 @@ class HangUpWatch:
                 return
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        For the reactor, when it stops.
-        """
         self.close()
 
     def logPrefix(self) -> str:
-        """
-        For the reactor's log.
-        """
         return "hang-up watch"

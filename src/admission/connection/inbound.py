@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 What a peer sends, on its way to a protocol that knows nothing of us.
 """
@@ -18,7 +18,7 @@ from .pauses import UNSENT, Pause
 
 
 @implementer(IWaiter)
-class Incoming:
+class InboundBuffer:
     """
     Hands over what comes, unless there is a reason not to read.  Then the
     transport is paused, and what comes all the same is held, and charged: TLS
@@ -119,9 +119,6 @@ class Incoming:
         return max(1, min(len(self._held[0]), self._gate.pool.largestBytes)) if self._held else 1
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        The memory is there.
-        """
         self._link.pauses.discard(Pause.MEMORY)
         if self._reasons:
             # It cannot be used yet, and others may need it.
@@ -131,9 +128,7 @@ class Incoming:
             self._serve()
 
     def turnGranted(self) -> None:
-        """
-        Never asked for.
-        """
+        pass
 
     # Serving
 

@@ -1,55 +1,27 @@
 # -*- test-case-name: tests.unit.connection.test_link -*-
 """
-What lies between a connection and its transport, whatever protocol is spoken.
+What lies between a connection and its transport, for any protocol.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from twisted.internet.interfaces import IAddress, IHalfCloseableDescriptor, ISSLTransport
+from twisted.internet.interfaces import IHalfCloseableDescriptor, ISSLTransport
 
 from ..interfaces import CONNECTIONS, ILease
 from .deadline import Deadline
+from .factory import TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
 from .hangup import filenoOf, unreadBytes
 from .pauses import Pause, Pauses
 from .responses import ResponseQueue
 
-if TYPE_CHECKING:
-    from .factory import AdmittedFactory
-
 PLAIN_CONNECTION_BYTES = 8 << 10
-"""What an open connection is charged for: objects and kernel-side leftovers."""
-
-TLS_CONNECTION_BYTES = 48 << 10
-"""The same with TLS state, an incomplete record included."""
+"""What an open connection is charged for: objects and kernel-side leftovers; L{TLS_CONNECTION_BYTES} with TLS."""
 
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
-
-_MAPPED = "::ffff:"
-"""How IPv6 writes addresses of IPv4."""
-
-
-def peerName(address: IAddress) -> str:
-    """
-    C{address} in words.
-    """
-    host, port = getattr(address, "host", None), getattr(address, "port", None)
-    if host is None:
-        return str(address)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def hostOf(address: IAddress | None) -> str:
-    """
-    C{address} without its port: what limits by address go by.  One of IPv4 is
-    the same at a port that listens on IPv6.
-    """
-    host = str(getattr(address, "host", ""))
-    mapped = host.removeprefix(_MAPPED)
-    return host if ":" in mapped else mapped
 
 
 class LinkState(IntEnum):
@@ -83,61 +55,61 @@ DRAINING, CLOSING, CLOSED, LOST = LinkState.DRAINING, LinkState.CLOSING, LinkSta
 
 class LinkOwner(Protocol):
     """
-    A kind of connection: what it does with what comes by its link.
+    What a link asks of its connection.
     """
 
     def unservedBytes(self) -> int:
         """
-        How many bytes have come and were not served yet.
+        The number of bytes received and not served yet.
         """
 
     def serve(self) -> None:
         """
-        Serve what has come as far as the pauses allow, then L{Link.settle}; now
-        or soon.
+        Serve what was received as far as the pauses allow, then L{Link.settle};
+        now or soon.
         """
 
     def sendingBlocked(self, isBlocked: bool) -> None:
         """
-        The peer takes nothing any more; or it has taken everything.
+        The peer has stopped taking bytes, or it has taken all of them.
         """
 
     def peerHungUp(self, isReset: bool) -> None:
         """
-        The peer has closed its side while it is not read.
+        The peer has closed its side while the connection is paused.
 
         @param isReset: the connection has failed, and nothing can be read from it.
         """
 
     def closing(self) -> None:
         """
-        From now on nothing is read: drop what has come, and wait for nothing.
-        Called once, unless the connection is lost first.
+        Nothing is read from now on: drop what was received, and wait for
+        nothing.  Called once, unless the connection is lost first.
         """
 
 
 class Link:
     """
-    Pauses and watches a transport, charges for what the connection costs, sends
-    what it is given, and ends it.
+    Pauses and watches a transport, charges for what the connection costs, sends,
+    and closes.
 
-    To the L{Gate <admission.gate.Gate>} it is the reader that may have stalled.
+    For the L{Gate <admission.gate.Gate>} it is the reader that may have stalled.
 
     @ivar state: see L{LinkState}; changed here only.
-    @ivar peer: who is at the other end, in words.
+    @ivar peer: the peer's address, for messages.
     @ivar host: the peer's address without its port.
     @ivar isTLS: whether it is encrypted.
-    @ivar pauses: why it is not read, if it is not.
+    @ivar pauses: the reasons not to read.
     @ivar responses: what is to be sent.
-    @ivar heldCharge: what L{chargeHeld} has charged, if that is anything.
-    @ivar isServing: whether its owner serves what has come, and will settle the
-        pauses after that; the owner says so.
-    @ivar isReadClosed: whether there is nothing to read any more, and so nothing
-        to pause.
-    @ivar lastActiveSeconds: when the peer last sent something, took something or
-        was let go on, in seconds of the factory's clock.
+    @ivar heldCharge: the charge of L{chargeHeld}, if there is one.
+    @ivar isServing: whether its owner is serving, and will settle the pauses
+        after that; set by the owner.
+    @ivar isReadClosed: whether the peer has closed its side, so that there is
+        nothing to pause.
+    @ivar lastActiveSeconds: when the peer last sent or took something or was
+        resumed, in seconds of the factory's clock.
     @ivar resumedSeconds: when reading was resumed last.
-    @ivar closeReason: why we close it, in words, if we do.
+    @ivar closeReason: why we close it, if we do.
     """
 
     __slots__ = (
@@ -201,24 +173,24 @@ class Link:
 
     def resume(self, reason: Pause) -> None:
         """
-        C{reason} is gone: if it was the last, serve what has come, then read
-        again.
+        C{reason} is gone: if it was the last, serve what was received, then
+        read again.
         """
         self.pauses.discard(reason)
         self._owner.serve()
 
     def settle(self) -> None:
         """
-        Have the transport do as the pauses say; what has come must have been
-        served as far as they allow.
+        Pause or resume the transport as the pauses say.  What was received must
+        have been served as far as they allow.
         """
         if not (self.isServing or self.isReadClosed) and self.state < CLOSING:
             self.pauses.settle()
 
     def chargeHeld(self) -> None:
         """
-        Charge for what has come and is not served.  It is memory already, which
-        the transport may add to although it is paused: TLS delivers what it has
+        Charge for what was received and is not served.  It is in memory already,
+        and may grow although the transport is paused: TLS delivers what it has
         decrypted.
         """
         charge, heldBytes = self.heldCharge, self._owner.unservedBytes()
@@ -238,7 +210,8 @@ class Link:
     @property
     def hasUnserved(self) -> bool:
         """
-        Whether the peer has sent anything that was not served, wherever that is.
+        Whether the peer has sent anything that was not served, wherever it is
+        buffered.
         """
         if self._owner.unservedBytes() or self.pauses.hasBytesBuffered():
             return True
@@ -247,23 +220,23 @@ class Link:
 
     def readingFailed(self) -> None:
         """
-        From within an exception: what has come cannot be served.  The log is told
-        why, and the connection ends.
+        Log the exception that is being handled, and close: what was received
+        cannot be served.
         """
         self._factory.log.failure("reading from {peer} failed", peer=self.peer)
         self.cutOff("what it sent could not be read")
 
     def readClosed(self) -> None:
         """
-        The peer has closed its side, and the owner goes on all the same.
+        The peer has closed its side, and the owner goes on.
         """
         self.isReadClosed = True
         self.pauses.stop()
 
     def tlsStarted(self) -> None:
         """
-        The transport has begun with TLS.  It reads whatever the pauses say: a
-        handshake that is not read never ends.
+        The transport has started TLS.  It reads whatever the pauses say, because
+        a handshake that is not read never ends.
         """
         self.isTLS = True
         self._chargeOpen()
@@ -273,20 +246,20 @@ class Link:
 
     def unsentBytes(self) -> int:
         """
-        Bytes that the peer has not taken.
+        The number of bytes that the peer has not taken.
         """
         return self.responses.heldBytes
 
     def stalledSeconds(self) -> float:
         """
-        For how long it has taken none.
+        How long the peer has taken none.
         """
         since = self.responses.pausedSinceSeconds
         return 0.0 if since is None else self._factory.clock.seconds() - since
 
     def cutOff(self, reason: str) -> None:
         """
-        Close at once, after telling the log why.
+        Log why, and close at once.
         """
         if self.state < LinkState.ABORTED:
             self._factory.refused(self._owner, reason)
@@ -296,14 +269,14 @@ class Link:
 
     def explain(self, reason: str) -> None:
         """
-        If it closes now, this is why, unless there was a reason before.
+        Set the reason for closing, unless there is one.
         """
         self.closeReason = self.closeReason or reason
 
     def drain(self) -> None:
         """
-        Read nothing more; the owner closes when what was read is answered, or
-        else the end of the grace period does.  No effect unless it is open.
+        Read nothing more.  The owner closes when what was read is answered, or
+        else the grace period ends.  No effect unless it is open.
         """
         if self.state is not LinkState.OPEN:
             return
@@ -314,17 +287,17 @@ class Link:
 
     def answerSent(self) -> None:
         """
-        While draining: the peer is owed what was just sent.
+        While draining: an answer was just sent.
         """
         self._awaitsPeer = True
 
     def beginClosing(self, isReadOn: bool) -> None:
         """
-        Read nothing more, and drop what comes; L{closeWhenSent} closes.  No
-        effect if that has begun.
+        Serve nothing more, and drop what is received; L{closeWhenSent} closes.
+        No effect the second time.
 
-        @param isReadOn: read in order to drop it, whatever the pauses say, as a
-            TLS close needs, which has to be answered.
+        @param isReadOn: read and drop whatever the pauses say, because the peer
+            has to answer the close of TLS.
         """
         if self.state < CLOSING:
             self._end(CLOSING)
@@ -333,7 +306,7 @@ class Link:
 
     def closeWhenSent(self) -> None:
         """
-        If closing has begun, and the peer has taken everything, close.
+        Close, if closing has begun and the peer has taken everything.
         """
         if self.state is not CLOSING or not self.responses.isTaken:
             return
@@ -351,7 +324,7 @@ class Link:
 
     def closeWithin(self, seconds: float) -> None:
         """
-        Abort after C{seconds}, or earlier if that was said before.
+        Abort after C{seconds}, or earlier if it was called before.
         """
         due = self._grace.dueSeconds
         if self.state is not LOST and (due is None or due > self._factory.clock.seconds() + seconds):
@@ -367,7 +340,7 @@ class Link:
 
     def lost(self) -> None:
         """
-        The transport is gone: charge for nothing, watch nothing, leave no timer.
+        The transport is gone: release all charges, and cancel all timers.
         """
         self.state = LOST
         self.pauses.stop()
@@ -450,9 +423,9 @@ class Link:
 
 class Linked:
     """
-    What both kinds of connection tell of their link.
+    What both kinds of connection say of their link.
 
-    @ivar link: what is between the connection and its transport.
+    @ivar link: between the connection and its transport.
     """
 
     link: Link
@@ -460,27 +433,21 @@ class Linked:
     @property
     def closeReason(self) -> str | None:
         """
-        Why we close it, in words, if we do.
+        Why we close it, if we do.
         """
         return self.link.closeReason
 
     @property
     def isTLS(self) -> bool:
-        """
-        Whether it is encrypted.
-        """
         return self.link.isTLS
 
     @property
     def isClosing(self) -> bool:
         """
-        Whether nothing is read any more, nor anything sent that was not before.
+        Whether nothing more is read or sent.
         """
         return self.link.state >= CLOSING
 
     @property
     def isLost(self) -> bool:
-        """
-        Whether the transport is gone.
-        """
         return self.link.state is LOST

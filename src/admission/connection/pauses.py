@@ -66,16 +66,15 @@ class Pauses:
     """
     The reasons not to read from one transport.
 
-    A reason is a wish: it is carried out by L{settle}, which the connection
-    calls when it returns to the reactor, and not before a TLS handshake is
-    over.  So a request that is answered at once costs no system call.  Nor
-    does one that is answered later, as long as the peer sends nothing
-    meanwhile: L{Pause.BUSY} alone stops the transport only once something is
-    held that was not served.
+    A reason takes effect in L{settle}, which the connection calls when it
+    returns to the reactor, and not before a TLS handshake is over.  So a request
+    that is answered at once costs no system call.  Nor does one that is answered
+    later, if the peer sends nothing meanwhile: L{Pause.BUSY} alone pauses the
+    transport only once there are unserved bytes.
 
-    With the last reason gone the transport is asked whether it holds anything
-    itself, and that is delivered, in turns of the reactor of their own, before
-    it is resumed: no event of the socket would announce it.
+    When the last reason is gone, what the transport itself has buffered is
+    delivered, in turns of the reactor of its own, before it is resumed: no event
+    of the socket would announce it.
 
     This is the only place that stops and resumes a transport.
 

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.unit.connection.test_protocol -*-
 """
-One connection: frames in, each into memory that was asked for first; one
-request at a time; responses out.
+One connection: frames in, each into memory allocated first; one request at a
+time; responses out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
@@ -17,12 +17,10 @@ from zope.interface import implementer
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
+from .factory import AdmittedFactory
 from .framing import Framer, FrameRefused
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
-
-if TYPE_CHECKING:
-    from .factory import AdmittedFactory
 
 _BODY_SHARE = 16
 
@@ -35,27 +33,24 @@ class AdmittedProtocol(Linked, Protocol):
     """
     A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
 
-    Subclasses say what to do with a request, in L{requestReceived}, and answer
-    it with L{respond} or L{finish}, then or later.  The next request is read
-    after that.
+    A subclass works on a request in L{requestReceived}, and answers it with
+    L{respond} or L{finish}, then or later.  The next request is read after that.
 
     @cvar headBytes: how much of a frame's body L{refuseFrame} wants to see.
     @cvar makeRequest: makes a request of one whose length has been read, given
         what L{ServerRequest} is given.
     @ivar factory: the L{AdmittedFactory} that made it.
-    @ivar link: what is between it and its transport; there once connected.
+    @ivar link: between it and its transport; set once connected.
     @ivar request: the request that is read or worked on, if there is one.
-    @ivar holder: whose memory it asks for: its principal, or its address while
-        that is not known.
-    @ivar requestCount: how many requests have come, those included that were refused.
-    @ivar connectionId: its number among those that observers were told of; zero
-        if nobody wants to know.
+    @ivar holder: its principal, or its address while that is not known.
+    @ivar requestCount: how many requests have come, including refused ones.
+    @ivar connectionId: its number for observers; zero if there are none.
     @ivar openedSeconds: when it was opened, in seconds of the factory's clock.
     @ivar listener: the port that it came by, as the operator describes it.
-    @ivar principal: who is at the other end, as far as that is known.
-    @ivar peer: who is at the other end, in words; known once connected.
+    @ivar principal: the authenticated client, once known.
+    @ivar peer: the peer's address, for messages; set once connected.
     @ivar host: the peer's address without its port.
-    @ivar pauses: why it is not read, if it is not.
+    @ivar pauses: the reasons not to read.
     @ivar throttledUntilSeconds: when the last delay of L{throttle} ends or
         ended, in seconds of the factory's clock.
     """
@@ -84,21 +79,20 @@ class AdmittedProtocol(Linked, Protocol):
 
     def requestReceived(self, request: Any) -> None:
         """
-        A whole request is there, in C{request.frame}.  Its memory is released
-        when it is over; call L{releaseRequest} to be rid of it earlier.
+        Work on a whole request; its bytes are C{request.frame}.  Its memory is
+        released when it is over, or earlier by L{releaseRequest}.  An exception
+        is logged, and closes the connection.
 
         @param request: what C{makeRequest} made.
-
-        Whatever this raises is logged, and closes the connection.
         """
         raise NotImplementedError
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
-        May a frame of C{sizeBytes}, which begins with C{head}, be read?  May
-        be called twice for a frame: before the head is there with an empty one.
+        Decide whether a frame of C{sizeBytes} that begins with C{head} may be
+        read.  Called twice if the head comes late, first with an empty one.
 
-        @return: why not, or L{None}.
+        @return: why not, or L{None} if it may.
         """
         largestBytes = self.factory.gate.pool.largestBytes
         if sizeBytes > largestBytes:
@@ -107,7 +101,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def requestsAbandoned(self) -> None:
         """
-        The connection is lost: end what waits on behalf of the client.
+        The connection is lost: cancel what waits on behalf of the client.
         """
 
     @property
@@ -120,21 +114,21 @@ class AdmittedProtocol(Linked, Protocol):
     @property
     def whyClosed(self) -> str | None:
         """
-        Why we close it, as far as that may be recorded.
+        Why we close it, if that may be recorded.
         """
         return self.closeReason
 
     def peerGone(self) -> None:
         """
         The peer has hung up, and requests that it sent before are still to be
-        served: make what waits only in order to answer it wait no longer.
-        From now on C{hasPeerGone} is L{True}.
+        served.  Cancel what waits only to answer it.  C{hasPeerGone} is L{True}
+        from now on.
         """
 
     def throttleLess(self, delaySeconds: float) -> None:
         """
-        Of the delay of L{throttle} that has yet to pass, leave C{delaySeconds}
-        at most.
+        Shorten the rest of the delay of L{throttle} to C{delaySeconds}, if it is
+        longer.
         """
         untilSeconds = self.factory.clock.seconds() + max(delaySeconds, 0.0)
         if self._quotaCall is not None and untilSeconds < self.throttledUntilSeconds:
@@ -150,8 +144,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def respond(self, parts: Sequence[bytes], delaySeconds: float = 0.0) -> None:
         """
-        Answer the request: send C{parts}, and read the next request, after
-        C{delaySeconds} if the client is over its quota.
+        Answer the request: send C{parts}, and read the next request after
+        C{delaySeconds}, for which the client is throttled.
         """
         request, self.request = self.request, None
         self.send(parts)
@@ -161,8 +155,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def requestAnswered(self, request: ServerRequest, now: float, delaySeconds: float = 0.0) -> None:
         """
-        The answer to C{request} was handed over, or would have been if the client
-        still got it; or it wants none.
+        The answer to C{request} was sent, or would have been if the client were
+        still there; or it wants none.
 
         @param delaySeconds: the delay that the client is told.
         """
@@ -174,8 +168,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def send(self, parts: Sequence[bytes]) -> None:
         """
-        Send C{parts}, unless the connection is lost or closing: the answer to
-        a request that is over already.
+        Send C{parts}, the answer to a request that is over already; no effect if
+        the connection is lost or closing.
         """
         link = self.link
         if link.state < CLOSING:
@@ -185,7 +179,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def finish(self, delaySeconds: float = 0.0) -> None:
         """
-        The request is over, answered or not.
+        End the request, answered or not.
         """
         request, self.request = self.request, None
         if request is not None:
@@ -203,8 +197,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def throttle(self, delaySeconds: float) -> None:
         """
-        Do not read for C{delaySeconds}: the client is over its quota.  Of two
-        delays the one that ends later holds.
+        Do not read for C{delaySeconds}, because the client is over its quota.
+        Of two delays the one that ends later holds.
         """
         clock = self.factory.clock
         untilSeconds = clock.seconds() + delaySeconds
@@ -218,8 +212,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def park(self) -> None:
         """
-        The request will be answered later, and until then nothing works on it:
-        give back its memory and its turn.
+        Let the request wait for an event: release its memory and its turn.
         """
         request = self.request
         assert request is not None
@@ -228,8 +221,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def requestOver(self, request: ServerRequest, now: float) -> None:
         """
-        Nothing is left to do for C{request}, which is no longer the connection's:
-        tell whoever wants to know.
+        C{request} is over, and no longer the connection's: tell control and the
+        observers.
         """
         self._openRequests -= 1
         if request.answered is None and request.rejectReason is None and request.expireReason is None:
@@ -241,13 +234,13 @@ class AdmittedProtocol(Linked, Protocol):
     @property
     def whyExpired(self) -> str:
         """
-        Why a request that is not answered is not.
+        Why a request was not answered.
         """
         return self.whyClosed or (HUNG_UP if self.isLost or self.hasPeerGone else FAILED)
 
     def releaseRequest(self) -> None:
         """
-        Give back the request's memory, if that has not been done.
+        Release the request's memory, unless it has been.
         """
         request = self.request
         if request is not None and request.lease is not None:
@@ -255,8 +248,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def workAgain(self) -> None:
         """
-        Have L{requestReceived} called again for a request that it put off: it
-        returned without answering and without giving up the lease.
+        Call L{requestReceived} again for a request that it postponed: it
+        returned without an answer and without releasing the lease.
         """
         self.link.isServing = True
         try:
@@ -284,23 +277,20 @@ class AdmittedProtocol(Linked, Protocol):
 
     def close(self, reason: str) -> None:
         """
-        Close because of what the peer did, after telling the log why; unsent
-        responses are sent, within the grace period.
+        Log what the peer did wrong, and close; unsent responses are sent, within
+        the grace period.
         """
         if self.link.state < CLOSING:
             self.factory.refused(self, reason)
             self.closeGracefully()
 
     def cutOff(self, reason: str) -> None:
-        """
-        Close at once.
-        """
         self.link.cutOff(reason)
 
     def drain(self) -> None:
         """
-        Read no more requests, answer the one that has been read to its end, if
-        there is one, and close then; or after the grace period.
+        Read no more requests; close when the one that has been read is answered,
+        or after the grace period.
         """
         link = self.link
         if link.state is not LinkState.OPEN:
@@ -311,8 +301,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def closeGracefully(self) -> None:
         """
-        Read no more requests; close when what was answered is sent, or after
-        the grace period whether or not the peer takes part.
+        Read no more requests; close when all answers are sent, or after the
+        grace period.
         """
         link = self.link
         if link.state < CLOSING:
@@ -321,14 +311,12 @@ class AdmittedProtocol(Linked, Protocol):
             link.closeWhenSent()
 
     def abortConnection(self) -> None:
-        """
-        Close at once, whatever is unsent.
-        """
         self.link.abort()
 
     def startGrace(self) -> None:
         """
-        From now on closing takes no longer than the grace period, which begins once.
+        Start the grace period, in which closing has to end; no effect the second
+        time.
         """
         self.link.closeWithin(self.factory.limits.closeGraceSeconds)
 
@@ -336,7 +324,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def makeConnection(self, transport: Any) -> None:
         """
-        Set up before anybody can be told that we are connected.
+        Set up before the protocol can be told that it is connected.
         """
         factory = self.factory
         clock = factory.clock
@@ -360,7 +348,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """
-        Read what has come, as far as the reasons to be mute allow.
+        Read what was received, as far as the pauses allow.
         """
         link = self.link
         if link.state >= CLOSING:
@@ -374,8 +362,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
-        Give back everything; a request that is being worked on keeps its lease
-        until it is over, since somebody may be reading it.
+        Release everything.  A request that is being worked on keeps its lease
+        until it is over, since that work may read it.
         """
         link = self.link
         wasClosing = link.state >= CLOSING
@@ -404,15 +392,9 @@ class AdmittedProtocol(Linked, Protocol):
 
     @property
     def wantedBytes(self) -> int:
-        """
-        The memory it waits for.
-        """
         return self.framer.wantedBytes or 0
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        The memory is there.
-        """
         if self.request is not None:
             self.request.granted = self.factory.clock.seconds()
         self.framer.grant(lease)
@@ -420,7 +402,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def turnGranted(self) -> None:
         """
-        The request that waits may be worked on.
+        Work on the request that has waited.
         """
         self._hasTurn = True
         self.pauses.discard(Pause.SERVER_FULL)
@@ -429,8 +411,8 @@ class AdmittedProtocol(Linked, Protocol):
     @property
     def heldBytes(self) -> int:
         """
-        All memory that it stands for: being open, what has come and is not
-        parsed, requests that are read or worked on, and unsent responses.
+        All memory that it accounts for: the open connection, unparsed bytes,
+        requests that are read or worked on, and unsent responses.
         """
         link = self.link
         return self.framer.bufferedBytes + link.responses.heldBytes + link.openBytes + self.requestBytes
@@ -438,15 +420,15 @@ class AdmittedProtocol(Linked, Protocol):
     @property
     def requestBytes(self) -> int:
         """
-        The part of L{heldBytes} that requests have: the one that is being read
-        and the one that is worked on.
+        The part of L{heldBytes} that belongs to the request being read and to
+        the one being worked on.
         """
         return sum(lease.sizeBytes for lease in (self.framer.lease, self._requestLease) if lease is not None)
 
     @property
     def isThrottled(self) -> bool:
         """
-        Whether a delay of L{throttle} has yet to pass.
+        Whether a delay of L{throttle} has not passed yet.
         """
         return self._quotaCall is not None
 
@@ -457,7 +439,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def serve(self) -> None:
         """
-        Parse until there is a reason not to, then let the transport follow.
+        Parse until there is a reason to pause, then settle the transport.
         """
         link = self.link
         if link.isServing or link.state >= CLOSING:
@@ -509,7 +491,7 @@ class AdmittedProtocol(Linked, Protocol):
 
     def _frameRefused(self, reason: str) -> None:
         """
-        A frame is not read, and so nothing behind it can be: close.
+        A frame is refused, so nothing behind it can be read: close.
         """
         request, self.request = self.request, None
         if request is None:
@@ -598,8 +580,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def _watchBody(self) -> None:
         """
-        A body must arrive: at least a sixteenth of it in each timeout, so that
-        neither silence nor a drip can hold memory for long.
+        Close the connection if less than 1/16 of the body arrives in a timeout,
+        so that neither silence nor a trickle can hold memory for long.
         """
         body = self.framer.lease
         if body is None:
@@ -633,8 +615,8 @@ class AdmittedProtocol(Linked, Protocol):
 
     def _explainFailure(self, reason: Failure) -> None:
         """
-        TLS closes by itself when a peer does not speak it, or does not like
-        our certificate; the log should say so.
+        Log why TLS has closed the connection: the peer does not speak it, or
+        refuses our certificate.
         """
         from OpenSSL.SSL import Error
 

@@ -48,14 +48,14 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
 @implementer(IPushProducer)
 class ResponseQueue:
     """
-    Writes responses as fast as the peer takes them, and counts them until it
-    has.
+    Writes responses as fast as the peer takes them, and counts those it has not
+    taken.
 
     What the transport accepts without pausing us, at most 64 KiB, is part of
     what the connection is charged for by being open.  Everything beyond is
     charged to the pool until the transport has drained.
 
-    @cvar heldWords: what C{heldBytes} of it are, for the log.
+    @cvar heldWords: what to call C{heldBytes} in the log.
     @cvar timeoutName: which setting says how long they may wait.
     @ivar heldBytes: bytes charged now.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
@@ -134,9 +134,6 @@ class ResponseQueue:
             self._blocked(False)
 
     def stopProducing(self) -> None:
-        """
-        For the transport: it is closing.
-        """
         self.discard()
 
     def isEmpty(self) -> bool:
@@ -148,7 +145,7 @@ class ResponseQueue:
     @property
     def isTaken(self) -> bool:
         """
-        Whether the transport holds nothing back, and so nothing waits here.
+        Whether the transport has sent everything, so that nothing waits here.
         """
         return self.pausedSinceSeconds is None
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 One connection of a server that knows nothing of us.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import connectionDone
@@ -17,16 +17,14 @@ from zope.interface import directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
-from .bytequota import Throttle
+from .bytequota import ByteQuota
 from .deadline import Deadline
-from .inbound import Incoming
+from .factory import AdmittedFactory
+from .inbound import InboundBuffer
 from .link import CLOSED, CLOSING, Link, Linked
 from .pauses import Pause
 from .responses import WrittenQueue
-from .wrappedproducer import Supply
-
-if TYPE_CHECKING:
-    from .wrapping import WrappedFactory
+from .wrappedproducer import WrappedProducer
 
 MAX_HELD_BYTES = 1 << 20
 """What a transport may deliver that was told to stop; Twisted's TLS delivers 80 KiB at most."""
@@ -40,7 +38,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
     What the protocol pauses stays paused until the protocol resumes it, and
     what we stop stays stopped as long as we have a reason.
 
-    @ivar factory: the L{WrappedFactory <admission.connection.wrapping.WrappedFactory>} that made it.
+    @ivar factory: the L{WrappedFactory <admission.connection.wrapping.WrappedFactory>} that made it, whose C{nameOf}
+        and C{maxUnsentBytes} it goes by.
     @ivar wrappedProtocol: the protocol; L{None} when the connection is gone.
     @ivar peer: who is at the other end, in words; known once connected.
     @ivar host: the peer's address without its port.
@@ -56,7 +55,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
     _isHalfClosing = False
     _isIntroduced = False
 
-    def __init__(self, factory: WrappedFactory) -> None:
+    def __init__(self, factory: AdmittedFactory) -> None:
         """
         @param factory: who then sets C{wrappedProtocol}.
         """
@@ -73,13 +72,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         # Kept, since a socket that is closed cannot tell any more, and the protocol may be handed what came before.
         self._hostAddress, self._peerAddress = transport.getHost(), transport.getPeer()
         self.connected = 1
-        self._supply = Supply(clock, self._failed)
+        self._producer = WrappedProducer(clock, self._failed)
         link = self.link = Link(self, factory, transport, WrittenQueue)
         self.peer, self.host = link.peer, link.host
         self._provide()
-        self._received = Throttle(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
-        self._sent = Throttle(factory.control, clock, partial(self._asked, SENT), self._holdSent)
-        self._incoming = Incoming(link, factory.gate, clock, self._deliver, self._holder)
+        self._received = ByteQuota(factory.control, clock, partial(self._asked, RECEIVED), self._holdReceived)
+        self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
+        self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
         factory.connected(self)
         if self._mayOpen():
@@ -136,7 +135,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._incoming.handOver()
         self._incoming.close()
         self.factory.disconnected(self)
-        self._supply.stop()
+        self._producer.stop()
         wrapped, self.wrappedProtocol = self.wrappedProtocol, None
         if self._isIntroduced:
             wrapped.connectionLost(reason)
@@ -144,9 +143,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
     # What the protocol calls
 
     def write(self, data: bytes) -> None:
-        """
-        Send C{data}.
-        """
         self.writeSequence((data,))
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
@@ -168,19 +164,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self.cutOff(f"{heldBytes} bytes wait to be sent, and more are written (maxUnsentBytes)")
         else:
             link.responses.write(parts, sizeBytes)
-            self._supply.wrote()
+            self._producer.wrote()
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
 
     def getHost(self) -> IAddress:
-        """
-        Our address, also when the connection is gone.
-        """
         return self._hostAddress
 
     def getPeer(self) -> IAddress:
-        """
-        The peer's, likewise.
-        """
         return self._peerAddress
 
     def pauseProducing(self) -> None:
@@ -213,13 +203,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self.isLost:
             producer.stopProducing()
         else:
-            self._supply.register(producer, streaming)
+            self._producer.register(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """
-        The producer is done.
-        """
-        self._supply.unregister()
+        self._producer.unregister()
         self._closeWhenSent()
 
     def stopConsuming(self) -> None:
@@ -249,9 +236,6 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._closeWhenSent()
 
     def abortConnection(self) -> None:
-        """
-        Close at once.
-        """
         self.link.abort()
 
     def startTLS(self, *args: Any, **kwargs: Any) -> None:
@@ -278,9 +262,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def sendingBlocked(self, isBlocked: bool) -> None:
         if isBlocked:
-            self._supply.hold(Pause.UNSENT)
+            self._producer.hold(Pause.UNSENT)
             return
-        self._supply.release(Pause.UNSENT)
+        self._producer.release(Pause.UNSENT)
         # The producer may have filled the transport again.
         if self.link.responses.isTaken:
             self._incoming.releaseLease()
@@ -381,21 +365,21 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def _holdSent(self, isHeld: bool) -> None:
         if isHeld:
-            self._supply.hold(Pause.SENT_THROTTLED)
+            self._producer.hold(Pause.SENT_THROTTLED)
             self.link.pause(Pause.SENT_THROTTLED)
         else:
             # In this order: the producer may write at once, and so much that this is called again.
             self.link.resume(Pause.SENT_THROTTLED)
-            self._supply.release(Pause.SENT_THROTTLED)
+            self._producer.release(Pause.SENT_THROTTLED)
 
     # Closing
 
     def _closeWhenSent(self) -> None:
-        link, supply = self.link, self._supply
+        link, producer = self.link, self._producer
         isClosing = link.state is CLOSING
         if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
             return
-        isSupplied = supply.producer is not None and (link.isTLS or not supply.isStreaming)
+        isSupplied = producer.producer is not None and (link.isTLS or not producer.isStreaming)
         if isSupplied or not link.responses.isTaken:
             return
         if isClosing:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 What a protocol's producer writes.
 """
@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from .pauses import Pause
 
 
-class Supply:
+class WrappedProducer:
     """
     The producer that a protocol has registered, paused for as long as anybody
     has a reason.

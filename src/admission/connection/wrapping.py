@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.connection.test_wrap -*-
+# -*- test-case-name: tests.unit.connection.test_wrapping -*-
 """
 Admission for any server that Twisted can run: what goes between a factory and
 its port.
@@ -74,8 +74,7 @@ class WrappedFactory(AdmittedFactory):
         nameOf: NameOf | None = None,
         maxUnsentBytes: int | None = None,
     ) -> None:
-        make: Any = lambda: WrappedConnection(self)  # noqa: E731
-        super().__init__(make, gate, clock, hangUpWatch, limits, control)
+        super().__init__(lambda: WrappedConnection(self), gate, clock, hangUpWatch, limits, control)
         self.wrappedFactory = wrappedFactory
         self.nameOf = nameOf
         self.maxUnsentBytes = gate.pool.sizeBytes if maxUnsentBytes is None else maxUnsentBytes
@@ -92,16 +91,10 @@ class WrappedFactory(AdmittedFactory):
         return protocols
 
     def doStart(self) -> None:
-        """
-        A port begins to listen.
-        """
         self.wrappedFactory.doStart()
         super().doStart()  # type: ignore[no-untyped-call]
 
     def doStop(self) -> None:
-        """
-        A port listens no more.
-        """
         self.wrappedFactory.doStop()
         super().doStop()  # type: ignore[no-untyped-call]
 
@@ -119,9 +112,6 @@ class WrappedFactory(AdmittedFactory):
         self._restIfOver()
 
     def logPrefix(self) -> str:
-        """
-        The wrapped factory's, and ours.
-        """
         wrapped = getattr(self.wrappedFactory, "logPrefix", lambda: type(self.wrappedFactory).__name__)
         return f"{wrapped()} (admitted)"
 
@@ -139,16 +129,10 @@ class WrappedFactory(AdmittedFactory):
         return protocol
 
     def disconnected(self, connection: Any) -> None:
-        """
-        See L{AdmittedFactory.disconnected}.
-        """
         super().disconnected(connection)
         self._restIfOver()
 
     def refused(self, connection: Any, reason: str) -> None:
-        """
-        See L{AdmittedFactory.refused}.
-        """
         self.cutOffs += 1
         super().refused(connection, reason)
 

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
 from ..connection.pauses import UNANSWERED, Pause
+from ..connection.protocol import AdmittedProtocol
 from ..interfaces import PARKED, ILease
 from ..operations import waitFor
 from .broker.api import produceapi
-from .broker.broker import SYNCED
+from .broker.broker import SYNCED, Broker
 from .kafkarequest import KafkaRequest
 from .wire.headers import frame
 from .wire.produce import encodeProduceResponse
-
-if TYPE_CHECKING:
-    from .session import KafkaConnection
 
 MAX_UNANSWERED = 128
 UNANSWERED_BYTES = 512
@@ -53,10 +52,23 @@ class ProduceResponses:
     The Produce requests of one connection that have not been answered.
     """
 
-    __slots__ = ("_connection", "_requests", "_syncing", "_uncommitted")
+    __slots__ = ("_answered", "_broker", "_connection", "_failed", "_requests", "_syncing", "_uncommitted")
 
-    def __init__(self, connection: KafkaConnection) -> None:
+    def __init__(
+        self,
+        connection: AdmittedProtocol,
+        broker: Broker,
+        answered: Callable[[], None],
+        failed: Callable[[], None],
+    ) -> None:
+        """
+        @param answered: called when all of them have been answered, or the client is gone.
+        @param failed: called when the answer to one could not be encoded.
+        """
         self._connection = connection
+        self._broker = broker
+        self._answered = answered
+        self._failed = failed
         self._requests: deque[KafkaRequest] = deque()
         # How many of them, and of those whose client has left, wait for their commit.
         self._uncommitted = 0
@@ -91,7 +103,7 @@ class ProduceResponses:
         self._uncommitted += 1
         if len(self._requests) >= MAX_UNANSWERED:
             connection.pauses.add(UNANSWERED)
-        connection.broker.log.whenCommitted(partial(self._committed, request, wantsSync))
+        self._broker.log.whenCommitted(partial(self._committed, request, wantsSync))
 
     def answer(self) -> None:
         """
@@ -102,7 +114,7 @@ class ProduceResponses:
         if not requests or self._uncommitted:
             return
         connection = self._connection
-        syncedCount = connection.broker.log.syncedCount
+        syncedCount = self._broker.log.syncedCount
         now = connection.factory.clock.seconds()
         responses: list[bytes] = []
         isFailed = False
@@ -128,14 +140,14 @@ class ProduceResponses:
         if responses:
             connection.send(responses)
         if isFailed:
-            connection.produceFailed()
+            self._failed()
             return
         if requests and requests[0].commit > syncedCount:
             self._awaitSync(requests[0])
         if UNANSWERED in connection.pauses.reasons and len(requests) < MAX_UNANSWERED:
             connection.resume(UNANSWERED)
         if not requests:
-            connection.produceAnswered()
+            self._answered()
 
     def cancel(self) -> None:
         """
@@ -147,20 +159,20 @@ class ProduceResponses:
         now = self._connection.factory.clock.seconds()
         while self._requests:
             self._connection.requestOver(self._requests.popleft(), now)
-        self._connection.produceAnswered()
+        self._answered()
 
     def _committed(self, request: KafkaRequest, wantsSync: bool, error: Exception | None) -> None:
         self._uncommitted -= 1
         if error is not None:
             request.results = produceapi.failed(request.results, error)
         elif wantsSync and not all(result.errorCode for result in request.results):
-            request.commit = self._connection.broker.log.commitCount
+            request.commit = self._broker.log.commitCount
         self.answer()
 
     def _awaitSync(self, first: KafkaRequest) -> None:
         if self._syncing is not None:
             return
-        broker = self._connection.broker
+        broker = self._broker
         log = broker.log
         log.sync()
         parked = broker.gate.pool.charge(len(self._requests) * UNANSWERED_BYTES, PARKED)

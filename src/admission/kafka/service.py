@@ -26,9 +26,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..clock import MonotonicClock, wallSeconds
-from ..connection.factory import AdmittedFactory, ConnectionLimits
+from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
-from ..connection.link import peerName
 from ..gate import Gate
 from ..metrics.process import ProcessUsage
 from ..metrics.registry import SensorRegistry

@@ -100,7 +100,7 @@ class KafkaConnection(AdmittedProtocol):
         self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
         self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
         self._parked: Deferred[Any] | None = None
-        self._produced = ProduceResponses(self)
+        self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
         self._gap: Gap | None = None
         # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
@@ -465,7 +465,7 @@ class KafkaConnection(AdmittedProtocol):
                 f"and it wants no response: {refused.errorMessage}"
             )
 
-    def produceFailed(self) -> None:
+    def _produceFailed(self) -> None:
         """
         There is no answer to a Produce request: close before those behind it are
         taken for it.
@@ -473,7 +473,7 @@ class KafkaConnection(AdmittedProtocol):
         self.factory.refused(self, FAILED)
         super().closeGracefully()
 
-    def produceAnswered(self) -> None:
+    def _produceAnswered(self) -> None:
         """
         Every Produce request read so far has been answered, or the client is
         gone.

@@ -123,9 +123,6 @@ class Layout:
         return cls(described["name"], described["number"], fields)
 
     def toJson(self) -> Mapping[str, Any]:
-        """
-        The same in JSON's types.
-        """
         fields = [[each.name, each.type.value, each.code, each.capacity, each.offset] for each in self.fields]
         return {"name": self.name, "number": self.number, "fields": fields}
 

@@ -125,9 +125,6 @@ class FakeTransport:
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """
-        Stop reading.
-        """
         self.pauses += self.isReading
         self.isReading = False
 
@@ -140,9 +137,6 @@ class FakeTransport:
             self.wake()
 
     def stopProducing(self) -> None:
-        """
-        Close.
-        """
         self.loseConnection()
 
     # ITransport and IConsumer
@@ -179,25 +173,16 @@ class FakeTransport:
             self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """
-        Tell the producer nothing any more.
-        """
         self._producer = None
         self._isProducerPaused = False
         self.wake()
 
     def loseConnection(self) -> None:
-        """
-        Close once everything is sent.
-        """
         if not self.isLost:
             self.disconnecting = True
             self.wake()
 
     def abortConnection(self) -> None:
-        """
-        Close, whatever is not sent.
-        """
         if self.isLost or self._aborting is not None:
             return
         self.isReading = False
@@ -216,39 +201,21 @@ class FakeTransport:
         raise NotImplementedError
 
     def getPeer(self) -> Any:
-        """
-        The peer's address.
-        """
         return self._peer
 
     def getHost(self) -> Any:
-        """
-        Our address.
-        """
         return IPv4Address("TCP", "192.0.2.2", 9092)
 
     def getTcpNoDelay(self) -> bool:
-        """
-        What was set.
-        """
         return self.isNoDelay
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """
-        Remember it.
-        """
         self.isNoDelay = enabled
 
     def getTcpKeepAlive(self) -> bool:
-        """
-        What was set.
-        """
         return self.isKeepAlive
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """
-        Remember it.
-        """
         self.isKeepAlive = enabled
 
     # One turn
@@ -363,15 +330,9 @@ class FakeTLSTransport(FakeTransport):
         return self._handle
 
     def getPeerCertificate(self) -> None:
-        """
-        The peer has none.
-        """
+        pass
 
     def loseConnection(self) -> None:
-        """
-        Tell the peer that we close, once everything is sent and no producer
-        is registered, and close when it has answered.
-        """
         if not (self.isLost or self._isTLSClosing):
             if not self.isHandshakeDone:
                 self.abortConnection()

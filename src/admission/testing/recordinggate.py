@@ -50,39 +50,24 @@ class RecordingGate(Gate):
         self.asked: list[Asked] = []
 
     def tryAllocate(self, waiter: IWaiter, sizeBytes: int) -> ILease | None:
-        """
-        See L{Gate.tryAllocate}.
-        """
         lease = super().tryAllocate(waiter, sizeBytes)
         self._note("tryAllocate", waiter, sizeBytes, lease is not None)
         return lease
 
     def tryBegin(self, waiter: IWaiter) -> bool:
-        """
-        See L{Gate.tryBegin}.
-        """
         isGranted = super().tryBegin(waiter)
         self._note("tryBegin", waiter, isGranted=isGranted)
         return isGranted
 
     def end(self) -> None:
-        """
-        See L{Gate.end}.
-        """
         self._note("end")
         super().end()
 
     def press(self) -> None:
-        """
-        See L{Gate.press}.
-        """
         self._note("press")
         super().press()
 
     def forget(self, waiter: IWaiter) -> None:
-        """
-        See L{Gate.forget}.
-        """
         self._note("forget", waiter)
         super().forget(waiter)
 

@@ -40,16 +40,10 @@ class RecordingWaiter:
         self._granted = granted
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        Keep C{lease}.
-        """
         self.leases.append(lease)
         self._tell()
 
     def turnGranted(self) -> None:
-        """
-        Count it.
-        """
         self.turns += 1
         self._tell()
 

@@ -44,29 +44,17 @@ class ScriptedOperation(DelayedOperation):
         self.cues = cues
 
     def tryComplete(self) -> bool:
-        """
-        Complete if ready.
-        """
         self.checks += 1
         self._act("check")
         return self.isReady and self.forceComplete()
 
     def onComplete(self) -> None:
-        """
-        Remember.
-        """
         self._hear("complete")
 
     def onExpiration(self) -> None:
-        """
-        Remember.
-        """
         self._hear("expire")
 
     def onCancel(self) -> None:
-        """
-        Remember.
-        """
         self._hear("cancel")
 
     def _hear(self, word: str) -> None:

@@ -71,9 +71,6 @@ class ScriptedPool:
 
     @property
     def usedBytesByPurpose(self) -> Mapping[str, int]:
-        """
-        What is taken, by purpose.
-        """
         used = {FRAMES: 0}
         for lease in self.leases:
             used[lease.purpose] = used.get(lease.purpose, 0) + lease.sizeBytes
@@ -93,9 +90,6 @@ class ScriptedPool:
         self.tell()
 
     def isOutOfMemory(self) -> bool:
-        """
-        Whether C{availableBytes} is zero or less.
-        """
         return self.availableBytes <= 0
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> ScriptedLease | None:
@@ -127,9 +121,7 @@ class ScriptedPool:
         self._listeners.append(listener)
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
-        """
-        Nothing: the test knows it all.
-        """
+        pass
 
     def tell(self) -> None:
         """

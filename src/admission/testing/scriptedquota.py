@@ -58,16 +58,10 @@ class ScriptedQuota:
         return bool(self.limits)
 
     def decide(self, request: Request, now: float) -> Decision:
-        """
-        Say what it was told to.
-        """
         self._fail("decide")
         return self.decision
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
-        """
-        Say what it was told to.
-        """
         self._fail("budgetBytes")
         return self.budget
 
@@ -108,9 +102,6 @@ class ScriptedQuota:
         ]
 
     def sweep(self, now: float) -> None:
-        """
-        Count it.
-        """
         self._fail("sweep")
         self.moments.append(now)
         self.sweeps += 1
@@ -122,9 +113,6 @@ class ScriptedQuota:
         return (request.principal, request.clientId, request.peer)
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
-        """
-        Publish how often it was swept.
-        """
         registry.addGauge(f"{name}.sweeps", lambda now: self.sweeps)
 
     def _fail(self, method: str) -> None:

@@ -28,9 +28,6 @@ class ScriptedThreads:
         self.waiting: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
 
     def deferToThread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Deferred[Any]:
-        """
-        As L{twisted.internet.threads.deferToThread}.
-        """
         if not self.isIdle:
             return self._do(function, args, kwargs)
         done: Deferred[Any] = Deferred()

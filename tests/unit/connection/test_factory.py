@@ -15,8 +15,7 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import LOGGED_REFUSALS, ConnectionLimits, RefusedProtocol
-from admission.connection.link import TLS_CONNECTION_BYTES
+from admission.connection.factory import LOGGED_REFUSALS, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
 from admission.connection.protocol import AdmittedProtocol
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.interfaces import CONNECTIONS, ILease

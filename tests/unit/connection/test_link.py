@@ -16,15 +16,8 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 
-from admission.connection.factory import ConnectionLimits
-from admission.connection.link import (
-    PLAIN_CONNECTION_BYTES,
-    TLS_CONNECTION_BYTES,
-    Link,
-    LinkState,
-    hostOf,
-    peerName,
-)
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, hostOf, peerName
+from admission.connection.link import PLAIN_CONNECTION_BYTES, Link, LinkState
 from admission.connection.pauses import Pause
 from admission.connection.responses import ResponseQueue, WrittenQueue
 from admission.interfaces import CONNECTIONS

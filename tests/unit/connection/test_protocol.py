@@ -13,8 +13,8 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import ConnectionLimits
-from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
 from admission.connection.protocol import AdmittedProtocol
 from admission.interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease

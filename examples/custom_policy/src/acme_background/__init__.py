@@ -2,8 +2,7 @@
 What every command of Twisted may import when it looks for plug-ins: words only.
 """
 
-from admission.interfaces import IQuotaPolicyFactory
-from admission.plugins import PolicyFactory
+from admission import IQuotaPolicyFactory, PolicyFactory
 
 background = PolicyFactory(
     IQuotaPolicyFactory,

@@ -3,10 +3,7 @@ Work that can wait: who has the limit C{background_percentage} is throttled
 while the server is busier than that.
 """
 
-from admission.interfaces import CONNECTION, QuotaEntity, QuotaStatus
-from admission.metrics.rate import SampledTotal
-from admission.quotas.limits import LimitTable
-from admission.quotas.policy import MeteredPolicy
+from admission import CONNECTION, LimitTable, MeteredPolicy, QuotaEntity, QuotaStatus, SampledTotal
 
 PERCENTAGE = "background_percentage"
 

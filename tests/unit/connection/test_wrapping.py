@@ -26,8 +26,7 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
-from admission.connection.factory import ConnectionLimits, RefusedProtocol
-from admission.connection.link import TLS_CONNECTION_BYTES
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
 from admission.connection.wrapped import MAX_HELD_BYTES
 from admission.connection.wrapping import WrappedFactory, wrapFactory
 from admission.interfaces import (

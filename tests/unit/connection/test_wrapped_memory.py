@@ -9,8 +9,8 @@ from twisted.logger import capturedLogs
 from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import ConnectionLimits
-from admission.connection.link import PLAIN_CONNECTION_BYTES, TLS_CONNECTION_BYTES
+from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.pauses import Pause
 from admission.interfaces import (
     CONNECTIONS,
@@ -152,8 +152,8 @@ class SendingTests(SynchronousTestCase):
             self.assertEqual(producer.told, ["resume"])
             if held:
                 transport.isTaking = False
-                protocol.transport._supply.hold(Pause.PROTOCOL)
-                protocol.transport._supply.release(Pause.PROTOCOL)
+                protocol.transport._producer.hold(Pause.PROTOCOL)
+                protocol.transport._producer.release(Pause.PROTOCOL)
             self.server.settle()
             self.assertEqual(producer.told, ["resume"])
             protocol.transport.write(b"late")
