@@ -13,7 +13,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-PACKAGES = ("admission", "admission.kafka", "admission.recording", "admission.testing")
+PACKAGES = ("admission", "admission.kafka", "admission.offline", "admission.recording", "admission.testing")
 
 HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "lmdb", "OpenSSL", "rbloom", "pympler", "numpy")
 
