@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.replay.candidates import resolveCandidates
-from admission.offline.replay.runs import Boot
+from admission.offline.replay.runs import Run
 from admission.offline.replay.trials import planTrials
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS
@@ -87,11 +87,11 @@ def realRuns() -> Mapping[str, RealRun]:
         return {policy: RealRun(*each) for policy, each in zip(policies, runs, strict=True)}
 
 
-def withoutGaps(boot: Boot) -> Boot:
+def withoutGaps(run: Run) -> Run:
     """
     The model counts the events of two tables only; L{RealRecordingTests.test_complete} that of all.
     """
-    return evolve(boot, gaps=[])
+    return evolve(run, gaps=[])
 
 
 class RealRecordingTests(SynchronousTestCase):
@@ -130,7 +130,7 @@ class RealRecordingTests(SynchronousTestCase):
         With one window less than the broker had, nothing can be trusted.
         """
         recording = realRuns()[IN_FORCE].asRecording()
-        for each in gate(recording, lambda boot: evolve(withoutGaps(boot), quotaWindows=10)):
+        for each in gate(recording, lambda run: evolve(withoutGaps(run), quotaWindows=10)):
             self.assertFalse(each.isTrusted, each.inWords())
             self.assertIn("answers cannot be trusted", each.inWords())
 
@@ -141,7 +141,7 @@ class RealRecordingTests(SynchronousTestCase):
         """
         truth = inAll(recorded(realRuns()[STRICTER].path, CROWD.clientIds))
         recording = realRuns()[IN_FORCE].asRecording()
-        trials = planTrials(resolveCandidates([STRICTER]), [*map(withoutGaps, recording.boots())])
+        trials = planTrials(resolveCandidates([STRICTER]), [*map(withoutGaps, recording.runs())])
 
         def forecast(replay: Callable[..., pa.Table]) -> Outcome:
             decisions = replay(recording, trials)
