@@ -14,9 +14,9 @@ from typing import Any
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from admission.kafka.broker.groups.coordinator import Groups
-from admission.kafka.broker.groups.limits import GroupLimits
-from admission.kafka.broker.groups.member import Joined, Joining, Speaker
+from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
+from admission.kafka.broker.groups.groupstate import GroupLimits
+from admission.kafka.broker.groups.member import JoinRequest, JoinResult, MemberRequest
 from admission.kafka.broker.log.lmdb_log import LmdbLog
 from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
 from admission.operations import DelayedOperation
@@ -111,7 +111,7 @@ class Coordinator:
     """
     A coordinator on a virtual clock and a real log, and the members of one group.
 
-    @ivar speakers: the members, once they have joined.
+    @ivar members: the members, once they have joined.
     """
 
     def __init__(self, path: str, members: int) -> None:
@@ -119,20 +119,22 @@ class Coordinator:
         self.log = LmdbLog(path, self.clock, self.clock.seconds, maybeDeferred)
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         limits = GroupLimits(initialDelaySeconds=0.0)
-        self.groups = Groups(self.log, self.purgatory, self.clock, self.clock.seconds, limits)
+        self.groups = GroupCoordinator(self.log, self.purgatory, self.clock, self.clock.seconds, limits)
         self.groups.start()
-        self.speakers: list[Speaker] = [Speaker(groupId="readers", generation=-1, memberId="") for _ in range(members)]
+        self.members: list[MemberRequest] = [
+            MemberRequest(groupId="readers", generation=-1, memberId="") for _ in range(members)
+        ]
         self.rebalance()
 
     def rebalance(self) -> None:
         """
         Have all members join, the leader assign, and all get what is theirs.
         """
-        joined: list[Joined] = []
-        for speaker in self.speakers:
-            joining = Joining(
+        joined: list[JoinResult] = []
+        for member in self.members:
+            joining = JoinRequest(
                 groupId="readers",
-                memberId=speaker.memberId,
+                memberId=member.memberId,
                 sessionSeconds=SESSION_SECONDS,
                 rebalanceSeconds=300.0,
                 protocolType="consumer",
@@ -140,16 +142,16 @@ class Coordinator:
             )
             self.groups.join(joining).addCallback(joined.append)
         self.turns(0.001)
-        assert len(joined) == len(self.speakers)
+        assert len(joined) == len(self.members)
         synced: list[Any] = []
-        self.speakers = [
-            Speaker(groupId="readers", generation=each.generation, memberId=each.memberId) for each in joined
+        self.members = [
+            MemberRequest(groupId="readers", generation=each.generation, memberId=each.memberId) for each in joined
         ]
-        for each, speaker in zip(joined, self.speakers, strict=True):
-            assignments = {member.memberId: METADATA for member in each.members}
-            self.groups.sync(speaker, assignments).addCallback(synced.append)
+        for each, member in zip(joined, self.members, strict=True):
+            assignments = {other.memberId: METADATA for other in each.members}
+            self.groups.sync(member, assignments).addCallback(synced.append)
         self.turns()
-        assert len(synced) == len(self.speakers)
+        assert len(synced) == len(self.members)
 
     def turns(self, seconds: float = 0.0) -> None:
         """
@@ -210,7 +212,10 @@ def measureSessions(report: Report) -> None:
     with TemporaryDirectory(prefix="admission-benchmark-") as data:
         coordinator, timers = Coordinator(data, members), Timers(members)
         ways: dict[str, tuple[Clock, Beat]] = {
-            "Groups": (coordinator.clock, lambda number: coordinator.groups.heartbeat(coordinator.speakers[number])),
+            "Groups": (
+                coordinator.clock,
+                lambda number: coordinator.groups.heartbeat(coordinator.members[number]),
+            ),
             "timer each": (timers.clock, timers.beat),
         }
         figures = inTurns(ways, rounds, lambda way: beatingSeconds(*ways[way], members, beats), "sessions")

@@ -26,9 +26,9 @@ from admission.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.options import Options
 from admission.kafka.service import ListenerFactory, makeService
-from admission.kafka.settings import loadSettings
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel

@@ -34,8 +34,8 @@ from admission import (
     wallSeconds,
 )
 from admission.gate import Gate
-from admission.profiling.groups import Group, Grouping, implementing, subclassOf
-from admission.profiling.text import textOf
+from admission.profiling.objectgroups import Group, Grouping, implementing, subclassOf
+from admission.profiling.reports import textOf
 
 REQUESTS = 3000
 LINE = b"the quick brown fox jumps over the lazy dog " * 20

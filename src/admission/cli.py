@@ -14,39 +14,25 @@ from attrs import frozen
 from twisted.python.reflect import namedAny
 from twisted.python.usage import Options, UsageError
 
-from ._version import __version__
-from .commands.talk import CommandFailed, CommandGroup
+from .commands.console import CommandFailed, CommandGroup
 
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
 
-_EXAMPLES = """
-Examples:
-  admission quotas describe
-  admission quotas set --client-id-default producer_byte_rate=4M
-  admission explain --client-id reports --user alice
-  admission top
-  admission doctor --data /var/lib/admission
-  admission evaluate recording --out results --candidate client-bytes:produce=4M
-  admission users set passwords.txt alice
-
-Each command has its own --help.
-"""
-
 
 @frozen
 class Command:
     """
-    A command that is a few strings until it is used, so that none has to wait
-    for what another one imports.
+    A command.  It is a few strings until it is used, so that no command has to
+    wait for the imports of another.
 
     @ivar name: the word by which it is called.
-    @ivar help: what it is for.
+    @ivar help: what it does, in one line.
     @ivar options: the full name of its L{Options}.
-    @ivar run: the full name of what runs it: a function of the parsed options,
-        a stream to read from and one to write to.  It raises L{CommandFailed}
-        or L{UsageError}.
+    @ivar run: the full name of the function that runs it.  It takes the parsed
+        options, a stream to read from and one to write to, and raises
+        L{CommandFailed} if the command cannot be done.
     """
 
     name: str
@@ -55,16 +41,10 @@ class Command:
     run: str
 
     def makeOptions(self) -> Options:
-        """
-        Options to parse what follows the name.
-        """
         options: Options = namedAny(self.options)()  # type: ignore[no-untyped-call]
         return options
 
     def resolve(self) -> Any:
-        """
-        What runs it.
-        """
         return namedAny(self.run)  # type: ignore[no-untyped-call]
 
 
@@ -72,106 +52,102 @@ COMMANDS = (
     Command(
         "quotas",
         "See and change the limits of clients while a broker runs.",
-        "admission.commands.quotas.QuotasOptions",
-        "admission.commands.quotas.run",
+        "admission.commands.quotascommand.QuotasOptions",
+        "admission.commands.quotascommand.run",
     ),
     Command(
         "explain",
         "Tell why a client is throttled, or how far it is from that.",
-        "admission.commands.explain.ExplainOptions",
-        "admission.commands.explain.run",
+        "admission.commands.explaincommand.ExplainOptions",
+        "admission.commands.explaincommand.run",
     ),
     Command(
         "top",
         "Watch a broker in the terminal.",
-        "admission.commands.top.TopOptions",
-        "admission.commands.top.run",
+        "admission.commands.topcommand.TopOptions",
+        "admission.commands.topcommand.run",
     ),
     Command(
         "memory",
         "Tell where the memory of a broker is.",
-        "admission.commands.memory.MemoryOptions",
-        "admission.commands.memory.run",
+        "admission.commands.memorycommand.MemoryOptions",
+        "admission.commands.memorycommand.run",
     ),
     Command(
         "doctor",
         "Tell whether a broker can run here, and what would help it.",
-        "admission.commands.doctor.DoctorOptions",
-        "admission.commands.doctor.run",
+        "admission.commands.doctorcommand.DoctorOptions",
+        "admission.commands.doctorcommand.run",
     ),
     Command(
         "synth",
         "Make a recording of clients that do not exist.",
-        "admission.commands.synth.SynthOptions",
-        "admission.commands.synth.run",
+        "admission.commands.synthcommand.SynthOptions",
+        "admission.commands.synthcommand.run",
     ),
     Command(
         "evaluate",
         "Tell what other policies would have done with a recording.",
-        "admission.commands.offline.EvaluateOptions",
-        "admission.commands.evaluate.runEvaluate",
+        "admission.commands.offlinecommands.EvaluateOptions",
+        "admission.commands.offlinecommands.runEvaluate",
     ),
     Command(
         "aggregate",
         "Sum up a recording.",
-        "admission.commands.offline.AggregateOptions",
-        "admission.commands.evaluate.runAggregate",
+        "admission.commands.offlinecommands.AggregateOptions",
+        "admission.commands.offlinecommands.runAggregate",
     ),
     Command(
         "audit",
-        "Hold a recording against what should have been.",
-        "admission.commands.offline.AuditOptions",
-        "admission.commands.evaluate.runAudit",
+        "Check a recording against its quotas and its memory.",
+        "admission.commands.offlinecommands.AuditOptions",
+        "admission.commands.offlinecommands.runAudit",
     ),
     Command(
         "replay",
-        "Put a recording before other policies.",
-        "admission.commands.offline.ReplayOptions",
-        "admission.commands.evaluate.runReplay",
+        "Replay a recording under other policies.",
+        "admission.commands.offlinecommands.ReplayOptions",
+        "admission.commands.offlinecommands.runReplay",
     ),
     Command(
         "report",
         "Write a page about results.",
-        "admission.commands.offline.ReportOptions",
-        "admission.commands.evaluate.runReport",
+        "admission.commands.offlinecommands.ReportOptions",
+        "admission.commands.offlinecommands.runReport",
     ),
     Command(
         "users",
         "Keep the password file of a broker.",
-        "admission.kafka.security.userscommand.UsersOptions",
-        "admission.kafka.security.userscommand.run",
+        "admission.commands.userscommand.UsersOptions",
+        "admission.commands.userscommand.run",
     ),
 )
 
 
 class AdmissionOptions(CommandGroup):
     """
-    What C{admission} is told.
+    C{admission}.
     """
 
     longdesc = "Operate a broker that runs: see who may use how much of it, and change that."
+    examples = (
+        "quotas describe",
+        "quotas set --client-id-default producer_byte_rate=4M",
+        "explain --client-id reports --user alice",
+        "top",
+        "doctor --data /var/lib/admission",
+        "evaluate recording --out results --candidate client-bytes:produce=4M",
+        "users set passwords.txt alice",
+    )
+    note = "Each command has its own --help."
     subCommands = [[each.name, None, each.makeOptions, each.help] for each in COMMANDS]
-
-    def opt_version(self) -> None:
-        """
-        Tell the version and exit.
-        """
-        sys.stdout.write(f"admission {__version__}\n")
-        raise SystemExit(0)
-
-    def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
-        usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run a command.
 
-    @param arguments: those of the process unless given.
+    @param arguments: by default the arguments of the process.
     @return: the exit status: 0, L{FAILED}, L{MISUSED} or L{INTERRUPTED}.
     """
     try:
@@ -182,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has seen enough; Python would complain when it flushes at the end.
+        # The reader has gone.  Python would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
@@ -190,19 +166,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     options = AdmissionOptions()  # type: ignore[no-untyped-call]
     try:
-        # Python has a form for other bytes that no message of the protocol has.
+        # Python represents other bytes by surrogates, which no message of the protocol can have.
         " ".join(arguments).encode("utf-8")
     except UnicodeEncodeError as error:
         return _complain(f"{error.object!a} is not UTF-8; names of users and clients are", MISUSED)
     try:
         options.parseOptions(arguments)  # type: ignore[no-untyped-call]
     except UsageError as error:
-        # Some of Twisted's are whole sentences.
+        # Some messages of Twisted are whole sentences.
         return _complain(f"{str(error).rstrip('.')}; see {' '.join(_path(options))} --help", MISUSED)
     (command,) = (each for each in COMMANDS if each.name == options.subCommand)
     try:
         command.resolve()(options.subOptions, sys.stdin, sys.stdout)
-    except (CommandFailed, UsageError) as error:
+    except CommandFailed as error:
         return _complain(str(error), FAILED)
     except EOFError:
         return _complain("nobody is there to type a password; --password-stdin or --password-file take one", FAILED)
@@ -211,7 +187,7 @@ def _run(arguments: list[str]) -> int:
 
 def _path(options: Options) -> list[str]:
     """
-    The words that led to the options that were parsed last.
+    The words of the command line up to the subcommand that was parsed last.
     """
     words = ["admission"]
     while options.subCommand is not None:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.test_memorylimit -*-
 """
-How much memory this process may use: the least of what the machine has, what
-its cgroups allow (version 1 and 2, all levels), and its address space limit.
+How much memory this process may use: the smallest of the machine's memory, the
+limits of its cgroups (version 1 and 2, all levels), and its address space limit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def memoryLimitBytes(
     addressSpaceBytes: int | None = None,
 ) -> int:
     """
-    The least of all limits.  What cannot be read does not limit.
+    The smallest of all limits.  A limit that cannot be read is none.
 
     @param controlGroups: the file that names the process's cgroups.
     @param cgroupRoot: where cgroups are mounted.
-    @param physicalBytes: the machine's memory; by default it is asked.
+    @param physicalBytes: the machine's memory; by default read from the system.
     @param addressSpaceBytes: C{RLIMIT_AS}, C{RLIM_INFINITY} for none; by
         default the process's own.
     @return: bytes; positive.

@@ -26,6 +26,7 @@ from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
 
 from .interfaces import IPolicyFactory, ITransportAdapters, PolicyContext
+from .plaintext import table
 
 ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
@@ -312,10 +313,8 @@ def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
     def listAll(self: PolicyOptionsMixin) -> None:
         rows = [("Name", "Format", "Provided by"), ("====", "======", "===========")]
         rows += [(each.name, each.format, each.providedBy) for each in listFactories(kind.interface)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         sys.stdout.write(f"Usage: --{option} NAME[:ARGUMENTS]\nFor detailed help: --help-{option}-type NAME\n\n")
-        sys.stdout.writelines(f"  {line.rstrip()}\n" for line in lines)
+        sys.stdout.write(table(rows, indent="  "))
         raise SystemExit(0)
 
     def explain(self: PolicyOptionsMixin, name: str) -> None:

@@ -5,6 +5,9 @@ Sizes, times and rates as people write them: C{"64MiB"}, C{"1ms"}, C{"4M"}.
 C{k}, C{M}, C{G} and C{T} are powers of ten, C{KiB} to C{TiB} powers of two.
 All arithmetic is exact until the result is known, so C{"0.1k"} is 100 bytes
 and C{"1ms"} is the float that Python calls C{0.001}.
+
+C{format...} writes the exact form, which options and properties take.
+C{rounded...} writes three or four digits, for people who read.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ _SECONDS = {
     "ms": Fraction(1, 10**3),
     "us": Fraction(1, 10**6),
 }
+
+_LARGER_SECONDS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+_LARGER_AMOUNTS = ((999.95e9, 1e12, "T"), (999.95e6, 1e9, "G"), (999.95e3, 1e6, "M"), (9999.5, 1e3, "k"))
+"""From which amount on a unit is used, so that none is rounded to a thousand of the unit before."""
 
 _BYTES_FORM = "write bytes, with a unit if you like: 65536, 64KiB (times 1024) or 64k (times 1000)"
 _SECONDS_FORM = "write a number and a unit: 500ms, 30s, 5m, 1h or 7d"
@@ -123,6 +130,46 @@ def formatSeconds(seconds: float) -> str:
     """
     decimal = Decimal(repr(seconds))
     return _format(f"{decimal:f}s", Fraction(decimal), _SECONDS)
+
+
+def roundedBytes(sizeBytes: float) -> str:
+    """
+    Write a size to three digits, in units of powers of two: C{"9.54 MiB"}.
+    """
+    if sizeBytes < 0:
+        return f"-{roundedBytes(-sizeBytes)}"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if sizeBytes < 1023.5:
+            return f"{sizeBytes:.0f} {unit}" if sizeBytes >= 99.95 else f"{sizeBytes:.3g} {unit}"
+        sizeBytes /= 1024
+    return f"{sizeBytes:,.1f} TiB"
+
+
+def roundedSeconds(seconds: float) -> str:
+    """
+    Write a duration to about three digits: C{"2.5 ms"}, C{"9.31 s"}, C{"2 min 5 s"}, C{"3 d 4 h"}.
+    """
+    if seconds < 0:
+        return f"-{roundedSeconds(-seconds)}"
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 99.95:
+        return f"{seconds:.3g} s"
+    for largeSeconds, large, smallSeconds, small in _LARGER_SECONDS:
+        whole, rest = divmod(round(seconds / smallSeconds), largeSeconds // smallSeconds)
+        if whole >= 2:
+            return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
+    return f"{seconds:.0f} s"
+
+
+def roundedAmount(amount: float) -> str:
+    """
+    Write an amount of anything to four digits, in units of powers of ten: C{"1.235M"}.
+    """
+    for minAmount, factor, unit in _LARGER_AMOUNTS:
+        if abs(amount) >= minAmount:
+            return f"{amount / factor:.4g}{unit}"
+    return f"{amount:.4g}"
 
 
 def _quantity(text: str, units: Mapping[str, Fraction], defaultUnit: str = "") -> Fraction | None:

@@ -28,10 +28,10 @@ from twisted.trial.unittest import TestCase
 from admission.clock import MonotonicClock
 from admission.kafka.client.connecting import ConnectionSettings, connect
 from admission.kafka.client.consumer import Consumer
+from admission.kafka.client.consumersettings import consumerSettings
 from admission.kafka.client.errors import AuthenticationFailed, ClientError
 from admission.kafka.client.making import makeConsumer
 from admission.kafka.client.sasl import MECHANISMS, Credentials
-from admission.kafka.client.settings import consumerSettings
 from admission.kafka.client.topicpartition import TopicPartition
 from tests.kit.brokerfixture import batchOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, certificates, sharedBroker

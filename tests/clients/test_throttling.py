@@ -22,7 +22,7 @@ from urllib.request import urlopen
 from attrs import define, field, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands.explain import ExplainOptions, run
+from admission.commands.explaincommand import ExplainOptions, run
 from admission.kafka.wire.batches import Record, RecordBatch, decodeRecords, encodeBatch
 from tests.kit import throttledclients
 from tests.kit.brokerfixture import requestOf

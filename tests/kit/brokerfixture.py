@@ -32,8 +32,8 @@ from admission.interfaces import FRAMES
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.interface import Partition, Topic
 from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.session import KafkaConnection
-from admission.kafka.settings import loadSettings
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
 from admission.testing.faketransport import FakeTransport

@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.kafka.client.consumer import Consumer
-from admission.kafka.client.settings import ConsumerSettings
+from admission.kafka.client.consumersettings import ConsumerSettings
 from admission.kafka.client.topicpartition import TopicPartition
 from admission.kafka.wire.batches import Record, encodeBatch
 from admission.kafka.wire.codec import encodeEntity

@@ -361,8 +361,8 @@ class Ours(GroupClient):
         return blockingCallFromThread(self._reactor, function, *arguments)
 
     def _start(self) -> None:
+        from admission.kafka.client.consumersettings import consumerSettings
         from admission.kafka.client.making import makeConsumer
-        from admission.kafka.client.settings import consumerSettings
 
         self._consumer = makeConsumer(
             self._reactor,

@@ -16,16 +16,39 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.coordinator import Groups
-from admission.kafka.broker.groups.group import Group, Offset, State
-from admission.kafka.broker.groups.limits import GroupLimits
-from admission.kafka.broker.groups.member import GroupRefusal, Joined, Joining, Protocols, Speaker, Synced
+from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
+from admission.kafka.broker.groups.groupstate import Group, GroupLimits, Offset, State
+from admission.kafka.broker.groups.member import (
+    GroupRefusal,
+    JoinRequest,
+    JoinResult,
+    Member,
+    MemberRequest,
+    Protocols,
+    SyncResult,
+)
 from admission.kafka.broker.log.interface import CommitCallback, LogFailed, Partition, Topic
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
 STEP_SECONDS = 0.25
 RANGE: Protocols = (("range", b"all"),)
+
+
+def memberNamed(memberId: str, *protocolNames: str, instanceId: str | None = None) -> Member:
+    """
+    A member that speaks some protocols, in which it says its own name.
+    """
+    protocols: Protocols = tuple((name, memberId.encode()) for name in protocolNames or ("range",))
+    return Member(
+        memberId=memberId,
+        instanceId=instanceId,
+        clientId="",
+        host="",
+        sessionSeconds=10.0,
+        rebalanceSeconds=20.0,
+        protocols=protocols,
+    )
 
 
 class MemoryTable:
@@ -111,7 +134,7 @@ class MemoryLog:
 
     def crash(self) -> None:
         """
-        Lose what is not committed, and those who wait for it.
+        Lose what is not committed, and the callbacks that wait for it.
         """
         self._waiting = []
         for table in self.tables.values():
@@ -150,7 +173,7 @@ class MemoryLog:
 
 class Consumer:
     """
-    A member of a group, or somebody who wants to be one.
+    A member of a group, or a client that wants to be one.
 
     @ivar answers: everything that it was answered, refusals as their error
         codes.
@@ -160,7 +183,7 @@ class Consumer:
 
     def __init__(self, case: GroupsRig, groupId: str = "readers", **joining: Any) -> None:
         self.case = case
-        self.request = Joining(
+        self.request = JoinRequest(
             **{
                 "groupId": groupId,
                 "sessionSeconds": 10.0,
@@ -171,8 +194,8 @@ class Consumer:
                 **joining,
             }
         )
-        self.answers: list[Joined | Synced | ErrorCode] = []
-        self.joined: Joined | None = None
+        self.answers: list[JoinResult | SyncResult | ErrorCode] = []
+        self.joined: JoinResult | None = None
         self.assignment: bytes | None = None
         self.waiting: Deferred[Any] | None = None
 
@@ -201,11 +224,11 @@ class Consumer:
         """
         return self.joined is not None and bool(self.joined.members) and not self.joined.skipsAssignment
 
-    def speaker(self) -> Speaker:
+    def memberRequest(self) -> MemberRequest:
         """
         How it introduces itself.
         """
-        return Speaker(
+        return MemberRequest(
             groupId=self.request.groupId,
             generation=self.generation,
             memberId=self.memberId,
@@ -225,26 +248,30 @@ class Consumer:
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **others: Any) -> ErrorCode | None:
         """
-        Ask for the assignment; by default the leader gives everybody their
-        own id.
+        Ask for the assignment; by default the leader gives each member
+        its own id.
         """
         if assignments is None:
             members = self.joined.members if self.leads and self.joined is not None else ()
             assignments = {each.memberId: each.memberId.encode() for each in members}
-        return self._wait(maybeDeferred(self.case.groups.sync, self.speaker(), assignments, **others), self._synced)
+        return self._wait(
+            maybeDeferred(self.case.groups.sync, self.memberRequest(), assignments, **others), self._synced
+        )
 
     def heartbeat(self) -> ErrorCode:
         """
         Be heard of.
         """
-        return self.case.outcome(self.case.groups.heartbeat, self.speaker())
+        return self.case.outcome(self.case.groups.heartbeat, self.memberRequest())
 
     def commit(self, partition: Partition, offset: int, metadata: str = "") -> ErrorCode:
         """
         Commit an offset, and wait until it is committed.
         """
         committing = maybeDeferred(
-            self.case.groups.commit, self.speaker(), {partition: Offset(offset, -1, metadata, self.case.wallSeconds())}
+            self.case.groups.commit,
+            self.memberRequest(),
+            {partition: Offset(offset, -1, metadata, self.case.wallSeconds())},
         )
         outcomes: list[ErrorCode] = []
         committing.addCallbacks(
@@ -274,13 +301,13 @@ class Consumer:
         answer = self.answers[count] if len(self.answers) > count else None
         return answer if isinstance(answer, ErrorCode) else None
 
-    def _joined(self, joined: Joined) -> None:
+    def _joined(self, joined: JoinResult) -> None:
         self.waiting = None
         self.joined = joined
         self.memberId = joined.memberId
         self.answers.append(joined)
 
-    def _synced(self, synced: Synced) -> None:
+    def _synced(self, synced: SyncResult) -> None:
         self.waiting = None
         self.assignment = synced.assignment
         self.answers.append(synced)
@@ -317,7 +344,7 @@ class GroupsRig:
         Start the coordinator on what the log has.
         """
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
-        self.groups = Groups(cast(Any, self.log), self.purgatory, self.clock, self.wallSeconds, self.limits)
+        self.groups = GroupCoordinator(cast(Any, self.log), self.purgatory, self.clock, self.wallSeconds, self.limits)
         self.groups.start()
 
     def kill(self) -> None:
@@ -393,7 +420,7 @@ class GroupsTestCase(SynchronousTestCase):
 
     def consumer(self, **joining: Any) -> Consumer:
         """
-        Somebody who wants to join.
+        A client that wants to join.
         """
         return Consumer(self.rig, **joining)
 
@@ -419,3 +446,28 @@ class GroupsTestCase(SynchronousTestCase):
             consumer.sync()
         self.rig.wait()
         self.assertIs(self.rig.group().state, State.STABLE)
+
+
+class OffsetsTestCase(GroupsTestCase):
+    """
+    A test with a topic of two partitions.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make it.
+        """
+        super().setUp()
+        self.first, self.second = self.rig.log.createTopic("events", 2).partitions
+
+    def simple(self, partition: Partition, offset: int, groupId: str = "readers", metadata: str = "") -> ErrorCode:
+        """
+        Commit as a client that is no member.
+        """
+        return self.consumer(groupId=groupId).commit(partition, offset, metadata)
+
+    def offsets(self, groupId: str = "readers") -> dict[Partition, int]:
+        """
+        What is committed.
+        """
+        return {partition: offset.offset for partition, offset in self.rig.group(groupId).offsets.items()}

@@ -143,19 +143,6 @@ class CommandTests(SynchronousTestCase):
             self.assertIn(words, str(error))
             self.assertNotIn("\n", str(error))
 
-    def test_help(self) -> None:
-        """
-        Help has examples that parse.
-        """
-        for command in ("evaluate", "aggregate", "audit", "replay", "report"):
-            self.stdout.truncate(0)
-            self.assertRaises(SystemExit, main, [command, "--help"])
-            usage = self.stdout.getvalue()
-            examples = [line for line in usage.splitlines() if line.startswith("  admission ")]
-            self.assertGreater(len(examples), 1)
-            for example in examples:
-                self.parse(example.removeprefix("  admission "))
-
     def test_manual(self) -> None:
         """
         What the manual has for commands parses.

@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.threads import deferToThread
 
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.options import Listener
-from admission.kafka.service import BrokerService
-from admission.kafka.settings import loadSettings
+from admission.kafka.service import BrokerConfig, BrokerService
 from admission.status.health import SHORTAGE_SECONDS, Health
 from tests.kit.brokerfixture import LARGEST_BYTES, BrokerTestCase, batchOf, produceFields
 from tests.kit.brokerprocess import PATIENCE_SECONDS
@@ -34,7 +34,7 @@ class HealthTests(BrokerTestCase):
         """
         super().setUp()
         self.health = Health(
-            self.gate, self.clock.seconds, lambda: self.log.troubles, lambda: len(self.factory.connections)
+            self.gate, self.clock.seconds, lambda: self.log.problems, lambda: len(self.factory.connections)
         )
 
     def assertReason(self, *words: str) -> None:
@@ -133,13 +133,13 @@ class DrainTests(ServiceTestCase):
         While the last connections end, the port answers that nobody should come; then it closes.
         """
         status = Listener("status", serverFromString(reactor, LOOPBACK), None)
-        service = BrokerService(
-            reactor,
+        config = BrokerConfig(
             loadSettings(None, ["queued.max.request.bytes=128MiB"]),
             [Listener("clients", serverFromString(reactor, LOOPBACK), None)],
             self.path,
             statusListener=status,
         )
+        service = BrokerService(reactor, config)
         self.start(service)
         assert service._statusPort is not None and service._statusPort._port is not None
         port = service._statusPort._port.getHost().port  # type: ignore[attr-defined]

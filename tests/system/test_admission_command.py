@@ -233,7 +233,7 @@ class ExplainTests(AdmissionCommandTestCase):
         self.assertRegex(
             verdict,
             r"^client id 'test' of user 'ANONYMOUS' is throttled by client-bytes \(producer_byte_rate\), for "
-            r"[0-9.]+ s, until [0-9-]+ [0-9:]+$",
+            r"[0-9a-z. ]+, until [0-9-]+ [0-9:]+$",
         )
         self.assertIn("producer_byte_rate=1k  --client-id-default", rows[0])
         self.assertIn("(shadow)", rows[1])

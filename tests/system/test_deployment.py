@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from admission.commands.doctor import DoctorOptions
+from admission.commands.doctorcommand import DoctorOptions
+from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
 from admission.kafka.options import Options
-from admission.kafka.settings import RESERVED_DESCRIPTORS, Settings
 from admission.units import parseSeconds
 from tests.kit.checkout import ROOT
 

@@ -29,40 +29,42 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from admission.commands.doctor import DoctorOptions, checksFor, examine, report, whyNotListening
-from admission.commands.doctorchecks import (
-    BESIDES_POOL_BYTES,
-    checkAddressSpace,
+from admission.commands.console import CommandFailed
+from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, report, whyNotListening
+from admission.commands.doctorinstallation import (
+    Dropin,
+    checkCache,
+    checkDropins,
+    checkExtra,
     checkJava,
+    checkNames,
+    checkPackages,
+    checkPolicies,
+    installedDropins,
+    installedVersion,
+    ownRequirements,
+)
+from admission.commands.doctormachine import (
+    BESIDES_POOL_BYTES,
+    LITTLE_BYTES,
+    TOO_LITTLE_BYTES,
+    Finding,
+    Level,
+    checkAddressSpace,
+    checkDirectory,
+    checkFileSystem,
     checkMemory,
     checkOpenFiles,
     checkPort,
     checkPython,
     checkReactor,
     checkStatus,
-)
-from admission.commands.doctordisk import (
-    LITTLE_BYTES,
-    TOO_LITTLE_BYTES,
-    checkDirectory,
-    checkFileSystem,
     fileSystemOf,
     tryToMap,
 )
-from admission.commands.doctorpackages import checkExtra, checkPackages, installedVersion, ownRequirements
-from admission.commands.doctorplugins import (
-    Dropin,
-    checkCache,
-    checkDropins,
-    checkNames,
-    checkPolicies,
-    installedDropins,
-)
-from admission.commands.findings import Finding, Level
-from admission.commands.talk import CommandFailed
 from admission.interfaces import IMemoryPoolFactory
 from admission.kafka.broker.log.storage import DirectoryLock
-from admission.kafka.settings import RESERVED_DESCRIPTORS, loadSettings
+from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, loadSettings
 from admission.plugins import InstalledFactory, PolicyFactory
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, freePort
 
@@ -125,9 +127,9 @@ class ProcessTests(FindingTestCase):
         def check(limitBytes: int, pool: str) -> Finding:
             return checkMemory(limitBytes, loadSettings(None, [f"queued.max.request.bytes={pool}"]))
 
-        self.assertFinds(check(4 * GIB, "1GiB"), Level.OK, "4096MiB", "1024MiB of it for the pool")
+        self.assertFinds(check(4 * GIB, "1GiB"), Level.OK, "4 GiB", "1 GiB of it for the pool")
         self.assertFinds(check(GIB + BESIDES_POOL_BYTES, "1GiB"), Level.OK)
-        self.assertFinds(check(GIB + BESIDES_POOL_BYTES - 1, "1GiB"), Level.WARN, "127MiB for everything else")
+        self.assertFinds(check(GIB + BESIDES_POOL_BYTES - 1, "1GiB"), Level.WARN, "128 MiB for everything else")
         self.assertFinds(check(GIB, "1GiB"), Level.FAIL, "MemoryMax=")
         self.assertFinds(check(GIB, "-1"), Level.WARN, "no bound")
 
@@ -258,10 +260,10 @@ class StatusTests(FindingTestCase):
         It says so itself, and if it is not, why.
         """
         for health, level, words in (
-            ({"status": "ok", "reasons": []}, Level.OK, "2 minutes"),
+            ({"status": "ok", "reasons": []}, Level.OK, "2 min 5 s"),
             ({"status": "unavailable", "reasons": ["the disk is full"]}, Level.FAIL, "the disk is full"),
         ):
-            self.assertFinds(self.check(json.dumps({"health": health, "uptimeSeconds": 120.0}).encode()), level, words)
+            self.assertFinds(self.check(json.dumps({"health": health, "uptimeSeconds": 125.0}).encode()), level, words)
 
     def test_nobody(self) -> None:
         """
@@ -330,7 +332,7 @@ class DiskTests(FindingTestCase):
         A local disk is good; the memory of the machine and the layer of a container pass, and a network does not do.
         """
         for kind in ("ext4", "xfs", "btrfs", "zfs"):
-            self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10GiB free")
+            self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10 GiB free")
         self.assertFinds(self.check("tmpfs"), Level.WARN, "memory")
         self.assertFinds(self.check("overlay"), Level.WARN, "container", "volume")
         for kind in ("nfs4", "cifs", "9p", "fuse.sshfs"):
@@ -341,7 +343,7 @@ class DiskTests(FindingTestCase):
         Some space must be free.
         """
         self.assertFinds(self.check("ext4", LITTLE_BYTES), Level.OK)
-        self.assertFinds(self.check("ext4", LITTLE_BYTES - 1), Level.WARN, "1023MiB free", "log.retention.bytes")
+        self.assertFinds(self.check("ext4", LITTLE_BYTES - 1), Level.WARN, "1 GiB free", "log.retention.bytes")
         self.assertFinds(self.check("ext4", TOO_LITTLE_BYTES - 1), Level.FAIL)
 
     def test_mapping(self) -> None:
@@ -601,9 +603,9 @@ class ReportTests(SynchronousTestCase):
     """
 
     findings = (
-        Finding("memory", Level.OK, "plenty"),
-        Finding("extra spark", Level.ABSENT, "not installed", "pip install it"),
-        Finding("port tcp:\x1b[1m", Level.FAIL, "in use", "end that"),
+        ("memory", Finding(Level.OK, "plenty")),
+        ("extra spark", Finding(Level.ABSENT, "not installed", "pip install it")),
+        ("port tcp:\x1b[1m", Finding(Level.FAIL, "in use", "end that")),
     )
 
     def test_people(self) -> None:
@@ -645,9 +647,9 @@ class ReportTests(SynchronousTestCase):
         def fail() -> Finding:
             raise ZeroDivisionError("no zeros")
 
-        findings = list(examine([("a", fail), ("b", lambda: self.findings[0])]))
-        self.assertEqual([(each.name, each.level) for each in findings], [("a", Level.FAIL), ("memory", Level.OK)])
-        self.assertIn("ZeroDivisionError: no zeros", findings[0].what)
+        findings = list(examine([("a", fail), ("b", lambda: self.findings[0][1])]))
+        self.assertEqual([(name, each.level) for name, each in findings], [("a", Level.FAIL), ("b", Level.OK)])
+        self.assertIn("ZeroDivisionError: no zeros", findings[0][1].what)
 
 
 class OptionsTests(SynchronousTestCase):

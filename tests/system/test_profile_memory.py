@@ -20,8 +20,8 @@ from urllib.request import Request, urlopen
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.commands.memory import MemoryOptions, run
-from admission.commands.talk import CommandFailed
+from admission.commands.console import CommandFailed
+from admission.commands.memorycommand import MemoryOptions, run
 from admission.kafka.memoryuse import MemoryProfile, parseProfile
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, ROOT, BrokerProcess, freePort
 

@@ -14,11 +14,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.checkout import ROOT
 
-EVERYONE = {"interfaces", "units", "_version", "lazynames"}
+EVERYONE = {"interfaces", "plaintext", "units", "_version", "lazynames"}
 FOUNDATION = {"clock", "plugins", "operations", "metrics"}
 
 ALLOWED = {
     "interfaces": set[str](),
+    "plaintext": set[str](),
     "units": set[str](),
     "_version": set[str](),
     "lazynames": set[str](),
@@ -59,7 +60,6 @@ ALLOWED = {
 """For each part of the project the other parts that it may import."""
 
 ARGUED = {
-    ("offline", "cli"): "python -m admission.offline is the command",
     ("offline", "kafka"): "synthetic servers record what the broker does",
     ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
     ("offline", "status"): "sizes are written as the page does",

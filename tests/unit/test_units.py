@@ -7,7 +7,16 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.units import formatBytes, formatSeconds, parseBytes, parseRate, parseSeconds
+from admission.units import (
+    formatBytes,
+    formatSeconds,
+    parseBytes,
+    parseRate,
+    parseSeconds,
+    roundedAmount,
+    roundedBytes,
+    roundedSeconds,
+)
 
 
 class ParseBytesTests(SynchronousTestCase):
@@ -163,3 +172,59 @@ class FormatTests(SynchronousTestCase):
             1e-9: "0.000000001s",
         }
         self.assertEqual({seconds: formatSeconds(seconds) for seconds in expected}, expected)
+
+
+class RoundedTests(SynchronousTestCase):
+    """
+    Three or four digits are enough for people.
+    """
+
+    def test_bytes(self) -> None:
+        """
+        Sizes have the binary unit in which they are a number below 1024.
+        """
+        expected = {
+            0: "0 B",
+            1023: "1023 B",
+            1024: "1 KiB",
+            10_000_000: "9.54 MiB",
+            128 << 20: "128 MiB",
+            (1 << 30) - 1: "1 GiB",
+            3 << 50: "3,072.0 TiB",
+            -5 << 20: "-5 MiB",
+        }
+        self.assertEqual({sizeBytes: roundedBytes(sizeBytes) for sizeBytes in expected}, expected)
+
+    def test_seconds(self) -> None:
+        """
+        Durations have one unit up to 100 seconds, and then two.
+        """
+        expected = {
+            0: "0 s",
+            0.00021: "0.21 ms",
+            0.9994: "999 ms",
+            0.9996: "1 s",
+            9.314: "9.31 s",
+            99.96: "100 s",
+            125: "2 min 5 s",
+            3600: "60 min",
+            100 * 3600: "4 d 4 h",
+            -2.5: "-2.5 s",
+        }
+        self.assertEqual({seconds: roundedSeconds(seconds) for seconds in expected}, expected)
+
+    def test_amounts(self) -> None:
+        """
+        Amounts have a decimal unit from ten thousand on, and never a power of ten.
+        """
+        expected = {
+            0: "0",
+            0.25: "0.25",
+            9999: "9999",
+            9999.7: "10k",
+            999_960: "1M",
+            1_234_567: "1.235M",
+            -4e9: "-4G",
+            5e13: "50T",
+        }
+        self.assertEqual({amount: roundedAmount(amount) for amount in expected}, expected)

@@ -10,6 +10,7 @@ from ..lazynames import lazyNames
 
 if TYPE_CHECKING:
     from .client.consumer import Consumer as Consumer
+    from .client.consumersettings import ConsumerSettings as ConsumerSettings, consumerSettings as consumerSettings
     from .client.errors import (
         AuthenticationFailed as AuthenticationFailed,
         BrokerRefused as BrokerRefused,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     )
     from .client.making import makeConsumer as makeConsumer
     from .client.service import ConsumerService as ConsumerService
-    from .client.settings import ConsumerSettings as ConsumerSettings, consumerSettings as consumerSettings
     from .client.topicpartition import ConsumerRecord as ConsumerRecord, TopicPartition as TopicPartition
     from .wire.batches import Record as Record, encodeBatch as encodeBatch
     from .wire.requests import clientApi as clientApi, decodeResponse as decodeResponse, encodeRequest as encodeRequest
@@ -47,7 +47,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         ),
         "client.making": ("makeConsumer",),
         "client.service": ("ConsumerService",),
-        "client.settings": (
+        "client.consumersettings": (
             "ConsumerSettings",
             "consumerSettings",
         ),

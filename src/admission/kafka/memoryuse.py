@@ -36,25 +36,25 @@ from ..interfaces import (
 from ..metrics.histogram import Histogram
 from ..metrics.registry import SensorRegistry
 from ..operations import DelayedOperation
-from ..profiling.groups import Group, Grouping, implementing, subclassOf
+from ..profiling.objectgroups import Group, Grouping, implementing, subclassOf
 from ..profiling.profiler import Profiler
 from ..recording.recorder import EventRecorder
 from ..units import formatSeconds, parseSeconds
 from .broker.broker import Broker
-from .broker.groups.coordinator import Groups
+from .broker.groups.groupcoordinator import GroupCoordinator
 from .broker.log.lmdb_log import LmdbLog
-from .settings import Settings
+from .brokersettings import Settings
 
 IDLE = "buffers kept for reuse"
 """Where the ledger of the pool ends: memory that it holds and has given to nobody."""
 
-SHORTEST_SECONDS = 1.0
+MIN_INTERVAL_SECONDS = 1.0
 
 _GROUPS = (
     Group("leases", implementing(ILease), (FRAMES,)),
     Group("connections", subclassOf(AdmittedProtocol), (CONNECTIONS, RESPONSES)),
     Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
-    Group("groups of consumers", subclassOf(Groups), ("groups",)),
+    Group("groups of consumers", subclassOf(GroupCoordinator), ("groups",)),
     Group("log tables", subclassOf(LmdbLog), ("producers",)),
     Group("quota policies and filters", implementing(IQuotaPolicy)),
     Group("exporters", implementing(IMetricsExporter)),
@@ -99,8 +99,8 @@ def parseProfile(text: str) -> MemoryProfile:
         seconds = parseSeconds(interval)
     except ValueError as error:
         raise UsageError(f"--profile-memory: {error}, as in --profile-memory 30s:memory") from error
-    if seconds < SHORTEST_SECONDS:
-        raise UsageError(f"--profile-memory {text}: write {formatSeconds(SHORTEST_SECONDS)} or more")
+    if seconds < MIN_INTERVAL_SECONDS:
+        raise UsageError(f"--profile-memory {text}: write {formatSeconds(MIN_INTERVAL_SECONDS)} or more")
     if colon and not directory:
         raise UsageError(f"--profile-memory {text}: name a directory after the colon, or leave the colon out")
     return MemoryProfile(seconds, Path(directory or "memory"))

@@ -5,7 +5,6 @@ The options of C{twistd admission}.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -25,6 +24,7 @@ from ..interfaces import (
     IMemoryPoolFactory,
     IMetricsExporter,
     IMetricsExporterFactory,
+    IPolicyFactory,
     IPurgatory,
     IPurgatoryFactory,
     IQuotaPolicy,
@@ -36,18 +36,14 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
+from .brokeroptions import BrokerOptions, parseHostPort
+from .brokersettings import LARGEST_REQUEST, POOL, Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
-from .settings import Settings, loadSettings
-
-_QUEUED = "queued.max.request.bytes"
-_LARGEST = "socket.request.max.bytes"
 
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
-
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 
 _EXAMPLES = """
 Examples:
@@ -73,10 +69,8 @@ class Listener:
     advertised: Address | None
 
 
-class Options(AuthOptions, PolicyOptionsMixin):
+class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
     """
-    What the broker is told when it is started.
-
     After parsing, C{settings}, C{listeners}, C{statusListener} and
     C{memoryProfile} are keys as well.
     """
@@ -96,45 +90,27 @@ class Options(AuthOptions, PolicyOptionsMixin):
     )
 
     optParameters = [
-        ["data", "d", "data", "The directory of the log; made if it is not there."],
-        ["config", "c", None, "A file of properties, by Kafka's names."],
         ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
         ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self["listen"] = []
         self["advertise"] = []
-        self["set"] = []
-
-    def opt_listen(self, endpoint: str) -> None:
-        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
-        self["listen"].append(endpoint)
-
-    opt_l = opt_listen
 
     def opt_advertise(self, address: str) -> None:
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
-        self["advertise"].append(parseAddress(address))
-
-    def opt_set(self, assignment: str) -> None:
-        """A property, as NAME=VALUE; may come several times."""
-        self["set"].append(assignment)
+        self["advertise"].append(Address(*parseHostPort("advertise", address)))
 
     def getUsage(self, width: int | None = None) -> str:
-        """
-        The usage text, with examples that keep their lines.
-        """
+        # Appended here, so that examples keep their lines.
         usage: str = super().getUsage(width)
         return usage + _EXAMPLES
 
     def postOptions(self) -> None:
-        """
-        Find what is wrong while it can still be said in a sentence.
-        """
+        # Everything is checked here, where a mistake is still a usage error.
         self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
-        descriptions: Sequence[str] = self["listen"] or ["tcp:9092:interface=127.0.0.1"]
+        descriptions = self.endpoints
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
         if len(advertised) != len(descriptions):
             raise UsageError(
@@ -158,18 +134,6 @@ class Options(AuthOptions, PolicyOptionsMixin):
         buildExporters(self["export"], clock)
 
 
-def parseAddress(text: str) -> Address:
-    """
-    Read HOST:PORT; an IPv6 address goes in brackets.
-
-    @raise UsageError: if it is not of that form.
-    """
-    match = _ADDRESS.fullmatch(text)
-    if match is None or not 0 < int(match["port"]) < 65536:
-        raise UsageError(f"--advertise {text}: write HOST:PORT, as in broker.example:9092 or [2001:db8::1]:9092")
-    return Address(match["bracketed"] or match["host"], int(match["port"]))
-
-
 def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:
     """
     The memory pool that the options ask for.
@@ -178,23 +142,24 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     @raise UsageError: if the description and the properties contradict each other.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
-    pool = _build(poolDescription(settings, description), PolicyContext(clock, wallSeconds, largestBytes))
+    context = PolicyContext(clock, wallSeconds, largestBytes)
+    pool: IMemoryPool = _build("pool", IMemoryPoolFactory, poolDescription(settings, description), context)
     if description is None:
         return pool
-    place = settings.places.get(_QUEUED)
+    place = settings.places.get(POOL)
     if place is not None:
         isBounded = pool.sizeBytes < 2**63 - 1
         if isBounded != (queuedBytes > 0) or (isBounded and pool.sizeBytes != queuedBytes):
             size = formatBytes(pool.sizeBytes) if isBounded else "no bound"
             configured = formatBytes(queuedBytes) if queuedBytes > 0 else "no bound"
             raise UsageError(
-                f"--pool {description} means {size} and {_QUEUED} means {configured} ({place}); keep one of them"
+                f"--pool {description} means {size} and {POOL} means {configured} ({place}); keep one of them"
             )
-    place = settings.places.get(_LARGEST)
+    place = settings.places.get(LARGEST_REQUEST)
     if place is not None and pool.largestBytes < largestBytes:
         raise UsageError(
-            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {_LARGEST} "
-            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {_LARGEST} smaller"
+            f"--pool {description} allows requests of {formatBytes(pool.largestBytes)} and {LARGEST_REQUEST} "
+            f"{formatBytes(largestBytes)} ({place}); make the pool larger or {LARGEST_REQUEST} smaller"
         )
     return pool
 
@@ -218,10 +183,7 @@ def buildOrder(description: str | None, clock: Any, random: Random | None = None
     @raise UsageError: if it cannot be built.
     """
     context = PolicyContext(clock, wallSeconds, random=random)
-    try:
-        order: IWaitOrder = buildPolicy(IWaitOrderFactory, description or DEFAULT_ORDER, context)
-    except PolicyError as error:
-        raise UsageError(f"--order: {error}") from error
+    order: IWaitOrder = _build("order", IWaitOrderFactory, description or DEFAULT_ORDER, context)
     return order
 
 
@@ -232,12 +194,8 @@ def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
     @param description: what C{--purgatory} says, or L{None} for the default.
     @raise UsageError: if it cannot be built.
     """
-    try:
-        purgatory: IPurgatory = buildPolicy(
-            IPurgatoryFactory, description or "wheel", PolicyContext(clock, wallSeconds)
-        )
-    except PolicyError as error:
-        raise UsageError(f"--purgatory: {error}") from error
+    context = PolicyContext(clock, wallSeconds)
+    purgatory: IPurgatory = _build("purgatory", IPurgatoryFactory, description or "wheel", context)
     return purgatory
 
 
@@ -248,8 +206,8 @@ def buildControl(
     The control with the quota policies that the options ask for, with the limits
     that the properties set.
 
-    @param descriptions: what C{--quota} says; if that is nothing, the policies
-        that come with us are there and limit nobody, until they are told to.
+    @param descriptions: what C{--quota} says; without any, the default
+        policies are there and limit nobody until they get limits.
     @param isObserved: see L{AdmissionControl}.
     @raise UsageError: if one cannot be built, or it and the properties
         contradict each other.
@@ -257,10 +215,7 @@ def buildControl(
     context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
     policies: list[tuple[str, IQuotaPolicy]] = []
     for description in quotaDescriptions(settings, descriptions):
-        try:
-            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, context)
-        except PolicyError as error:
-            raise UsageError(f"--quota: {error}") from error
+        policy: IQuotaPolicy = _build("quota", IQuotaPolicyFactory, description, context)
         policies.append((_nameFor(description, policies), policy))
     control = AdmissionControl(policies, settings.quotaThrottleMaxSeconds, isObserved)
     for name, entity, limitName, value in _propertyLimits(settings):
@@ -299,12 +254,8 @@ def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, I
     """
     exporters: list[tuple[str, IMetricsExporter]] = []
     for description in descriptions:
-        try:
-            exporter: IMetricsExporter = buildPolicy(
-                IMetricsExporterFactory, description, PolicyContext(clock, wallSeconds)
-            )
-        except PolicyError as error:
-            raise UsageError(f"--export: {error}") from error
+        context = PolicyContext(clock, wallSeconds)
+        exporter: IMetricsExporter = _build("export", IMetricsExporterFactory, description, context)
         exporters.append((_nameFor(description, exporters), exporter))
     return exporters
 
@@ -347,12 +298,11 @@ def _propertyLimits(settings: Settings) -> Iterator[tuple[str, QuotaEntity, str,
             yield f"quota.{kind}.override", QuotaEntity(clientId=clientId), limitName, value
 
 
-def _build(description: str, context: PolicyContext) -> IMemoryPool:
+def _build(option: str, interface: type[IPolicyFactory], description: str, context: PolicyContext) -> Any:
     try:
-        pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, description, context)
+        return buildPolicy(interface, description, context)
     except PolicyError as error:
-        raise UsageError(f"--pool: {error}") from error
-    return pool
+        raise UsageError(f"--{option}: {error}") from error
 
 
 def _endpoint(option: str, description: str) -> IStreamServerEndpoint:

@@ -1,153 +1,320 @@
 # -*- test-case-name: tests.unit.kafka.test_property -*-
 """
-What one setting of the broker is called, and how its value is written.
+Settings classes whose fields are properties with Kafka's names.
+
+The class is the table; to add a setting, add a field::
+
+    @frozen(kw_only=True)
+    class Settings:
+        idleSeconds: float | None = setting(
+            "connections.max.idle.ms", unlimited(MILLISECONDS), "10m", "When to close an idle connection."
+        )
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from attrs import frozen
+from attrs import AttrsInstance, field, fields, frozen
+from twisted.python.usage import UsageError
 
-from ..units import formatBytes, formatSeconds, parseBytes, parseRate
+from ..units import formatSeconds, parseBytes, parseRate, parseSeconds
+
+
+class SettingsError(UsageError, ValueError):
+    """
+    Settings that cannot be used.  The message names the setting, the value and
+    where it was given, and says what to write instead.
+    """
+
+
+@frozen
+class Kind:
+    """
+    How the values of a property are read and written.
+
+    @ivar unit: what a number without a unit counts, such as C{"ms"}; empty
+        for anything but sizes, times and rates.
+    @ivar parse: reads a text; raises L{ValueError} with the right form.
+    @ivar format: writes a value as Kafka does: bytes and milliseconds as whole
+        numbers.
+    """
+
+    unit: str
+    parse: Callable[[str], Any]
+    format: Callable[[Any], str] = str
 
 
 @frozen
 class Property:
     """
-    What a setting is called and how it is written.
-
     @ivar name: Kafka's name.
-    @ivar parse: makes the value of a text, raising L{ValueError} in words.
-    @ivar default: the default as one would write it, or in words if it is computed.
-    @ivar unit: C{"bytes"}, C{"bytes/s"}, C{"seconds"} or nothing.
+    @ivar default: the default as one would write it, or a description of a
+        computed default.
     @ivar help: what it does, in a sentence.
-    @ivar coarser: other names of the same setting and the units of their
-        bare numbers; C{name} goes before the first of them, and so on.
-    @ivar minimum: the least value, in C{unit}.
-    @ivar maximum: the greatest value, in C{unit}.
+    @ivar coarser: other names of the same setting, and the units of their
+        bare numbers.  C{name} wins over the first of them, and so on.
+    @ivar minimum: the smallest value, as one would write it.
+    @ivar maximum: the largest value, as one would write it.
+    @ivar choices: the possible values, or the possible elements of a list that
+        must not be empty; everything is possible if C{choices} is empty.
     """
 
     name: str
-    parse: Callable[[str], Any]
+    kind: Kind
     default: str
-    unit: str
     help: str
     coarser: Mapping[str, str] = {}
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: str | None = None
+    maximum: str | None = None
+    choices: Collection[str] = ()
 
     @property
-    def bareUnits(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """
-        What a number without a unit counts, by C{name} and by the coarser ones.
+        All names, from the one that wins to the one that counts least.
         """
-        if self.unit == "seconds":
-            return ("ms" if self.name.endswith(".ms") else "s", *self.coarser.values())
-        return (self.unit,)
+        return (self.name, *self.coarser)
 
-    def valueOf(self, text: str, name: str) -> Any:
+    def parse(self, text: str, name: str) -> Any:
         """
-        Parse C{text}, which was given under C{name}.
+        Read C{text}, which was given under C{name}.
 
-        @raise ValueError: in words.
+        @raise ValueError: if it cannot be read or is out of bounds.
         """
         if name in self.coarser and text.replace(".", "", 1).isdecimal():
             text += self.coarser[name]
-        value = self.parse(text)
-        if value is not None and self.minimum is not None and value < self.minimum:
-            raise ValueError(f"{text!r} is too small: at least {self._inUnit(self.minimum)}")
-        if value is not None and self.maximum is not None and value > self.maximum:
-            raise ValueError(f"{text!r} is too large: at most {self._inUnit(self.maximum)}")
+        value = self.kind.parse(text)
+        self.check(value, repr(text))
         return value
 
-    def textOf(self, value: Any) -> str:
+    def check(self, value: Any, shown: str) -> None:
         """
-        Write a value as Kafka would: bytes and milliseconds as whole numbers.
+        @param shown: how a message calls C{value}.
+        @raise ValueError: if C{value} is out of bounds.
         """
         if value is None:
-            return "-1"
-        if isinstance(value, bool):
-            return str(value).lower()
-        if self.unit == "seconds":
-            if self.name.endswith(".seconds"):
-                return f"{value:g}"
-            return str(round(value * 1000)) if self.name.endswith(".ms") else formatSeconds(value)
-        if isinstance(value, Mapping):
-            return ",".join(f"{client}:{quota:.0f}" for client, quota in value.items())
-        return f"{value:.0f}" if isinstance(value, float) else str(value)
-
-    def _inUnit(self, value: Any) -> str:
-        return formatSeconds(value) if self.unit == "seconds" else formatBytes(value) if self.unit else str(value)
+            return
+        if self.minimum is not None and value < self.kind.parse(self.minimum):
+            raise ValueError(f"{shown} is too small: at least {self.minimum}")
+        if self.maximum is not None and value > self.kind.parse(self.maximum):
+            raise ValueError(f"{shown} is too large: at most {self.maximum}")
+        if self.choices:
+            words = value if isinstance(value, tuple) else (value,)
+            if not words or not set(words) <= set(self.choices):
+                number = "one or more" if isinstance(value, tuple) else "one"
+                raise ValueError(f"{shown} is not possible: write {number} of {', '.join(self.choices)}")
 
 
-def parseInteger(text: str) -> int:
+@frozen
+class Given:
     """
-    Read a whole number.
+    A text that was given for a property.
 
-    @raise ValueError: in words.
+    @ivar place: where, as in C{"broker.properties:3"}; empty if there is
+        nothing to say.
     """
+
+    name: str
+    text: str
+    place: str = ""
+
+
+def setting(name: str, kind: Kind, default: str, help: str, computed: Any = None, **bounds: Any) -> Any:
+    """
+    A field of a settings class, with its L{Property}.
+
+    @param computed: an attrs factory, for a C{default} that is only a description.
+    @param bounds: the other attributes of the property.
+    """
+    listed = Property(name, kind, default, help, **bounds)
+
+    def check(settings: AttrsInstance, attribute: object, value: Any) -> None:
+        try:
+            listed.check(value, repr(value))
+        except ValueError as error:
+            raise SettingsError(f"{name}: {error}") from None
+
+    value = listed.parse(default, name) if computed is None else computed
+    return field(default=value, validator=check, metadata={Property: listed})
+
+
+def propertiesOf(settingsClass: type[AttrsInstance]) -> dict[str, Property]:
+    """
+    The table: for each attribute of a settings class its property.
+    """
+    return {each.name: each.metadata[Property] for each in fields(settingsClass) if Property in each.metadata}
+
+
+def parseAssignments(assignments: Iterable[str], option: str) -> Iterator[Given]:
+    """
+    Read texts of the form C{name=value}.
+
+    @param option: what they were given with, for messages.
+    @raise SettingsError: for a text of another form.
+    """
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"{option} {assignment}: write {option} NAME=VALUE")
+        yield Given(name.strip(), value.strip(), f"{option} {assignment}")
+
+
+def parseGiven(
+    properties: Mapping[str, Property], given: Iterable[Given], elsewhere: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """
+    Read what was given.  No place wins over another: what is given twice must
+    be the same.
+
+    @param properties: see L{propertiesOf}.
+    @param elsewhere: names that are no settings here, and the reason or what
+        to use instead.
+    @return: values by attribute.
+    @raise SettingsError: for names that are unknown, and for values that cannot
+        be read, are out of bounds or contradict each other.
+    """
+    attributes = {name: attribute for attribute, listed in properties.items() for name in listed.names}
+    chosen: dict[str, tuple[Any, Given]] = {}
+    for each in given:
+        name, place = each.name, each.place and f"{each.place}: "
+        if name in elsewhere:
+            raise SettingsError(f"{place}{name} is a property of Kafka's that is not used here: {elsewhere[name]}")
+        if name not in attributes:
+            nearest = difflib.get_close_matches(name, attributes, n=1, cutoff=0)[0]
+            raise SettingsError(f"{place}unknown property {name!r}; the nearest is {nearest}")
+        try:
+            value = properties[attributes[name]].parse(each.text, name)
+        except ValueError as error:
+            raise SettingsError(f"{place}{name}: {error}") from error
+        valueBefore, before = chosen.setdefault(name, (value, each))
+        if valueBefore != value:
+            raise SettingsError(
+                f"{name} is {before.text!r} at {before.place} but {each.text!r} at {each.place}; keep one of them"
+            )
+    # The name that wins comes last.
+    return {attributes[name]: chosen[name][0] for name in reversed(attributes) if name in chosen}
+
+
+def formatSettings(settings: AttrsInstance) -> dict[str, str]:
+    """
+    Every setting by Kafka's name, written as Kafka writes it.
+    """
+    return {
+        listed.name: listed.kind.format(getattr(settings, attribute))
+        for attribute, listed in propertiesOf(type(settings)).items()
+    }
+
+
+def propertyTable(properties: Iterable[Property]) -> str:
+    """
+    Properties as a table in Markdown.
+    """
+    rows = ["| property | default | unit | what it does |", "|---|---|---|---|"]
+    for each in properties:
+        names = " ".join(f"`{name}`" for name in each.names)
+        units = ", ".join((each.kind.unit, *each.coarser.values()))
+        rows.append(f"| {names} | {each.default} | {units} | {each.help} |")
+    return "\n".join(rows) + "\n"
+
+
+def _parseInteger(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number") from None
 
 
-def parseBoolean(text: str) -> bool:
-    """
-    Read C{true} or C{false}.
-
-    @raise ValueError: in words.
-    """
+def _parseBoolean(text: str) -> bool:
     try:
         return {"true": True, "false": False}[text.lower()]
     except KeyError:
         raise ValueError(f"{text!r} is neither true nor false") from None
 
 
-def parseUnlimited(parse: Callable[[str], Any], text: str) -> Any:
-    """
-    Read what C{parse} reads, or C{-1} as L{None}.
-    """
-    return None if text == "-1" else parse(text)
+def _parseWords(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
-def parseSizeOrOff(text: str) -> int:
-    """
-    Read a size, or any negative number as 0.
+def _parseAddresses(text: str) -> tuple[tuple[str, int], ...]:
+    addresses = []
+    for word in _parseWords(text):
+        host, colon, port = word.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise ValueError(f"{word!r} is no address: write HOST:PORT")
+        addresses.append((host.strip("[]"), int(port)))
+    return tuple(addresses)
 
-    @raise ValueError: in words.
-    """
-    return 0 if text.startswith("-") and parseInteger(text) < 0 else parseBytes(text)
+
+def _formatAddresses(addresses: Iterable[tuple[str, int]]) -> str:
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses)
 
 
-def parseQuota(text: str) -> float:
-    """
-    Read a number of bytes a second; not zero.
+def _parseSizeOrOff(text: str) -> int:
+    return 0 if text.startswith("-") and _parseInteger(text) < 0 else parseBytes(text)
 
-    @raise ValueError: in words.
-    """
+
+def _parseQuota(text: str) -> float:
     bytesPerSecond = parseRate(text)
     if bytesPerSecond <= 0:
         raise ValueError(f"{text!r} would let nothing pass: write a positive rate, or -1 for no limit")
     return bytesPerSecond
 
 
-def parseOverrides(text: str) -> Mapping[str, float]:
-    """
-    Read quotas of single clients: C{"clientA:4M,clientB:10M"}.  A client id may
-    contain colons, but no commas.
-
-    @return: bytes a second by client id.
-    @raise ValueError: in words.
-    """
+def _parseOverrides(text: str) -> dict[str, float]:
     overrides: dict[str, float] = {}
-    for each in filter(None, map(str.strip, text.split(","))):
+    for each in _parseWords(text):
         clientId, colon, quota = each.rpartition(":")
         if not colon or not clientId:
             raise ValueError(f"{each!r} is not of the form CLIENT:RATE, as in clientA:4M,clientB:10M")
         if clientId in overrides:
             raise ValueError(f"{clientId!r} is given twice")
-        overrides[clientId] = parseQuota(quota)
+        overrides[clientId] = _parseQuota(quota)
     return overrides
+
+
+INTEGER = Kind("", _parseInteger)
+BOOLEAN = Kind("", _parseBoolean, lambda value: str(value).lower())
+TEXT = Kind("", str)
+TEXT_OR_NONE = Kind("", lambda text: text or None, lambda value: value or "")
+WORDS = Kind("", _parseWords, ",".join)
+"""A tuple of words, given with commas."""
+
+ADDRESSES = Kind("", _parseAddresses, _formatAddresses)
+"""A tuple of hosts and ports, given as C{HOST:PORT} with commas."""
+
+SIZE = Kind("bytes", parseBytes)
+SIZE_OR_OFF = Kind("bytes", _parseSizeOrOff)
+"""A size; every negative number is 0."""
+
+DURATION = Kind("s", parseSeconds, formatSeconds)
+MILLISECONDS = Kind("ms", partial(parseSeconds, defaultUnit="ms"), lambda value: f"{value * 1000:.0f}")
+"""A time in seconds, whose bare number counts milliseconds; for the names that end in C{.ms}."""
+
+SECONDS = Kind("s", parseSeconds, "{:g}".format)
+"""A time in seconds, written without a unit; for the names that end in C{.seconds}."""
+
+QUOTA = Kind("bytes/s", _parseQuota, "{:.0f}".format)
+"""A positive number of bytes a second."""
+
+QUOTA_OVERRIDES = Kind(
+    "bytes/s", _parseOverrides, lambda value: ",".join(f"{client}:{quota:.0f}" for client, quota in value.items())
+)
+"""
+Quotas by client id, given as C{clientA:4M,clientB:10M}.  A client id may
+contain colons, but no commas.
+"""
+
+
+def unlimited(kind: Kind) -> Kind:
+    """
+    C{kind}, or C{-1} for no limit, which is L{None}.
+    """
+    return Kind(
+        kind.unit,
+        lambda text: None if text == "-1" else kind.parse(text),
+        lambda value: "-1" if value is None else kind.format(value),
+    )

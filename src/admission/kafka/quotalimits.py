@@ -33,16 +33,16 @@ _VERSION: Final = 1
 _TOLERANCE: Final = 1e-6
 """How far from a whole number a limit may be that has to be one."""
 
-_LARGEST: Final = 2**63 - 1
+_MAX_LIMIT: Final = 2**63 - 1
 """The largest limit: what Kafka can hold of a byte rate, and far from where floats become infinite."""
 
 Limits = Mapping[str, float]
-"""Limits by their names; every one of some entity."""
+"""The limits of one entity, by name."""
 
 
 class LimitRefused(LogRefusal):
     """
-    A limit will not do, or not for that entity.
+    A limit is impossible, or no policy has it for that entity.
     """
 
     errorCode: ClassVar[int] = ErrorCode.invalid_request.value
@@ -51,9 +51,8 @@ class LimitRefused(LogRefusal):
 @frozen
 class Alteration:
     """
-    What is to change for one entity: all of it or nothing.
+    Changes for one entity: all of them are made or none.
 
-    @ivar entity: for whom.
     @ivar changes: new limits by their names; L{None} to remove one.
     """
 
@@ -63,15 +62,15 @@ class Alteration:
 
 class QuotaLimits:
     """
-    Two layers of limits: those that the broker was started with, and over
-    them those that are set while it runs, which survive restarts.  What is
-    removed from the upper layer lets the lower one be seen again.
+    Two layers of limits.  The lower layer is what the broker was started with;
+    the upper one is set while it runs and survives restarts.  A limit that is
+    removed from the upper layer uncovers that of the lower one.
 
     @ivar onChange: called when limits have been changed and are in force.
     @ivar onEnforced: called for each entity whose limits have just been put in
-        force: with it, with its limits that are others now (L{None} for none
-        any more), with who wanted that, and with the time that the policies
-        were given.
+        force: with it, with its limits that have changed (L{None} for removed
+        ones), with who changed them, and with the time that the policies were
+        given.
     """
 
     _log = Logger()
@@ -85,12 +84,12 @@ class QuotaLimits:
         maxEntities: int = MAX_ENTITIES,
     ) -> None:
         """
-        Put the stored limits in force.  Those that no policy understands any
-        more are kept for the day when one does, and logged.
+        Put the stored limits in force.  A limit that no policy knows is kept
+        for the day when one does, and logged.
 
         @param log: keeps them.
         @param control: has the policies.
-        @param static: the limits that these were built with.
+        @param static: the limits that the policies were built with.
         @param seconds: the monotonic clock that policies are told the time by.
         @param maxEntities: how many entities may have limits of the upper layer.
         @raise LogRefusal: if the stored limits cannot be read.
@@ -105,8 +104,8 @@ class QuotaLimits:
         self._maxEntities = maxEntities
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
-        # Those that will be in it after the next commit.
-        self._joining: set[QuotaEntity] = set()
+        # Entities that will be in it after the next commit.
+        self._uncommitted: set[QuotaEntity] = set()
         for key, value in self._table.items():
             self._restore(key, value)
         control.restore(control.limitNames, self._producers(), seconds())
@@ -120,8 +119,8 @@ class QuotaLimits:
         @param strict: whether it may have no others.
         """
         entities = self._static.keys() | self._dynamic.keys()
-        for entity in sorted(entities, key=_order):
-            named = _named(entity)
+        for entity in sorted(entities, key=_sortKey):
+            named = _namesOf(entity)
             if strict and len(named) != len(wanted):
                 continue
             if all(each in named and value in (None, named[each]) for each, value in wanted.items()):
@@ -145,7 +144,7 @@ class QuotaLimits:
         accepted: dict[int, tuple[QuotaEntity, Limits]] = {}
         for alteration in alterations:
             try:
-                entity, limits = self._altered(alteration)
+                entity, limits = self._limitsAfter(alteration)
                 if not validateOnly:
                     self._write(entity, limits)
                     accepted[len(verdicts)] = entity, limits
@@ -175,28 +174,28 @@ class QuotaLimits:
                 self._log.warn(
                     "{name} of {entity} is stored and not in force: {refusal}",
                     name=name,
-                    entity=inWords(entity),
+                    entity=describeEntity(entity),
                     refusal=refusal,
                 )
 
-    def _altered(self, alteration: Alteration) -> tuple[QuotaEntity, Limits]:
+    def _limitsAfter(self, alteration: Alteration) -> tuple[QuotaEntity, Limits]:
         """
-        Whom an alteration is for, and what its limits would be.
+        @return: the entity of an alteration and its limits after it.
         """
         entity = _checkEntity(alteration.entity)
-        self._askPolicies(entity, alteration.changes)
+        self._checkWithPolicies(entity, alteration.changes)
         limits = self._stored(entity)
         for name, limit in alteration.changes.items():
             if limit is None:
                 limits.pop(name, None)
             else:
                 limits[name] = _checkLimit(name, limit)
-        isNew = entity not in self._dynamic and entity not in self._joining
-        if limits and isNew and len(self._dynamic) + len(self._joining) >= self._maxEntities:
+        isNew = entity not in self._dynamic and entity not in self._uncommitted
+        if limits and isNew and len(self._dynamic) + len(self._uncommitted) >= self._maxEntities:
             raise LimitRefused(f"{self._maxEntities} entities have limits of their own, and there may be no more")
         return entity, limits
 
-    def _askPolicies(self, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
+    def _checkWithPolicies(self, entity: QuotaEntity, changes: Mapping[str, float | None]) -> None:
         present = {**self._static.get(entity, {}), **self._dynamic.get(entity, {})}
         new = [
             name
@@ -211,8 +210,8 @@ class QuotaLimits:
 
     def _stored(self, entity: QuotaEntity) -> dict[str, float]:
         """
-        What was written last, also if it is not in force yet.  What cannot be
-        read is nothing, and will be replaced.
+        The limits that were written last, even if they are not in force yet;
+        none if they cannot be read, in which case they will be replaced.
         """
         key = _encodeEntity(entity)
         value = self._table.get(key)
@@ -228,7 +227,7 @@ class QuotaLimits:
         if limits:
             self._table.put(key, json.dumps({"version": _VERSION, "limits": dict(limits)}).encode("ascii"))
             if entity not in self._dynamic:
-                self._joining.add(entity)
+                self._uncommitted.add(entity)
         else:
             self._table.delete(key)
 
@@ -242,7 +241,7 @@ class QuotaLimits:
     ) -> None:
         enforced: set[str] = set()
         for index, (entity, limits) in accepted.items():
-            self._joining.discard(entity)
+            self._uncommitted.discard(entity)
             try:
                 if error is None:
                     enforced |= self._enforce(entity, limits, by)
@@ -255,10 +254,10 @@ class QuotaLimits:
                 verdicts[index] = refusal
             except Exception as refusal:
                 if not isinstance(refusal, ValueError):
-                    self._log.failure("limits of {entity} cannot be put in force", entity=inWords(entity))
+                    self._log.failure("limits of {entity} cannot be put in force", entity=describeEntity(entity))
                 verdicts[index] = LimitRefused(str(refusal))
-                self._takeBack(entity)
-        # Once for all of them: there may be many producers.
+                self._rollBack(entity)
+        # Once for all entities: there may be many producers.
         self._control.restore(enforced, self._producers(), self._seconds())
         if enforced:
             self.onChange()
@@ -275,7 +274,7 @@ class QuotaLimits:
         changed = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
         known = {name: after.get(name) for name in changed if name in self._control.limitNames}
         if known:
-            # Recorded as they were told: a replay tells others the same.
+            # A recording counts whole microseconds, and a replay gives its policies the recorded time.
             now = wholeMicroseconds(self._seconds())
             self._control.configure(entity, known, now)
             self.onEnforced(entity, known, by, now)
@@ -288,43 +287,43 @@ class QuotaLimits:
                 "{by} changed {name} of {entity} from {before} to {after}",
                 by=by,
                 name=name,
-                entity=inWords(entity),
-                before=_number(before.get(name)),
-                after=_number(after.get(name)),
+                entity=describeEntity(entity),
+                before=_formatLimit(before.get(name)),
+                after=_formatLimit(after.get(name)),
             )
         return set(known)
 
-    def _takeBack(self, entity: QuotaEntity) -> None:
+    def _rollBack(self, entity: QuotaEntity) -> None:
         try:
             self._write(entity, self._dynamic.get(entity, {}))
         except LogRefusal as refusal:
             self._log.error(
                 "limits of {entity} that no policy wants stay stored: {refusal}",
-                entity=inWords(entity),
+                entity=describeEntity(entity),
                 refusal=refusal,
             )
 
 
-def inWords(entity: QuotaEntity) -> str:
+def describeEntity(entity: QuotaEntity) -> str:
     """
-    An entity for people to read.
+    How messages name an entity.
     """
     words = {"user": "user", "clientId": "client id", "ip": "address"}
     return ", ".join(
         f"the default {words[kind]}" if name == DEFAULT else f"{words[kind]} {name!r}"
-        for kind, name in _named(entity).items()
+        for kind, name in _namesOf(entity).items()
     )
 
 
-def _number(limit: float | None) -> str:
+def _formatLimit(limit: float | None) -> str:
     return "none" if limit is None else f"{limit:.15g}"
 
 
-def _named(entity: QuotaEntity) -> dict[str, str]:
+def _namesOf(entity: QuotaEntity) -> dict[str, str]:
     return asdict(entity, filter=lambda attribute, name: name is not None)
 
 
-def _order(entity: QuotaEntity) -> tuple[str, str, str]:
+def _sortKey(entity: QuotaEntity) -> tuple[str, str, str]:
     return (entity.user or "", entity.clientId or "", entity.ip or "")
 
 
@@ -355,13 +354,13 @@ def _checkLimit(name: str, limit: float) -> float:
     @raise LimitRefused: if it makes no sense.
     """
     if not (math.isfinite(limit) and limit > 0):
-        raise LimitRefused(f"{name} must be a positive number, not {_number(limit)}")
-    if limit > _LARGEST:
-        raise LimitRefused(f"{name} is {_number(limit)}, and may be {_LARGEST}; remove it for no limit")
+        raise LimitRefused(f"{name} must be a positive number, not {_formatLimit(limit)}")
+    if limit > _MAX_LIMIT:
+        raise LimitRefused(f"{name} is {_formatLimit(limit)}, and may be {_MAX_LIMIT}; remove it for no limit")
     if name.endswith("_byte_rate") or name == "connection_creation_rate":
         whole = round(limit)
         if whole < 1 or abs(limit - whole) > _TOLERANCE:
-            raise LimitRefused(f"{name} must be a whole number, not {_number(limit)}")
+            raise LimitRefused(f"{name} must be a whole number, not {_formatLimit(limit)}")
         return float(whole)
     return limit
 
@@ -373,9 +372,9 @@ def _encodeEntity(entity: QuotaEntity) -> bytes:
 
 def _decode(key: bytes, value: bytes) -> tuple[QuotaEntity, dict[str, float]]:
     """
-    What is stored of an entity.
+    Read a row of the table.
 
-    @raise ValueError: if it is nothing of ours.
+    @raise ValueError: if it is in another form.
     """
     try:
         stored = json.loads(value)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_refusedsequences -*-
 """
-What an idempotent producer has sent behind a batch that was refused.
+What an idempotent producer has sent after a batch that was refused.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ MAX_BATCHES: Final = 64
 """How many batches are remembered of one connection, and looked at in one request; few clients get there."""
 
 
-class Gap:
+class RefusedSequences:
     """
-    Batches of one connection that a policy has refused, for as long as others
-    may follow that their producers sent before they knew.
+    The sequence numbers of batches of one connection that a policy has
+    refused, for as long as others may follow that their producers sent before
+    they knew.
 
     Those must be refused, too.  The log knows nothing of a new producer and
-    takes whatever comes first for its beginning: it would append what is behind
-    the gap, and refuse what is missing when that is sent again.
+    takes the first batch that comes for its beginning: it would append a later
+    batch, and refuse the missing one when that is sent again.
 
-    Clients have at most five requests under way, so nothing else is remembered
-    than what the four behind the last refused one may depend on.
+    Clients have at most five requests under way, so only the batches are
+    remembered that the four requests behind the last refused one may depend on.
     """
 
     __slots__ = ("_requestsLeft", "_sequences")
@@ -38,18 +39,19 @@ class Gap:
         self._sequences: dict[int, int] = {}
         self._requestsLeft = 0
 
-    def begin(self, request: ProduceRequest) -> None:
+    def add(self, request: ProduceRequest) -> None:
         """
         C{request} is refused.
         """
         self._requestsLeft = MAX_BEHIND
         self._add(_batchesIn(request))
 
-    def isBefore(self, request: ProduceRequest) -> bool:
+    def blocks(self, request: ProduceRequest) -> bool:
         """
-        Whether C{request}, which no policy refuses, is behind the gap and so is
-        to be refused.  Ask once for each request, for it is counted; one that
-        brings what is missing closes the gap.
+        Whether C{request}, which no policy refuses, has to be refused because a
+        batch before one of its own was.  Ask once for each request, for it is
+        counted.  One that brings the missing batches is not blocked, nor are
+        those that continue it.
         """
         if not self._requestsLeft:
             self._sequences.clear()

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.test_drain -*-
+# -*- test-case-name: tests.unit.kafka.test_secondsignal -*-
 """
-What a second SIGTERM means.
+A second SIGTERM while the broker stops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 
-class Impatience:
+class SecondSignal:
     """
     While a C{with} block lasts, SIGTERM and Ctrl-C do not stop the reactor,
     which stops already and would log a traceback, but hurry it.

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_service -*-
 """
-The broker as a service of C{twistd}: everything is put together here, around
-the real reactor and the real clocks.
+The broker as a service of C{twistd}, with the real reactor and the real clocks.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ import math
 import resource
 import uuid
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random, SystemRandom
 from socket import gethostname
 from typing import Any
 
+from attrs import frozen
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort
@@ -43,7 +44,7 @@ from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
 from .broker.log.lmdb_log import LmdbLog
-from .kafkarequest import Address
+from .brokersettings import RESERVED_DESCRIPTORS, Settings
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
@@ -57,22 +58,46 @@ from .options import (
     quotaDescriptions,
 )
 from .requestrecording import BrokerRecording
-from .secondsignal import Impatience
+from .secondsignal import SecondSignal
 from .security.checkers import makePortal
 from .session import KafkaConnection
-from .settings import RESERVED_DESCRIPTORS, Settings
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
 
 class CannotStart(SystemExit, Exception):
     """
-    The broker cannot start, in words for the operator.
+    The broker cannot start; the message is for the operator.
 
     In the foreground L{SystemExit} ends the process with these words alone.
     But C{twistd} removes its process file, and tells the process that waits
     for a daemon to start, only when it sees an L{Exception}.
     """
+
+
+@frozen
+class BrokerConfig:
+    """
+    What a broker is started with.  Each description is what the option of its
+    name says, L{None} or nothing for the default.
+
+    @ivar dataPath: the directory of the log.
+    @ivar statusListener: where to serve the status pages, if anywhere.
+    @ivar checkers: of C{--auth}; without any, clients need not log in.
+    @ivar memoryProfile: of C{--profile-memory}.
+    """
+
+    settings: Settings
+    listeners: Sequence[Listener]
+    dataPath: str
+    statusListener: Listener | None = None
+    checkers: Sequence[Any] = ()
+    pool: str | None = None
+    order: str | None = None
+    purgatory: str | None = None
+    quotas: Sequence[str] = ()
+    exports: Sequence[str] = ()
+    memoryProfile: MemoryProfile | None = None
 
 
 def makeService(options: Options) -> BrokerService:
@@ -81,45 +106,38 @@ def makeService(options: Options) -> BrokerService:
     """
     from twisted.internet import reactor
 
-    return BrokerService(
-        reactor,
-        options["settings"],
-        options["listeners"],
-        options["data"],
-        options["pool"],
-        options["purgatory"],
-        options["quota"],
-        options["statusListener"],
-        options.checkers(),
-        exportDescriptions=options["export"],
+    config = BrokerConfig(
+        settings=options["settings"],
+        listeners=options["listeners"],
+        dataPath=options["data"],
+        statusListener=options["statusListener"],
+        checkers=options.checkers(),
+        pool=options["pool"],
+        order=options["order"],
+        purgatory=options["purgatory"],
+        quotas=options["quota"],
+        exports=options["export"],
         memoryProfile=options["memoryProfile"],
-        orderDescription=options["order"],
     )
+    return BrokerService(reactor, config)
 
 
 class ListenerFactory(ServerFactory):
     """
-    One port's share of the broker: it knows what to advertise.
+    The factory of one port; its connections know what the port advertises.
     """
 
     noisy = False
 
-    def __init__(self, service: BrokerService, advertised: Address | None, description: str = "") -> None:
-        """
-        @param description: what the port is called in what is recorded.
-        """
+    def __init__(self, service: BrokerService, listener: Listener) -> None:
         self._service = service
-        self._advertised = advertised
-        self._description = description
+        self._listener = listener
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """
-        A connection to the broker.
-        """
         protocol = self._service.factory.buildProtocol(addr)
         if isinstance(protocol, KafkaConnection):
-            protocol.advertised = self._advertised
-            protocol.listener = self._description
+            protocol.advertised = self._listener.advertised
+            protocol.listener = self._listener.description
         return protocol
 
 
@@ -138,49 +156,16 @@ class BrokerService(Service):
     broker: Broker
     sensors: SensorRegistry
 
-    def __init__(
-        self,
-        reactor: Any,
-        settings: Settings,
-        listeners: Sequence[Listener],
-        dataPath: str,
-        poolDescription: str | None = None,
-        purgatoryDescription: str | None = None,
-        quotaDescriptions: Sequence[str] = (),
-        statusListener: Listener | None = None,
-        checkers: Sequence[Any] = (),
-        exportDescriptions: Sequence[str] = (),
-        memoryProfile: MemoryProfile | None = None,
-        orderDescription: str | None = None,
-    ) -> None:
-        """
-        @param dataPath: the directory of the log.
-        @param poolDescription: what C{--pool} says, if anything.
-        @param purgatoryDescription: what C{--purgatory} says, if anything.
-        @param quotaDescriptions: what each C{--quota} says.
-        @param statusListener: where to tell how the broker is, if anywhere.
-        @param checkers: what each C{--auth} has made; with none, nobody needs to log in.
-        @param exportDescriptions: what each C{--export} says; with none, nothing is recorded.
-        @param memoryProfile: what C{--profile-memory} says, if anything.
-        @param orderDescription: what C{--order} says, if anything.
-        """
+    def __init__(self, reactor: Any, config: BrokerConfig) -> None:
         self._reactor = reactor
-        self._settings = settings
-        self._listeners = listeners
-        self._dataPath = dataPath
-        self._poolDescription = poolDescription
-        self._orderDescription = orderDescription
-        self._purgatoryDescription = purgatoryDescription
-        self._quotaDescriptions = quotaDescriptions
-        self._exportDescriptions = exportDescriptions
-        self._memoryProfile = memoryProfile
-        self._profiler: Profiler | None = None
-        self._memoryReports: MemoryReports | None = None
-        self._portal = makePortal(checkers) if checkers else None
+        self._config = config
+        self._portal = makePortal(config.checkers) if config.checkers else None
         self._statusPort: StatusPort | None = None
-        if statusListener is not None:
-            names = [gethostname(), *(each.advertised.host for each in listeners if each.advertised is not None)]
-            self._statusPort = StatusPort(statusListener.description, statusListener.endpoint, reactor, names)
+        if config.statusListener is not None:
+            names = [gethostname(), *(each.advertised.host for each in config.listeners if each.advertised is not None)]
+            self._statusPort = StatusPort(
+                config.statusListener.description, config.statusListener.endpoint, reactor, names
+            )
         self._ports: list[IListeningPort] = []
         self._hasListened = False
         self._pressureLoggedSeconds = float("-inf")
@@ -205,8 +190,8 @@ class BrokerService(Service):
                 self.log.critical("{reason}", reason=reason)
                 self._reactor.stop()
 
-        for listener in self._listeners:
-            listening = listener.endpoint.listen(ListenerFactory(self, listener.advertised, listener.description))
+        for listener in self._config.listeners:
+            listening = listener.endpoint.listen(ListenerFactory(self, listener))
             listening.addCallbacks(listens, cannotListen, errbackArgs=(listener,))
         if self._statusPort is not None:
             self._statusPort.listen().addErrback(cannotListen, self._statusPort)
@@ -219,78 +204,21 @@ class BrokerService(Service):
         Open the log and begin to serve.  Here rather than earlier, because a
         daemon has only now become the process that it will be.
         """
-        reactor, settings = self._reactor, self._settings
         if not self._hasListened:
             # Only some of the commands that run services make two steps of it.
             self.privilegedStartService()
-        clock = MonotonicClock(reactor)
-        if self._memoryProfile is not None or self._statusPort is not None:
-            self._profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
-        purgatory = buildPurgatory(self._purgatoryDescription, clock)
-        control = buildControl(settings, self._quotaDescriptions, clock, bool(self._exportDescriptions))
-        log = self._openLog(clock)
-        pool = buildPool(settings, self._poolDescription, clock)
-        gateSeed = SystemRandom().getrandbits(63)
-        # One for both, as replays have it.
-        random = Random(gateSeed)
-        memoryOrder, turnOrder = (buildOrder(self._orderDescription, clock, random) for _ in range(2))
-        gate = Gate(pool, clock, memoryOrder, turnOrder, settings.queuedMaxRequests)
-        self.sensors = SensorRegistry(clock.seconds)
-        gate.addSensors(self.sensors)
-        gate.onPressure(self._pressed)
-        self._clock = clock
-        self._hangUpWatch = HangUpWatch(reactor)
-        self.broker = Broker(
-            settings, log, gate, purgatory, control, clock, wallSeconds, clusterId(self._dataPath), self._portal
-        )
-        self._startRecording(clock, gateSeed)
-        self.factory = AdmittedFactory(
-            lambda: KafkaConnection(self.broker),
-            gate,
-            clock,
-            self._hangUpWatch,
-            ConnectionLimits(
-                maxConnections=min(settings.maxConnections, self._descriptorLimit(settings.maxConnections)),
-                maxConnectionsPerAddress=settings.maxConnectionsPerIp,
-                idleSeconds=math.inf
-                if settings.connectionsMaxIdleSeconds is None
-                else settings.connectionsMaxIdleSeconds,
-                receiveSeconds=settings.requestReceiveTimeoutSeconds,
-                sendSeconds=settings.responseSendTimeoutSeconds,
-                closeGraceSeconds=settings.closeGraceTimeoutSeconds,
-            ),
-            control,
-        )
-        if self._recorder.isRecording:
-            self.factory.observers = (BrokerRecording(self._recorder),)
-        self._health = Health(gate, clock.seconds, lambda: log.troubles, lambda: len(self.factory.connections))
-        snapshot = Snapshot(
-            self.broker,
-            self.factory,
-            self._health,
-            ProcessUsage(),
-            lambda: [peerName(port.getHost()) for port in self._ports],
-            clock.seconds,
-        )
-        snapshot.addSensors(self.sensors)
-        purgatory.addSensors(self.sensors, "Request")
-        control.addSensors(self.sensors)
-        self._startGroups()
-        for port in self._ports:
-            self.factory.addPort(port)
-        self.factory.start()
-        if self._statusPort is not None:
-            self._statusPort.serve(
-                statusPages(reactor, control, self.sensors, wallSeconds, snapshot, self._health, self._profiler)
-            )
-        self._startProfiling(clock)
+        try:
+            self._start()
+        except CannotStart:
+            self._stopListening()
+            raise
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
             "serving {listeners} from {path}, with {pool!r} and requests of up to {largest}",
-            listeners=" and ".join(listener.description for listener in self._listeners),
-            path=self._dataPath,
-            pool=pool,
-            largest=formatBytes(min(settings.socketRequestMaxBytes, pool.largestBytes)),
+            listeners=" and ".join(listener.description for listener in self._config.listeners),
+            path=self._config.dataPath,
+            pool=self.broker.gate.pool,
+            largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, self.broker.gate.pool.largestBytes)),
         )
 
     @inlineCallbacks
@@ -304,67 +232,151 @@ class BrokerService(Service):
         @return: a L{Deferred} that fires when the data directory is free.
         """
         yield maybeDeferred(super().stopService)
-        with Impatience(self._reactor, self._hurry):
-            yield self._drain()
-
-    @inlineCallbacks
-    def _drain(self) -> Any:
         self._health.isDraining = True
-        if self._memoryReports is not None:
-            self._memoryReports.stop()
-        yield self._stopAccepting()
+        with SecondSignal(self._reactor, self._hurry):
+            yield Deferred.fromCoroutine(self._started.aclose())
+        self.log.info("stopped: the log at {path} is closed", path=self._config.dataPath)
+
+    def _start(self) -> None:
+        """
+        Start one thing after another.  When the service stops, C{_started}
+        closes them in reverse order, each when the one before it has closed.
+
+        @raise CannotStart: if one cannot be started.
+        """
+        reactor, config, settings = self._reactor, self._config, self._config.settings
+        started = self._started = AsyncExitStack()
+        clock = self._clock = MonotonicClock(reactor)
+        profiler: Profiler | None = None
+        if config.memoryProfile is not None or self._statusPort is not None:
+            profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.broker.gate))
+        self.sensors = SensorRegistry(clock.seconds)
+
+        recorder = EventRecorder(buildExporters(config.exports, clock), clock, self.sensors)
+        started.push_async_callback(recorder.stop)
+        # The factory says that the last connection is gone just before that connection tells the recorder.
+        started.push_async_callback(deferLater, reactor, 0)
+
+        hangUpWatch = HangUpWatch(reactor)
+        started.callback(hangUpWatch.close)
+
+        gateSeed = SystemRandom().getrandbits(63)
+        # Both draw from the same, as in replays.
+        random = Random(gateSeed)
+        memoryOrder, turnOrder = (buildOrder(config.order, clock, random) for _ in range(2))
+        pool = buildPool(settings, config.pool, clock)
+        gate = Gate(pool, clock, memoryOrder, turnOrder, settings.queuedMaxRequests)
+        gate.addSensors(self.sensors)
+        gate.onPressure(self._pressed)
+        started.callback(gate.close)
+
+        purgatory = buildPurgatory(config.purgatory, clock)
+        purgatory.addSensors(self.sensors, "Request")
+        started.callback(purgatory.shutdown)
+
+        control = buildControl(settings, config.quotas, clock, bool(config.exports))
+        control.addSensors(self.sensors)
+        log = self._openLog(clock)
+        started.push_async_callback(log.close)
+        self.broker = Broker(
+            settings, log, gate, purgatory, control, clock, wallSeconds, clusterId(config.dataPath), self._portal
+        )
+        self._startGroups()
+        self._startRecording(recorder, gateSeed)
+
+        self.factory = AdmittedFactory(
+            lambda: KafkaConnection(self.broker), gate, clock, hangUpWatch, self._connectionLimits(), control
+        )
+        if recorder.isRecording:
+            self.factory.observers = (BrokerRecording(recorder),)
+
+        self._startStatus(log, profiler)
+
+        for port in self._ports:
+            self.factory.addPort(port)
+        self.factory.start()
+        started.push_async_callback(self._drain)
+        started.push_async_callback(self._stopAccepting)
+
+        if config.memoryProfile is not None and profiler is not None:
+            self._startReports(config.memoryProfile, profiler)
+
+    def _drain(self) -> Deferred[None]:
+        """
+        @return: fires when the last connection is gone.
+        """
         self.factory.stop()
         self.log.info(
             "stopping: {count} connections end after their last response, within {grace} (close.grace.timeout)",
             count=len(self.factory.connections),
-            grace=formatSeconds(self._settings.closeGraceTimeoutSeconds),
+            grace=formatSeconds(self._config.settings.closeGraceTimeoutSeconds),
         )
         emptied = self.factory.closeAll()
-        # Only now, or whoever is answered would have its next request read.
+        # Only now, or a client that is answered would have its next request read.
         self.broker.drain()
-        yield emptied
-        yield self._stopListening()
-        if self._profiler is not None:
-            self._profiler.stop()
-        self.broker.groups.stop()
-        yield self.broker.log.close()
-        self.broker.purgatory.shutdown()
-        self.broker.gate.close()
-        self._hangUpWatch.close()
-        # The last connection is gone when the factory says so, and tells the recorder right after that.
-        yield deferLater(self._reactor, 0)
-        yield self._recorder.stop()
-        self.log.info("stopped: the log at {path} is closed", path=self._dataPath)
+        return emptied
 
     def _hurry(self) -> None:
         self.log.warn("asked to stop again: {count} connections are cut off", count=len(self.factory.connections))
         self.factory.abortAll()
 
-    def _startRecording(self, clock: MonotonicClock, gateSeed: int) -> None:
-        settings, control = self._settings, self.broker.control
-        recorder = self._recorder = EventRecorder(buildExporters(self._exportDescriptions, clock), clock, self.sensors)
+    def _connectionLimits(self) -> ConnectionLimits:
+        settings = self._config.settings
+        idleSeconds = settings.connectionsMaxIdleSeconds
+        return ConnectionLimits(
+            maxConnections=min(settings.maxConnections, self._descriptorLimit(settings.maxConnections)),
+            maxConnectionsPerAddress=settings.maxConnectionsPerIp,
+            idleSeconds=math.inf if idleSeconds is None else idleSeconds,
+            receiveSeconds=settings.requestReceiveTimeoutSeconds,
+            sendSeconds=settings.responseSendTimeoutSeconds,
+            closeGraceSeconds=settings.closeGraceTimeoutSeconds,
+        )
+
+    def _startStatus(self, log: LmdbLog, profiler: Profiler | None) -> None:
+        seconds = self._clock.seconds
+        self._health = Health(self.broker.gate, seconds, lambda: log.problems, lambda: len(self.factory.connections))
+        snapshot = Snapshot(
+            self.broker,
+            self.factory,
+            self._health,
+            ProcessUsage(),
+            lambda: [peerName(port.getHost()) for port in self._ports],
+            seconds,
+        )
+        snapshot.addSensors(self.sensors)
+        if profiler is not None:
+            self._started.callback(profiler.stop)
+        if self._statusPort is not None:
+            self._statusPort.serve(
+                statusPages(
+                    self._reactor, self.broker.control, self.sensors, wallSeconds, snapshot, self._health, profiler
+                )
+            )
+            self._started.push_async_callback(self._statusPort.stop)
+
+    def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:
+        config, settings, control = self._config, self._config.settings, self.broker.control
         origin = Origin(
             str(settings.brokerId),
             uuid.uuid4().hex,
             gateSeed,
             control.policyNames,
-            quotaDescriptions(settings, self._quotaDescriptions),
+            quotaDescriptions(settings, config.quotas),
             settings.quotaWindowNum,
             settings.quotaWindowSizeSeconds,
             control.maxDelaySeconds,
-            poolDescription(settings, self._poolDescription),
+            poolDescription(settings, config.pool),
         )
         try:
             recorder.start(origin, self._deferToThread)
         except Exception as error:
-            self._stopListening()
             raise CannotStart(
-                f"admission: cannot record to {' and '.join(self._exportDescriptions)}: {error}; --export says where to"
+                f"admission: cannot record to {' and '.join(config.exports)}: {error}; --export says where to"
             ) from error
         if not recorder.isRecording:
             return
         recorder.addSensors(self.sensors)
-        now = clock.seconds()
+        now = self._clock.seconds()
         for entity, limits in control.limits.items():
             recorder.limitsChanged(entity, limits, now)
         # The name without the address behind it, of which there may be any number.
@@ -372,20 +384,15 @@ class BrokerService(Service):
             entity, limits, now, by.rpartition(" at ")[0] or by
         )
 
-    def _startProfiling(self, clock: MonotonicClock) -> None:
-        profile = self._memoryProfile
-        if profile is None or self._profiler is None:
-            return
-        self._memoryReports = MemoryReports(
-            self._profiler, profile.directory, profile.intervalSeconds, clock, self._deferToThread
-        )
+    def _startReports(self, profile: MemoryProfile, profiler: Profiler) -> None:
+        reports = MemoryReports(profiler, profile.directory, profile.intervalSeconds, self._clock, self._deferToThread)
         try:
-            self._memoryReports.start()
+            reports.start()
         except OSError as error:
-            self._stopListening()
             raise CannotStart(
                 f"admission: cannot write to {profile.directory}: {error.strerror}; --profile-memory says where to"
             ) from error
+        self._started.callback(reports.stop)
 
     def _deferToThread(self, function: Any, *args: Any) -> Deferred[Any]:
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
@@ -402,10 +409,10 @@ class BrokerService(Service):
         return DeferredList(stopping)
 
     def _openLog(self, clock: MonotonicClock) -> LmdbLog:
-        settings = self._settings
+        settings = self._config.settings
         try:
             return LmdbLog(
-                self._dataPath,
+                self._config.dataPath,
                 clock,
                 wallSeconds,
                 self._deferToThread,
@@ -419,20 +426,20 @@ class BrokerService(Service):
                 flushIntervalSeconds=settings.logFlushIntervalSeconds,
             )
         except (LogRefusal, OSError) as error:
-            self._stopListening()
             raise CannotStart(f"admission: the log cannot be opened: {error}; --data chooses its directory") from error
 
     def _startGroups(self) -> None:
         try:
             self.broker.groups.start()
         except LogRefusal as error:
-            self._stopListening()
             raise CannotStart(f"admission: the groups cannot be read: {error}") from error
+        self._started.callback(self.broker.groups.stop)
 
     def _descriptorLimit(self, wanted: int) -> int:
         """
-        How many connections the system allows, after asking for as many as
-        are wanted.
+        Raise the limit on open files as far as C{wanted} connections need.
+
+        @return: the number of connections that the system allows.
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         needed = wanted + RESERVED_DESCRIPTORS
@@ -462,7 +469,7 @@ class BrokerService(Service):
 def clusterId(dataPath: str) -> str:
     """
     The id of the cluster whose log is in a directory: made at random and kept
-    there, so that clients notice when they talk to another.
+    there, so that clients notice when they talk to another cluster.
     """
     path = Path(dataPath, "cluster.id")
     # Empty after a loss of power, which may lose what was just written.

@@ -23,7 +23,7 @@ from .broker.broker import ANONYMOUS, Answer, Body, Broker
 from .broker.servedapis import SERVED
 from .kafkarequest import Address, KafkaRequest, groupOf
 from .produceresponses import ALL, ProduceResponses, throttleTimeMs
-from .refusedsequences import Gap
+from .refusedsequences import RefusedSequences
 from .security import saslapi
 from .security.login import Authenticator
 from .wire.batches import producerIdOf, readHeader
@@ -101,7 +101,7 @@ class KafkaConnection(AdmittedProtocol):
         self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
         self._parked: Deferred[Any] | None = None
         self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
-        self._gap: Gap | None = None
+        self._refusedSequences: RefusedSequences | None = None
         # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
 
@@ -444,10 +444,10 @@ class KafkaConnection(AdmittedProtocol):
             request.producerEpoch = _epochIn(produced)
         decision = self._admit(request, Refusal.ERROR, identities)
         if not decision.admitted:
-            if self._gap is None:
-                self._gap = Gap()
-            self._gap.begin(produced)
-        elif self._gap is not None and self._gap.isBefore(produced):
+            if self._refusedSequences is None:
+                self._refusedSequences = RefusedSequences()
+            self._refusedSequences.add(produced)
+        elif self._refusedSequences is not None and self._refusedSequences.blocks(produced):
             request.reject(BEHIND.reason)
             return BEHIND
         else:

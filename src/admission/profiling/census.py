@@ -1,22 +1,22 @@
-# -*- test-case-name: tests.unit.profiling.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_census -*-
 """
-Every object of the process, counted by its class: pympler's summary, made in
-steps.
+What is on the heap, looked at in steps and with a bound: L{Census} counts all
+objects by their class, as pympler's summary does, and L{Sizing} measures some
+with everything that is theirs, as pympler's C{asizeof} does.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from .groups import Grouping
-from .referents import flatBytes, nameOf, referentsOf
+from .objectgroups import Grouping, flatBytes, nameOf, referentsOf
 
 MAX_OBJECTS = 500_000
-"""Of more containers one in two is looked at, or one in three, and so on."""
+"""Of more containers one in two is counted, or one in three, and so on."""
 
 MAX_MEMBERS = 1_000
 """How many objects of a group are kept for a closer look."""
@@ -28,16 +28,24 @@ _PROBE = [object()]
 # What a list, and looking through it as below, adds to the references to an object in it.
 ((_, _OWN_REFERENCES),) = zip(_PROBE, map(sys.getrefcount, _PROBE), strict=True)
 
+MAX_VISITS = 100_000
+"""How many objects of a group are looked at."""
+
+MAX_SIBLINGS = 1_000
+"""Of more objects in one container this many are followed, and stand for the others."""
+
+VISITS_PER_STEP = 100
+
 Row = list[Any]
 """What pympler calls a row: the name of a class, how many objects it has, and their size in bytes."""
 
 
 class Census:
     """
-    Counts.
+    Counts all objects by their class.
 
     @ivar members: some objects of each group, chosen at random.
-    @ivar stride: each container that was looked at stands for so many.
+    @ivar stride: how many containers each one that was counted stands for.
     """
 
     def __init__(
@@ -62,14 +70,14 @@ class Census:
 
     def steps(self) -> Iterator[None]:
         """
-        Count, a step at each turn.  The first asks Python for all containers,
-        which cannot be divided.
+        Count, a step at each turn.  The first step asks Python for all
+        containers, which cannot be divided.
         """
         objects = self._objects()
         yield
         self.stride = stride = max(-(-len(objects) // self._maxObjects), 1)
         random, pending = self._random.random, self._pending
-        # From the end, so that nothing is kept alive for longer than it needs.  Which one of several is looked at is
+        # From the end, so that nothing is kept alive for longer than it needs.  Which one of several is counted is
         # left to chance, because programs make objects in patterns.
         while objects or pending:
             looked = 0
@@ -84,7 +92,7 @@ class Census:
     @property
     def counts(self) -> list[int]:
         """
-        How many objects there are of each group.
+        The number of objects of each group.
         """
         return [seen * self.stride for seen in self._seen]
 
@@ -111,9 +119,9 @@ class Census:
 
     def _countParts(self, parts: list[Any], weight: float) -> int:
         """
-        Count those that hold no other container: the garbage collector does
-        not know them, only who refers to them.  Each of these stands for its
-        share, which needs no memory for what has been seen.
+        Count the objects that the garbage collector does not track, which are
+        found only through others.  Of one to which n objects refer each counts
+        1/n, so that no memory of what has been seen is needed.
 
         @return: how many were looked at, and at least 1.
         """
@@ -123,7 +131,7 @@ class Census:
                 kind = type(part)
                 self._add(kind, (sys.getsizeof(part) + 15) & -16, share)
                 if kind is dict or kind is tuple or kind is frozenset:
-                    # One of numbers and strings, which Python need not track.
+                    # Of numbers and strings only, which Python need not track.
                     inner = referentsOf(part)
                     self._pending.append((inner.objects, share * inner.weight))
         return len(parts) + 1
@@ -145,3 +153,85 @@ class Census:
             chosen = int(self._random.random() * self._seen[place])
             if chosen < MAX_MEMBERS:
                 members[chosen] = each
+
+
+class Sizing:
+    """
+    Adds up what is reached from the members of a group: what one of them
+    refers to, what that refers to, and so on, each object once, up to other
+    members of any group and to what is shared.
+
+    @ivar isCut: whether there was more than C{maxVisits}, so that the members are
+        larger than L{sizeBytes}.
+    """
+
+    def __init__(
+        self,
+        grouping: Grouping,
+        opaque: Mapping[type, Callable[[Any], int]] | None = None,
+        maxVisits: int = MAX_VISITS,
+    ) -> None:
+        """
+        @param opaque: for classes that hold memory that Python does not know, a
+            function that returns how many bytes an instance has.
+        @param maxVisits: how many objects are looked at.
+        """
+        self._grouping = grouping
+        self._opaque = opaque or {}
+        self._maxVisits = maxVisits
+        self._bytes = 0.0
+        self._sizedMembers = 0
+        self._memberCount = 0
+        self.isCut = False
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        The size of all members, extrapolated from those that were measured.
+        """
+        return round(self._bytes * self._memberCount / self._sizedMembers) if self._sizedMembers else 0
+
+    def steps(self, members: list[Any], memberCount: int) -> Iterator[None]:
+        """
+        Add up, a step at each turn.
+
+        @param members: some of the group; the list is emptied one by one.
+        @param memberCount: how many there are in all.
+        """
+        self._memberCount = memberCount
+        isBoundary, opaque = self._grouping.isBoundary, self._opaque
+        seen = {id(member) for member in members}
+        # An object that is freed meanwhile could leave its id to another one.
+        alive: list[Any] = []
+        visits = 0
+        while members and not self.isCut:
+            pending = [(members.pop(), 1.0)]
+            while pending:
+                each, weight = pending.pop()
+                alive.append(each)
+                visits += 1
+                if visits % VISITS_PER_STEP == 0:
+                    yield
+                if visits > self._maxVisits:
+                    self.isCut = True
+                    break
+                referents = referentsOf(each)
+                sizeBytes = flatBytes(each, referents)
+                if type(each) in opaque:
+                    sizeBytes += opaque[type(each)](each)
+                self._bytes += sizeBytes * weight
+                parts, partWeight = referents.objects, weight * referents.weight
+                if len(parts) > MAX_SIBLINGS:
+                    stride = -(-len(parts) // MAX_SIBLINGS)
+                    # Keys and values take turns in a dictionary, so an even stride would see half of them.
+                    stride += 1 - stride % 2
+                    sample = parts[::stride]
+                    parts, partWeight = sample, partWeight * len(parts) / len(sample)
+                for part in parts:
+                    if id(part) not in seen and not isBoundary(type(part)):
+                        seen.add(id(part))
+                        pending.append((part, partWeight))
+            self._sizedMembers += 1
+        members.clear()
+        alive.clear()
+        yield

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.profiling.test_profiling -*-
+# -*- test-case-name: tests.unit.profiling.test_profiler -*-
 """
-Takes snapshots, without keeping anybody waiting while it does.
+Takes snapshots in short turns, so that no client waits.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from twisted.internet.task import Cooperator
 from twisted.python.failure import Failure
 
 from ..metrics.process import ProcessUsage
-from .census import MAX_MEMBERS, MAX_OBJECTS, Census
-from .groups import Grouping
-from .reading import read
-from .sizing import Sizing
-from .snapshot import Cost, GroupSize, Snapshot, documentOf, sizesOf
+from .census import MAX_MEMBERS, MAX_OBJECTS, Census, Sizing
+from .memorysnapshot import Cost, GroupSize, Snapshot, documentOf, readProcess, sizesOf
+from .objectgroups import Grouping
 
 TURN_SECONDS = 0.005
-"""For how long it works at a stretch."""
+"""How long a turn is."""
 
 REST_SECONDS = 0.01
-"""For how long it leaves the reactor to others after that."""
+"""How long the reactor is left to others after a turn."""
 
 MIN_SECONDS = 10.0
-"""Whoever asks again within this time gets what there is."""
+"""A snapshot that is younger than this is returned again."""
 
 
 class ProfilerStopped(Exception):
     """
-    There will be no snapshot any more.
+    The profiler takes no more snapshots.
     """
 
 
@@ -42,11 +40,11 @@ class Profiler:
     """
     Looks at a process in turns of a few milliseconds, with rests in between.
 
-    What is looked at does not stand still meanwhile, so a snapshot is a little
-    blurred.  Nothing is done, and pympler is not imported, until somebody asks.
+    The process does not stand still meanwhile, so a snapshot is a little blurred.
+    Nothing is done, and pympler is not imported, until a snapshot is asked for.
 
-    @ivar boot: what the process is called.
-    @ivar document: what the last snapshot says, see L{documentOf}; L{None} before the first.
+    @ivar boot: the name of the process.
+    @ivar document: the last snapshot as L{documentOf} writes it; L{None} before the first.
     """
 
     def __init__(
@@ -62,10 +60,10 @@ class Profiler:
         maxObjects: int = MAX_OBJECTS,
     ) -> None:
         """
-        To be made before the server builds anything: what the process has now
-        is what later growth counts from.
+        To be made before the server builds anything: growth counts from what the
+        process has now.
 
-        @param claims: the server's books: bytes by purpose.
+        @param claims: returns the server's ledger, bytes by purpose.
         @param clock: for turns and rests, and to measure them; monotonic.
         @param opaque: see L{Sizing}.
         @param usage: what the kernel says of the process.
@@ -81,7 +79,7 @@ class Profiler:
         self._usage = ProcessUsage() if usage is None else usage
         self._objects = objects
         self._maxObjects = maxObjects
-        self._start = read(self._usage, {})
+        self._start = readProcess(self._usage, {})
         self._first: Snapshot | None = None
         self._previous: Snapshot | None = None
         self._count = 0
@@ -92,8 +90,7 @@ class Profiler:
 
     def ask(self) -> Deferred[dict[str, Any]]:
         """
-        A snapshot, but no more than one in L{MIN_SECONDS}: the last one if
-        it is younger.
+        Take a snapshot, or return the last one if it is younger than L{MIN_SECONDS}.
 
         @return: fires with its document.
         """
@@ -121,7 +118,7 @@ class Profiler:
 
     def stop(self) -> None:
         """
-        Leave no timer behind; what is being taken is given up.
+        Cancel all timers.  A snapshot that is being taken fails with L{ProfilerStopped}.
         """
         cooperator, self._cooperator = self._cooperator, None
         waiting, self._waiting = self._waiting, []
@@ -146,7 +143,7 @@ class Profiler:
 
     def _steps(self) -> Iterator[None]:
         began = self._clock.seconds()
-        now = read(self._usage, self._claims())
+        now = readProcess(self._usage, self._claims())
         self._count += 1
         census = Census(self._grouping, Random(self._count), self._objects, self._maxObjects)
         yield from census.steps()

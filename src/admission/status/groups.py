@@ -9,7 +9,7 @@ from collections.abc import Collection
 from heapq import nlargest
 from typing import Any
 
-from ..kafka.broker.groups.group import Group, State
+from ..kafka.broker.groups.groupstate import Group, State
 from .numbers import shortened
 
 MAX_GROUPS = 20

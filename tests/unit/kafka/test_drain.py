@@ -4,21 +4,18 @@ Tests for how a broker stops: what was read is answered, nothing more is read, a
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableDescriptor
-from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.connection.pauses import Pause
-from admission.kafka.secondsignal import Impatience
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, fetchFields, framed, produceFields, requestOf
-from tests.unit.kafka.broker.groups.test_api import GroupsApiTestCase
+from tests.unit.kafka.broker.api.test_groupapi import GroupsApiTestCase
 from tests.unit.kafka.test_throttling import ThrottlingTestCase
 
 FOR_EVER_MS = 1_000_000
@@ -42,7 +39,7 @@ class DrainTestCase(BrokerTestCase):
 
     def assertAnswered(self, *clients: Client, count: int = 1) -> None:
         """
-        Each of the clients has got as many responses, and has then been let go.
+        Each of the clients has got C{count} responses, and has then been closed.
         """
         for client in clients:
             self.assertEqual((client.waiting(), client.isClosed), (count, True))
@@ -59,9 +56,6 @@ class HalfCloseableTransport(FakeTransport):
     hasSaidFarewell = False
 
     def loseWriteConnection(self) -> None:
-        """
-        Say that nothing more will come.
-        """
         self.hasSaidFarewell = True
 
 
@@ -73,9 +67,6 @@ class ReadTests(DrainTestCase):
     properties = {"queued.max.requests": "1"}
 
     def setUp(self) -> None:
-        """
-        Make a topic.
-        """
         super().setUp()
         self.events = self.topic()
 
@@ -88,7 +79,7 @@ class ReadTests(DrainTestCase):
 
     def test_idle(self) -> None:
         """
-        Who has asked for nothing is let go at once, with TLS and without.
+        A client that has asked for nothing is closed at once, with TLS and without.
         """
         self.connect()
         secure = self.connect(FakeTLSTransport)
@@ -115,7 +106,7 @@ class ReadTests(DrainTestCase):
 
     def test_parkedFetch(self) -> None:
         """
-        A fetch that waits for more returns what there is.
+        A fetch that waits for more returns what it has found.
         """
         self.store(self.events.partitions[0], b"a")
         client, other = self.connect(), self.connect()
@@ -219,8 +210,8 @@ class ReadTests(DrainTestCase):
 
     def test_lastResponseArrives(self) -> None:
         """
-        Who is answered last and goes on sending is read until it hangs up, since a socket closed with bytes unread
-        would take the response back; who was not answered is not waited for.
+        A client that is answered last and goes on sending is read until it hangs up, since a socket closed with unread
+        bytes would take the response back; a client without a response is not waited for.
         """
         client, idle = self.connect(HalfCloseableTransport), self.connect(HalfCloseableTransport)
         self.park(client)
@@ -238,7 +229,7 @@ class ReadTests(DrainTestCase):
 
     def test_neverHangsUp(self) -> None:
         """
-        It is not waited for longer than the grace period, either.
+        A client that never hangs up is waited for no longer than the grace period.
         """
         client = self.connect(HalfCloseableTransport)
         self.park(client)
@@ -270,7 +261,7 @@ class ReadTests(DrainTestCase):
 
     def test_abortAll(self) -> None:
         """
-        Who is in a hurry waits for nobody.
+        Aborting all connections waits for no client.
         """
         client = self.connect(HalfCloseableTransport)
         self.park(client)
@@ -286,9 +277,6 @@ class SlowDiskTests(DrainTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Take hold of the thread that synchronises, and have a record wait for it.
-        """
         super().setUp()
         self.topic()
         self.clock.advance(2)
@@ -321,7 +309,7 @@ class SlowDiskTests(DrainTestCase):
 
     def test_acknowledged(self) -> None:
         """
-        They are, as soon as the disk has them.
+        Records are acknowledged as soon as the disk has them.
         """
         emptied = self.drain()
         self.assertNoResult(emptied)
@@ -332,7 +320,7 @@ class SlowDiskTests(DrainTestCase):
 
     def test_behind(self) -> None:
         """
-        So is what was read behind them.
+        Requests read behind such records are answered, too.
         """
         self.client.send("ApiVersions", 0)
         emptied = self.drain()
@@ -342,7 +330,7 @@ class SlowDiskTests(DrainTestCase):
 
     def test_diskHangs(self) -> None:
         """
-        A disk that hangs is not waited for longer than the grace period before the client is let go.
+        A disk that hangs delays closing no longer than the grace period.
         """
         emptied = self.drain()
         self.clock.advance(self.factory.limits.closeGraceSeconds)
@@ -375,7 +363,7 @@ class ThrottledTests(DrainTestCase, ThrottlingTestCase):
 
     def test_paused(self) -> None:
         """
-        A client that was answered and is to stay away is let go without waiting for that.
+        A client that was answered and is throttled is closed at once.
         """
         self.topic()
         self.policy.delays["Produce"] = 10.0
@@ -392,7 +380,7 @@ class GroupTests(DrainTestCase, GroupsApiTestCase):
 
     def test_joining(self) -> None:
         """
-        Who waits for the others to join is sent to look again, by the id that it has.
+        A member that waits for others to join is told to look for its coordinator again, and keeps its id.
         """
         client = self.connect()
         memberId = self.joinWithId(client, 9)
@@ -404,7 +392,7 @@ class GroupTests(DrainTestCase, GroupsApiTestCase):
 
     def test_syncing(self) -> None:
         """
-        So is who waits for its assignment.
+        A member that waits for its assignment is told the same.
         """
         clients = [self.connect(), self.connect()]
         for client in clients:
@@ -446,78 +434,3 @@ class GroupTests(DrainTestCase, GroupsApiTestCase):
         self.clock.advance(100.0)
         (group,) = self.broker.groups.all
         self.assertEqual(list(group.members), [joined.member_id])
-
-
-class StandInReactor:
-    """
-    As much of a reactor as signals need.
-
-    @ivar stops: how often it was told to stop.
-    """
-
-    def __init__(self) -> None:
-        self.stops = 0
-        self.calls: list[Callable[[], object]] = []
-
-    def sigTerm(self, number: int, frame: object) -> None:
-        """
-        Stop.
-        """
-        self.stops += 1
-
-    sigInt = sigTerm
-
-    def callFromThread(self, function: Callable[[], object]) -> None:
-        """
-        Remember it for the next turn.
-        """
-        self.calls.append(function)
-
-
-class ImpatienceTests(SynchronousTestCase):
-    """
-    L{Impatience} takes signals from a reactor that stops.
-    """
-
-    def setUp(self) -> None:
-        """
-        Have a reactor get the signals.
-        """
-        self.reactor = StandInReactor()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.addCleanup(signal.signal, number, signal.getsignal(number))
-        signal.signal(signal.SIGTERM, self.reactor.sigTerm)
-        signal.signal(signal.SIGINT, self.reactor.sigInt)
-
-    def test_hurries(self) -> None:
-        """
-        Each further signal hurries, in a turn of the reactor, and does not reach the reactor itself.
-        """
-        hurried: list[str] = []
-        with Impatience(self.reactor, lambda: hurried.append("now")):
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.raise_signal(number)
-            self.assertEqual(hurried, [])
-            for call in self.reactor.calls:
-                call()
-        self.assertEqual((hurried, self.reactor.stops), (["now"] * 2, 0))
-
-    def test_givesBack(self) -> None:
-        """
-        Afterwards the reactor has its signals again, even if stopping has failed.
-        """
-        impatience = Impatience(self.reactor, lambda: None)
-        with self.assertRaises(ZeroDivisionError), impatience:
-            raise ZeroDivisionError
-        signal.raise_signal(signal.SIGTERM)
-        self.assertEqual((self.reactor.stops, self.reactor.calls), (1, []))
-
-    def test_othersSignals(self) -> None:
-        """
-        A program that has its own ways with signals keeps them.
-        """
-        received: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-        with Impatience(self.reactor, lambda: None):
-            signal.raise_signal(signal.SIGTERM)
-        self.assertEqual((received, self.reactor.calls), ([signal.SIGTERM], []))

@@ -4,78 +4,65 @@ Tests for L{admission.kafka.propertyfile}.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.propertyfile import parseProperties
+from admission.kafka.property import Given, SettingsError
+from admission.kafka.propertyfile import readPropertyFile
 
 
-class ParsePropertiesTests(SynchronousTestCase):
+class ReadPropertyFileTests(SynchronousTestCase):
     """
-    L{parseProperties} reads what C{java.util.Properties} reads.
+    L{readPropertyFile} reads what C{java.util.Properties} reads.
     """
+
+    def setUp(self) -> None:
+        self.path = self.mktemp()
 
     def assertReads(self, text: str, *expected: tuple[int, str, str]) -> None:
         """
-        Check what C{text} is read as.
+        Check what C{text} is read as: line, name and value.
         """
-        self.assertEqual(list(parseProperties(text)), list(expected))
+        Path(self.path).write_bytes(text.encode())
+        read = [Given(name, value, f"{self.path}:{line}") for line, name, value in expected]
+        self.assertEqual(list(readPropertyFile(self.path)), read)
 
     def test_separators(self) -> None:
         """
-        An equals sign, a colon or white space parts name and value; only the
-        first does.
+        An equals sign, a colon or white space parts name and value; white space around a value does not count.
         """
         self.assertReads(
-            "a=1\nb:2\nc 3\n d = 4 \ne\t:\t5\nf==6\ng=h:i\n",
-            (1, "a", "1"),
-            (2, "b", "2"),
-            (3, "c", "3"),
-            (4, "d", "4"),
-            (5, "e", "5"),
-            (6, "f", "=6"),
-            (7, "g", "h:i"),
+            "a=1\nb:2\nc 3\n d = 4 \nf==6\ng=h:i\n",
+            *((1, "a", "1"), (2, "b", "2"), (3, "c", "3"), (4, "d", "4"), (5, "f", "=6"), (6, "g", "h:i")),
         )
 
-    def test_noValue(self) -> None:
+    def test_lines(self) -> None:
         """
-        A name alone has an empty value.
+        Places count natural lines: with comments, blank lines, and lines that continue the one before.
         """
-        self.assertReads("a\nb=\n", (1, "a", ""), (2, "b", ""))
+        self.assertReads(
+            "# x=1\n\n  ! y=2 \\\na=1,\\\n   2 # no comment\r\nb=\\\\\rc=3\x85\x0b4\nd=\\",
+            *((4, "a", "1,2 # no comment"), (6, "b", "\\"), (7, "c", "3\x85\x0b4"), (8, "d", "")),
+        )
 
-    def test_commentsAndBlanks(self) -> None:
+    def test_text(self) -> None:
         """
-        Blank lines and comments count as lines and mean nothing; a comment
-        does not go on in the next line.
+        The file is in UTF-8, with a byte order mark or without, and may have Java's escapes.
         """
-        self.assertReads("# x=1\n\n  ! y=2 \\\na=1 # not a comment\n", (4, "a", "1 # not a comment"))
+        self.assertReads("\ufeffname=Z\u00fcrich", (1, "name", "Z\u00fcrich"))
+        self.assertReads("a\\ b\\=c = x\\ty\\u00e9\\z\\:\\ud83d\\ude00", (1, "a b=c", "x\ty\u00e9z:\U0001f600"))
 
-    def test_continuation(self) -> None:
+    def test_refused(self) -> None:
         """
-        An odd number of backslashes at the end goes on in the next line
-        without its leading white space; the number is that of the first line.
+        A file that cannot be read is named, with the place of the mistake.
         """
-        self.assertReads("a=1,\\\n   2,\\\n\t3\nb=\\\\\nc=1", (1, "a", "1,2,3"), (4, "b", "\\"), (5, "c", "1"))
-
-    def test_continuationAtEnd(self) -> None:
-        """
-        A backslash at the very end continues with nothing.
-        """
-        self.assertReads("a=1\\", (1, "a", "1"))
-
-    def test_escapes(self) -> None:
-        """
-        Escapes work in names and in values; an unknown one is the character.
-        """
-        self.assertReads("a\\ b\\=c = x\\ty\\u00e9\\z\\:", (1, "a b=c", "x\ty\u00e9z:"))
-
-    def test_lineEnds(self) -> None:
-        """
-        All three line ends of Java count, and no others.
-        """
-        self.assertReads("a=1\r\nb=2\rc=3\x85\x0b4\n", (1, "a", "1"), (2, "b", "2"), (3, "c", "3\x85\x0b4"))
-
-    def test_unicode(self) -> None:
-        """
-        Text beyond ASCII needs no escape.
-        """
-        self.assertReads("name=Zürich", (1, "name", "Zürich"))
+        for content, message in [
+            (None, " cannot be read: No such file or directory"),
+            (b"a=\xff", " is not UTF-8 at byte 2"),
+            (b"a=1\n#\nb=\\u12", ":3: \\u12 is not a character: write \\u and four hex digits"),
+        ]:
+            if content is not None:
+                Path(self.path).write_bytes(content)
+            error = self.assertRaises(SettingsError, list, readPropertyFile(self.path))
+            self.assertEqual(str(error), self.path + message)

@@ -21,7 +21,7 @@ from zope.interface.verify import verifyObject
 from admission.control import AdmissionControl
 from admission.interfaces import ADMITTED, DEFAULT, Decision, IQuotaPolicy, QuotaEntity, QuotaStatus, Request, Usage
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, LogFailed, LogRefusal
-from admission.kafka.quotalimits import Alteration, LimitRefused, QuotaLimits, inWords
+from admission.kafka.quotalimits import Alteration, LimitRefused, QuotaLimits, describeEntity
 from admission.quotas.limits import ADDRESS_KINDS, CLIENT_KINDS, EntityKind, LimitTable
 from tests.kit.logfixture import LogTestCase, storageError
 
@@ -666,7 +666,7 @@ class DescribeTests(LimitsTestCase):
 
 class WordsTests(SynchronousTestCase):
     """
-    L{inWords} names entities.
+    L{describeEntity} names entities.
     """
 
     def test_words(self) -> None:
@@ -681,7 +681,7 @@ class WordsTests(SynchronousTestCase):
             (ADDRESS, "address '192.0.2.1'"),
             (QuotaEntity(ip=DEFAULT), "the default address"),
         ):
-            self.assertEqual(inWords(entity), words)
+            self.assertEqual(describeEntity(entity), words)
 
 
 class ModelTests(SynchronousTestCase):

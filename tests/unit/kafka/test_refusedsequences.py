@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.quotalimits import QuotaLimits
-from admission.kafka.refusedsequences import MAX_BATCHES, MAX_BEHIND, Gap
+from admission.kafka.refusedsequences import MAX_BATCHES, MAX_BEHIND, RefusedSequences
 from admission.kafka.wire.produce import ProducedPartition, ProduceRequest
 from admission_plugins.pidquota import ProducerIds
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields
@@ -122,9 +122,9 @@ class RefusedProducerTests(BrokerTestCase):
         self.assertEqual(self.results(self.connect(), [(2, 0, 1)]), [(ErrorCode.none, 1)])
 
 
-class GapTests(BrokerTestCase):
+class RefusedSequencesTests(BrokerTestCase):
     """
-    What is remembered.
+    What L{RefusedSequences} remembers.
     """
 
     def request(self, producerId: int, sequence: int, partitions: Sequence[int]) -> ProduceRequest:
@@ -139,31 +139,31 @@ class GapTests(BrokerTestCase):
         """
         However many producers are refused, few batches are remembered; the last ones are.
         """
-        gap = Gap()
+        sequences = RefusedSequences()
         for producerId in range(10 * MAX_BATCHES + 1):
-            gap.begin(self.request(producerId, 0, [0]))
-        self.assertLessEqual(len(gap._sequences), MAX_BATCHES)
-        self.assertTrue(gap.isBefore(self.request(10 * MAX_BATCHES, 1, [0])))
+            sequences.add(self.request(producerId, 0, [0]))
+        self.assertLessEqual(len(sequences._sequences), MAX_BATCHES)
+        self.assertTrue(sequences.blocks(self.request(10 * MAX_BATCHES, 1, [0])))
 
     def test_refusedBecauseOfAnother(self) -> None:
         """
-        What is refused since one of its batches leaves a gap, leaves one itself.
+        A request that is blocked for one of its batches blocks what continues the others.
         """
-        gap = Gap()
-        gap.begin(self.request(2, 0, [0]))
+        sequences = RefusedSequences()
+        sequences.add(self.request(2, 0, [0]))
         mixed = self.request(2, 1, [0])
         mixed.partitions += self.request(2, 0, [1]).partitions
-        self.assertTrue(gap.isBefore(mixed))
-        self.assertTrue(gap.isBefore(self.request(2, 1, [1])))
+        self.assertTrue(sequences.blocks(mixed))
+        self.assertTrue(sequences.blocks(self.request(2, 1, [1])))
 
     def test_noProducer(self) -> None:
         """
         Batches without a producer are in nobody's order, and neither is what is too short to be one.
         """
-        gap = Gap()
+        sequences = RefusedSequences()
         short = self.request(2, 0, [0])
         short.partitions = [ProducedPartition(TOPIC, 0, memoryview(b"x")), ProducedPartition(TOPIC, 1, None)]
         for refused in (self.request(-1, -1, [0]), short):
-            gap.begin(refused)
-        self.assertEqual(gap._sequences, {})
-        self.assertFalse(gap.isBefore(self.request(-1, 5, [0])))
+            sequences.add(refused)
+        self.assertEqual(sequences._sequences, {})
+        self.assertFalse(sequences.blocks(self.request(-1, 5, [0])))

@@ -24,11 +24,22 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from admission.connection.factory import AdmittedFactory
 from admission.kafka import service as serviceModule
+from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Listener, Options, buildOrder
-from admission.kafka.service import RESERVED_DESCRIPTORS, BrokerService, ListenerFactory, clusterId, makeService
-from admission.kafka.settings import loadSettings
+from admission.kafka.service import (
+    RESERVED_DESCRIPTORS,
+    BrokerConfig,
+    BrokerService,
+    ListenerFactory,
+    clusterId,
+    makeService,
+)
+from admission.recording.recorder import EventRecorder
 from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -48,15 +59,9 @@ class Conversation(Int32StringReceiver):
         self.lost: Deferred[None] = Deferred()
 
     def stringReceived(self, string: bytes) -> None:
-        """
-        An answer has come.
-        """
         self._answers.put(string)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        The broker has closed the connection, or we have.
-        """
         self.lost.callback(None)
 
     def ask(self, name: str, apiVersion: int, /, **values: Any) -> Deferred[Any]:
@@ -81,9 +86,6 @@ class StandInEndpoint:
         self.listening: Deferred[Any] = Deferred()
 
     def listen(self, factory: ListenerFactory) -> Deferred[Any]:
-        """
-        Later.
-        """
         return self.listening
 
 
@@ -95,17 +97,11 @@ class StandInPort:
     isClosed = False
 
     def stopListening(self) -> Deferred[None]:
-        """
-        Close at once.
-        """
         self.isClosed = True
         return succeed(None)
 
 
 def portOf(service: BrokerService, index: int = 0) -> int:
-    """
-    Where a service listens.
-    """
     return int(service._ports[index].getHost().port)  # type: ignore[attr-defined]
 
 
@@ -115,9 +111,6 @@ class ServiceTestCase(TestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Choose a directory.
-        """
         self.path = self.mktemp()
 
     def service(
@@ -137,35 +130,23 @@ class ServiceTestCase(TestCase):
             for each in endpoints
         ]
         settings = loadSettings(None, ["queued.max.request.bytes=128MiB", *assignments])
-        return BrokerService(reactor, settings, listeners, self.path if path is None else path)
+        return BrokerService(reactor, BrokerConfig(settings, listeners, self.path if path is None else path))
 
     def start(self, service: BrokerService) -> BrokerService:
-        """
-        Start a service as C{twistd} does.
-        """
         service.privilegedStartService()
         service.startService()
         self.addCleanup(self.stop, service)
         return service
 
     def stop(self, service: BrokerService) -> Any:
-        """
-        Stop it, if that has not been done.
-        """
         return service.stopService() if service.running else None
 
     def connect(self, service: BrokerService, port: int = 0) -> Deferred[Conversation]:
-        """
-        Connect to one of a service's ports, by number.
-        """
         number = portOf(service, port)
         return connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", number), Conversation())  # type: ignore[no-any-return]
 
     @inlineCallbacks
     def disconnect(self, client: Conversation) -> Any:
-        """
-        Hang up, and wait until that is done.
-        """
         assert client.transport is not None
         client.transport.loseConnection()
         yield client.lost
@@ -393,38 +374,50 @@ class StoppingTests(ServiceTestCase):
     @inlineCallbacks
     def test_order(self) -> Any:
         """
-        Ports close first, then whoever waits is answered and let go, then the log is closed; exporters end last.
+        Ports close first, then waiting clients are answered and closed, then the log is closed; exporters end last.
         """
-        service = self.start(self.service())
+        service = self.service()
+        happened: list[Any] = []
+
+        def watch(owner: type, name: str) -> None:
+            called = getattr(owner, name)
+
+            def note(instance: Any) -> Any:
+                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
+                return called(instance)
+
+            self.patch(owner, name, note)
+
+        watch(AdmittedFactory, "closeAll")
+        watch(LmdbLog, "close")
+        watch(EventRecorder, "stop")
+        self.start(service)
         client = yield self.connect(service)
         yield client.ask("Metadata", 9, topics=[{"name": "events"}])
         topic = service.broker.log.topic("events")
         answer = client.ask("Fetch", 12, **fetchFields(topic, 0, maxWaitMs=10**6))
         while not service.broker.purgatory.watched:
             yield deferLater(reactor, 0.01)
-        happened: list[Any] = []
-
-        def watch(owner: Any, name: str) -> None:
-            called = getattr(owner, name)
-
-            def note() -> Any:
-                happened.append((name, len(service._ports), answer.called, len(service.factory.connections)))
-                return called()
-
-            self.patch(owner, name, note)
-
-        watch(service.factory, "closeAll")
-        watch(service.broker.log, "close")
-        watch(service._recorder, "stop")
         yield service.stopService()
         self.assertEqual(happened, [("closeAll", 0, False, 1), ("close", 0, True, 0), ("stop", 0, True, 0)])
         fetched = yield answer
         self.assertEqual(fetched.responses[0].partitions[0].error_code, ErrorCode.none)
 
     @inlineCallbacks
+    def test_failingPart(self) -> Any:
+        """
+        A part that cannot be closed keeps nothing else open.
+        """
+        service = self.start(self.service())
+        patch = self.patch(Broker, "drain", lambda broker: 1 / 0)
+        yield self.assertFailure(service.stopService(), ZeroDivisionError)
+        patch.restore()
+        self.start(self.service())
+
+    @inlineCallbacks
     def test_refusesMeanwhile(self) -> Any:
         """
-        Who connects while the service stops finds nobody.
+        Connections are refused once the service has stopped.
         """
         service = self.start(self.service())
         port = portOf(service)
@@ -478,7 +471,7 @@ class MistakeTests(ServiceTestCase):
 
     def test_portInUse(self) -> None:
         """
-        A port that is taken is named, and those that were not are given back.
+        A port that is taken is named, and the other ports are closed.
         """
         port = portOf(self.start(self.service()))
         taken = f"tcp:{port}:interface=127.0.0.1"
@@ -487,7 +480,7 @@ class MistakeTests(ServiceTestCase):
 
     def test_impossiblePort(self) -> None:
         """
-        So is a port that there is not.
+        An impossible port is named, too.
         """
         self.assertCannotStart(self.service(endpoints=["tcp:70000"]), "cannot listen on tcp:70000")
 

@@ -25,7 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.cli import main
-from admission.commands.synth import SynthOptions
+from admission.commands.synthcommand import SynthOptions
 from admission.control import AdmissionControl
 from admission.interfaces import (
     CONNECTION,

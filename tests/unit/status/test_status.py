@@ -29,7 +29,7 @@ from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.kafka.broker.broker import ANONYMOUS
 from admission.kafka.options import Options
-from admission.kafka.service import BrokerService
+from admission.kafka.service import BrokerConfig, BrokerService
 from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 from admission.status.numbers import LONGEST_NAME, bounded, finite, shortened
@@ -916,9 +916,10 @@ class OptionsTests(StatusTestCase):
         The port goes by the names that clients are told, and by that of the machine.
         """
         options = self.parse("--advertise", "kafka.example:9092", "--status", "tcp:9090")
-        service = BrokerService(
-            self.clock, options["settings"], options["listeners"], "data", statusListener=options["statusListener"]
+        config = BrokerConfig(
+            options["settings"], options["listeners"], "data", statusListener=options["statusListener"]
         )
+        service = BrokerService(self.clock, config)
         assert service._statusPort is not None
         service._statusPort.serve(self.root)
         self.site = service._statusPort.site

@@ -11,8 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
 from admission.interfaces import DEFAULT, QuotaEntity
-from admission.kafka.broker.groups.group import Group, Offset, State
-from admission.kafka.broker.groups.limits import Tally
+from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
 from admission.metrics.process import ProcessUsage
 from admission.metrics.registry import SensorRegistry
@@ -294,11 +293,11 @@ class GroupsTests(SynchronousTestCase):
         """
         A group that has this lag in as many partitions.
         """
-        group = Group(name, 1, Tally(), 0.0)
+        group = Group(name, 1, GroupTotals(), 0.0)
         for index, lag in enumerate(lags):
             partition = Partition("events", index, index)
             partition.highWatermark = 100
-            group.commit(partition, Offset(100 - lag, -1, "", 0.0))
+            group.setOffset(partition, Offset(100 - lag, -1, "", 0.0))
         group.members = {str(number): None for number in range(members)}  # type: ignore[misc]
         return group
 

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_broker -*-
 """
-What the APIs of the broker have in common.
+The broker, as its APIs use it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import NOTHING, IPurgatory
 
+from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
 from ..quotalimits import QuotaLimits
 from ..security.login import Logins
-from ..settings import Settings
-from .groups.coordinator import Groups
-from .groups.limits import GroupLimits
+from .groups.groupcoordinator import GroupCoordinator
+from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
 
 ANONYMOUS = "ANONYMOUS"
@@ -37,7 +37,7 @@ class Body:
 
     @ivar encode: given the C{throttle_time_ms} of the response, makes its
         body; may be called twice.
-    @ivar isCounted: whether it counts as something the client got.
+    @ivar isCounted: whether the usage of the request is charged to the client.
     """
 
     encode: Callable[[int], list[bytes]]
@@ -48,20 +48,20 @@ Answer = Mapping[str, Any] | Body
 """The fields of a response, without C{throttle_time_ms}, or what encodes it."""
 
 Work = Callable[[], Answer]
-"""What is left to do once a request has waited: the time it takes counts as the client's."""
+"""The rest of the work once a request has waited; its time is charged to the client."""
 
 Serve = Callable[["Broker", KafkaRequest], "Answer | Deferred[Answer | Work]"]
 """
-What serves an API.  A L{Deferred} means that the request is parked; it is
-cancelled when the client leaves.
+A function that serves an API.  A L{Deferred} means that the request is parked;
+it is cancelled when the client disconnects.
 """
 
 
 DRAINED = "broker drained"
-"""The key in the purgatory of what waits for nothing but its time: over early when the broker stops."""
+"""The key in the purgatory of operations that wait for their time only: completed early when the broker drains."""
 
 SYNCED = "log synchronised"
-"""The key in the purgatory of what waits for the disk.  Partitions are keys of what waits for records."""
+"""The key in the purgatory of operations that wait for the disk.  Partitions are the keys of those for records."""
 
 
 @define(eq=False)
@@ -70,17 +70,17 @@ class Broker:
     The one broker of a cluster of one.
 
     @ivar purgatory: where requests wait.
-    @ivar control: how fast each client may go.
+    @ivar control: the quota policies.
     @ivar clock: for the timers of groups and logins; monotonic.
     @ivar limits: the limits of its policies, and how they are changed.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar clusterId: as clients see it.
-    @ivar portal: who knows its clients; L{None} if nobody needs to log in.
+    @ivar portal: checks the logins of clients; L{None} if they need none.
     @ivar largestResponseBytes: what a Fetch may return at most, a first batch excepted.
     @ivar logins: how its clients log in.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
-    @ivar isDraining: whether nobody is to wait any more, see L{drain}.
+    @ivar isDraining: whether L{drain} was called.
     """
 
     settings: Settings
@@ -95,7 +95,7 @@ class Broker:
     largestResponseBytes: int = field(init=False)
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
-    groups: Groups = field(init=False)
+    groups: GroupCoordinator = field(init=False)
     isDraining: bool = field(init=False, default=False)
     _throttled: set[Any] = field(init=False, factory=set)
 
@@ -112,22 +112,21 @@ class Broker:
         )
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
-        self.groups = Groups(self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings))
+        self.groups = GroupCoordinator(
+            self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings)
+        )
         self.log.subscribe(self._recordsChanged)
         self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
 
     @property
     def nodeId(self) -> int:
-        """
-        The broker's number.
-        """
         return self.settings.brokerId
 
     def drain(self) -> None:
         """
-        Answer whoever waits for something to happen, and have nobody wait any
-        more: fetches get what there is, members of groups are told to look for
-        their coordinator again.  Only the disk is still waited for.
+        Answer all parked requests, and park no more: a Fetch gets the records
+        that are there, members of groups are told to look for their coordinator
+        again.  Only the disk is still waited for.
         """
         self.isDraining = True
         self.groups.drain()
@@ -141,20 +140,21 @@ class Broker:
 
     def throttled(self, connection: Any, delaySeconds: float) -> None:
         """
-        C{connection} is not read for a while, because its client is over a quota.
+        C{connection} is not read for C{delaySeconds}, because its client is over
+        a quota.
         """
         self._throttled.add(connection)
         self.groups.throttled(connection, delaySeconds)
 
     def unthrottled(self, connection: Any) -> None:
         """
-        C{connection} is read again, or gone.
+        C{connection} is read again, or closed.
         """
         self._throttled.discard(connection)
 
     def _limitsChanged(self) -> None:
         """
-        Whoever is throttled waits no longer than the limits now ask for.
+        Throttled connections wait no longer than the new limits ask for.
         """
         now = wholeMicroseconds(self.clock.seconds())
         for connection in list(self._throttled):

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.test_session -*-
+# -*- test-case-name: tests.unit.kafka.broker.test_servedapis -*-
 """
-What serves each API, and how each says no.
+What serves each API, and how policies can refuse it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class ServedApi:
     """
     An API that is served.
 
-    @ivar serve: does it.
-    @ivar refusal: how quota policies can refuse it.
-    @ivar refuse: makes the answer that says so, where that can be said.
+    @ivar serve: answers a request.
+    @ivar refusal: how quota policies can refuse a request.
+    @ivar refuse: makes the answer to a refused request, where there is one.
     """
 
     serve: Serve

@@ -17,10 +17,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from .backoff import Backoff
+from .consumersettings import ConsumerSettings
 from .coordinator import Coordinator, Identity
 from .errors import ClientError
 from .heartbeat import Heartbeat
-from .settings import ConsumerSettings
 
 
 class Beating:

@@ -15,10 +15,10 @@ from twisted.internet.task import deferLater
 
 from .backoff import Backoff
 from .cluster import checkError
+from .consumersettings import ConsumerSettings
 from .coordinator import NO_GENERATION, NO_MEMBER, Coordinator, Identity
 from .errors import BrokerRefused, ClientError, CommitFailed
 from .membership import COMPLETING, PREPARING, UNJOINED, Membership
-from .settings import ConsumerSettings
 from .topicpartition import TopicPartition
 
 _MEMBERSHIP_LOST = frozenset(

@@ -19,13 +19,13 @@ from admission.metrics.registry import SensorRegistry
 from .backoff import Backoff
 from .cluster import Cluster
 from .connecting import ConnectionSettings, EndpointMaker
+from .consumersettings import ConsumerSettings
 from .errors import ConsumerClosed
 from .group import Group
 from .metadata import Metadata
 from .reading import Reading
 from .rebalance import PartitionsCallback, ignore
 from .sasl import Credentials
-from .settings import ConsumerSettings
 from .throttle import ThrottleTimes
 from .topicpartition import ConsumerRecord, TopicPartition
 

@@ -20,10 +20,10 @@ from twisted.python.failure import Failure
 from ..wire.fetch import FetchResponse, PartitionData
 from .backoff import Backoff
 from .cluster import FETCHES, Cluster
+from .consumersettings import ConsumerSettings
 from .errors import BrokerRefused, ClientError, RecordsRefused
 from .positions import Assigned
 from .records import PartitionRecords
-from .settings import ConsumerSettings
 from .topicpartition import ConsumerRecord, TopicPartition
 
 _NO_SESSION = 0

@@ -15,13 +15,13 @@ from .autocommit import AutoCommit
 from .backoff import Backoff
 from .cluster import Cluster
 from .commits import Commits
+from .consumersettings import ConsumerSettings
 from .coordinator import Coordinator
 from .leading import Leadership
 from .membership import Membership
 from .metadata import Metadata
 from .reading import Reading
 from .rebalance import PartitionsCallback, Rebalances
-from .settings import ConsumerSettings
 from .topicpartition import TopicPartition
 
 CLOSE_TIMEOUT_SECONDS = 30.0

@@ -14,8 +14,8 @@ from admission.clock import MonotonicClock
 
 from .connecting import ConnectionSettings, endpointsOf
 from .consumer import Consumer
+from .consumersettings import ConsumerSettings
 from .sasl import Credentials
-from .settings import ConsumerSettings
 
 
 def makeConsumer(

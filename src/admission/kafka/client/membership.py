@@ -18,11 +18,11 @@ from twisted.python.failure import Failure
 from .backoff import Backoff
 from .beating import Beating
 from .cluster import checkError
+from .consumersettings import ConsumerSettings
 from .coordinator import NO_GENERATION, NO_MEMBER, Coordinator, Identity
 from .errors import BrokerRefused, ClientError
 from .leading import Leadership
 from .protocol import PROTOCOL_TYPE, MalformedMembership, decodeAssignment, encodeSubscription
-from .settings import ConsumerSettings
 from .topicpartition import TopicPartition
 
 UNJOINED = "unjoined"

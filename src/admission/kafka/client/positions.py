@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 from .backoff import Backoff
 from .cluster import FETCHES, Cluster, checkError
 from .commits import Commits
+from .consumersettings import EARLIEST, NONE
 from .errors import ClientError, Disconnected, NoOffset
 from .records import PartitionRecords
-from .settings import EARLIEST, NONE
 from .topicpartition import TopicPartition
 
 _LATEST_TIME = -1

@@ -15,11 +15,11 @@ from twisted.logger import Logger
 from .backoff import Backoff
 from .cluster import Cluster
 from .commits import Commits
+from .consumersettings import ConsumerSettings
 from .errors import BrokerRefused
 from .fetcher import Fetcher
 from .metadata import Metadata
 from .positions import Assigned, Positions
-from .settings import ConsumerSettings
 from .topicpartition import ConsumerRecord, TopicPartition
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...plaintext import printable
+from ...units import roundedBytes, roundedSeconds
+
 NOTHING = "\N{EN DASH}"
 """What stands where there is no value."""
 
 LONGEST_NAME = 80
 """In characters; what is longer is cut."""
-
-_STEPS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def duration(seconds: float | None) -> str:
@@ -22,36 +23,14 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None:
         return NOTHING
-    if seconds < 0:
-        return f"\N{MINUS SIGN}{duration(-seconds)}"
-    if seconds == 0:
-        return "0 s"
-    if seconds < 0.0005:
-        return "less than 1 ms"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 99.95:
-        return f"{seconds:.3g} s"
-    for largeSeconds, large, smallSeconds, small in _STEPS:
-        whole, rest = divmod(round(seconds / smallSeconds), largeSeconds // smallSeconds)
-        if whole >= 2:
-            return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
-    return f"{seconds:.0f} s"
+    return "less than 1 ms" if 0 < seconds < 0.0005 else _signed(roundedSeconds(seconds))
 
 
 def size(sizeBytes: float | None) -> str:
     """
     An amount of memory or data, in units of powers of two.
     """
-    if sizeBytes is None:
-        return NOTHING
-    if sizeBytes < 0:
-        return f"\N{MINUS SIGN}{size(-sizeBytes)}"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if sizeBytes < 1023.5:
-            return f"{sizeBytes:.0f} {unit}" if sizeBytes >= 99.95 else f"{sizeBytes:.3g} {unit}"
-        sizeBytes /= 1024
-    return f"{sizeBytes:,.1f} TiB"
+    return NOTHING if sizeBytes is None else _signed(roundedBytes(sizeBytes))
 
 
 def count(number: float | None) -> str:
@@ -87,8 +66,7 @@ def shown(text: Any, longest: int = LONGEST_NAME) -> str:
     A name that somebody else has chosen, on one line: what does not print is
     written as Python would, and what is too long is cut.
     """
-    cut = str(text)[: longest + 1]
-    written = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+    written = printable(str(text)[: longest + 1])
     return written if len(written) <= longest else f"{written[:longest]}\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -104,3 +82,7 @@ def plural(number: int, one: str, several: str = "") -> str:
     So many of something: C{1 request}, C{2 requests}.
     """
     return f"{count(number)} {one if number == 1 else several or f'{one}s'}"
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")

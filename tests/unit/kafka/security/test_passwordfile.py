@@ -1,20 +1,16 @@
 """
-Tests for L{admission.kafka.security.passwordfile} and
-L{admission.kafka.security.userscommand}.
+Tests for L{admission.kafka.security.passwordfile}.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from twisted.logger import LogLevel, capturedLogs, formatEvent
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.security.passwordfile import (
@@ -28,7 +24,6 @@ from admission.kafka.security.passwordfile import (
     readUsers,
 )
 from admission.kafka.security.scram import HASHES, MIN_ITERATIONS
-from admission.kafka.security.userscommand import UsersOptions, run
 
 KEY = b"k" * 32
 
@@ -356,98 +351,3 @@ class PasswordFileTests(FileTestCase):
         theirs = PasswordFile(str(other)).secretOf(name, mechanism)
         self.assertEqual(theirs.iterations, DEFAULT_ITERATIONS)
         self.assertNotEqual(theirs.salt, self.file.secretOf(name, mechanism).salt)
-
-
-class UsersCommandTests(FileTestCase):
-    """
-    C{admission users} keeps a password file.
-    """
-
-    def users(self, *arguments: str, stdin: str = "", ask: Callable[[str], str] = str) -> str:
-        """
-        Run the command.
-
-        @return: what it printed.
-        """
-        options = UsersOptions()
-        options.parseOptions(arguments)
-        stdout = io.StringIO()
-        run(options, io.StringIO(stdin), stdout, ask)
-        return stdout.getvalue()
-
-    def password(self, name: str, password: str) -> bool:
-        """
-        Whether the password of C{name} is C{password}, for each mechanism.
-        """
-        secrets = readUsers(self.path).secretsByName[name]
-        self.assertEqual(list(secrets), list(HASHES))
-        return all(secret.isPassword(password.encode()) for secret in secrets.values())
-
-    def test_set(self) -> None:
-        """
-        A password is asked for twice.
-        """
-        asked: list[str] = []
-
-        def ask(prompt: str) -> str:
-            asked.append(prompt)
-            return "secret"
-
-        self.users("set", "--iterations", "4096", str(self.path), "carol", ask=ask)
-        self.assertEqual(asked, ["Password of carol: ", "Again: "])
-        self.assertTrue(self.password("carol", "secret"))
-
-    def test_differ(self) -> None:
-        """
-        Two passwords that differ change nothing.
-        """
-        before = self.path.read_bytes()
-        error = self.assertRaises(UsageError, self.users, "set", str(self.path), "alice", ask=lambda prompt: prompt)
-        self.assertIn("differ", str(error))
-        self.assertEqual(self.path.read_bytes(), before)
-
-    def test_setFromInput(self) -> None:
-        """
-        With C{--password-stdin} the first line is the password, and nobody is asked.
-        """
-
-        def ask(prompt: str) -> str:
-            self.fail(f"asked {prompt}")
-
-        path = str(self.path)
-        self.users("set", "--password-stdin", path, "alice", stdin="new secret \r\nmore", ask=ask)
-        self.assertTrue(self.password("alice", "new secret "))
-        self.assertRaisesRegex(
-            UsageError, "a password has at least one", self.users, "set", "--password-stdin", path, "alice", ask=ask
-        )
-
-    def test_removeAndList(self) -> None:
-        """
-        The list has names, mechanisms and iterations, and nothing secret.
-        """
-        path = str(self.path)
-        self.assertEqual(
-            self.users("list", path).splitlines(),
-            [f"{name}  SCRAM-SHA-256 (4096), SCRAM-SHA-512 (4096)" for name in ("alice", "bob")],
-        )
-        self.assertEqual(self.users("remove", path, "alice"), "")
-        self.assertEqual([line.split()[0] for line in self.users("list", path).splitlines()], ["bob"])
-
-    def test_mistakes(self) -> None:
-        """
-        A mistake is answered with one sentence.
-        """
-        path = str(self.path)
-        for arguments, words in (
-            ([], "say set, remove or list"),
-            (["set", path], "Wrong number of arguments"),
-            (["set", path, "carol", "secret"], "Wrong number of arguments"),
-            (["add", path], "Unknown command: add"),
-            (["remove", path, "carol"], "there is no user 'carol'"),
-            (["list", path + ".not"], "cannot be read: No such file"),
-            (["set", "--iterations", "1", path, "carol"], "4096 to 1000000 iterations"),
-            (["set", "--iterations", "many", path, "carol"], "many"),
-        ):
-            error = self.assertRaises(UsageError, self.users, *arguments, ask=lambda prompt: "x")
-            self.assertIn(words, str(error))
-            self.assertNotIn("\n", str(error))

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_configs -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_configapi -*-
 """
 DescribeConfigs and IncrementalAlterConfigs.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from admission.kafka.brokersettings import PROPERTIES
 from admission.kafka.kafkarequest import KafkaRequest
-from admission.kafka.settings import PROPERTIES
 
 from ..broker import Broker
 from ..log.interface import InvalidTopicConfig, LogRefusal
@@ -31,7 +31,7 @@ _DELETE = 1
 
 def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    The settings of topics and of the broker.
+    DescribeConfigs: the settings of topics and of the broker.
     """
     results = []
     duplicates = _repeatedResources(request)
@@ -63,7 +63,8 @@ def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Change settings of topics, all those of one topic or none.
+    IncrementalAlterConfigs: change settings of topics, all those of one topic
+    or none.
     """
     responses = []
     duplicates = _repeatedResources(request)

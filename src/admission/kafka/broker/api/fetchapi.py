@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_fetch -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_fetchapi -*-
 """
 Fetch and ListOffsets: reading records and finding where to begin.
 """
@@ -21,14 +21,14 @@ from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFet
 from admission.operations import waitFor
 
 from ..broker import DRAINED, Answer, Body, Broker, Work
-from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic, UnknownTopic
+from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic
 from .refusals import Refused, repeated
-from .topicapi import topicById
+from .topicapi import partitionIn, topicById
 
 _NO_SESSION = 0
 _NO_ID = UUID(int=0)
 
-FIRST_VERSION_THAT_BACKS_OFF = 8
+_FIRST_VERSION_THAT_BACKS_OFF = 8
 """From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
 
 _FIRST_VERSION_WITH_ERROR = 7
@@ -45,10 +45,9 @@ _LATEST_TIERED = -5
 
 class Wanted(NamedTuple):
     """
-    What a fetch wants of one partition.
+    One partition of a Fetch request.
 
-    @ivar partition: L{None} if there is nothing to be had, and then
-        C{errorCode} says why.
+    @ivar partition: L{None} if it cannot be read; C{errorCode} says why.
     """
 
     partitionIndex: int
@@ -63,8 +62,8 @@ class PartitionsFetch:
     """
     A Fetch request whose topics have been looked up.
 
-    @ivar wanted: the partitions that it reads.
-    @ivar topics: the same for the response, with those that cannot be read.
+    @ivar wanted: the partitions that can be read.
+    @ivar topics: all its partitions by topics, for the response.
     """
 
     broker: Broker
@@ -79,9 +78,9 @@ class PartitionsFetch:
 
     def isSatisfied(self) -> bool:
         """
-        Whether there is enough, or an error to tell, or the broker stops.
-        Partitions that have not grown since the last time are not looked at
-        again: a client may watch thousands.
+        Whether there are enough records, or an error to report, or the broker
+        drains.  Partitions that have not grown since the last call are not
+        looked at again: a client may watch thousands.
         """
         if self.broker.isDraining:
             return True
@@ -105,16 +104,16 @@ class PartitionsFetch:
         The response after a wait, during which the client may have used its
         quota up elsewhere.
         """
-        budgetBytes = budgetOf(self.broker, self.request)
-        return nothing(self.request) if budgetBytes == 0 else self.read(budgetBytes)
+        budgetBytes = _budgetOf(self.broker, self.request)
+        return _overQuota(self.request) if budgetBytes == 0 else self.read(budgetBytes)
 
     def read(self, budgetBytes: int | None) -> Body:
         """
-        The response: as much as there is and may be sent, and as memory and
-        the client's quota allow.  The first batch is whole however large it
-        is, or a consumer could be stuck before it for ever.
+        The response: as many records as the request, the memory and the
+        client's quota allow.  The first batch is whole however large it is, or
+        a consumer could be stuck before it for ever.
 
-        @param budgetBytes: what L{budgetOf} has said just now; not zero.
+        @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
         remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _MIN_READ_BYTES))
         if budgetBytes is not None:
@@ -155,37 +154,36 @@ class PartitionsFetch:
 
 def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
-    Read records; wait for them, up to the client's C{max_wait}, if there are
-    fewer than it wants.  Fetch sessions are declined.
+    Fetch: read records.  If there are fewer than the client wants, wait for
+    them for its C{max_wait}.  Fetch sessions are declined.
 
-    Nothing is read for a client that is over its quota: it gets an empty
-    answer, which tells it to wait; an older client, which would not, waits
-    here first.
+    A client that is over its quota gets an empty answer, which tells it to
+    wait; an older client, which would not, is answered later.
     """
-    budgetBytes = budgetOf(broker, request)
+    budgetBytes = _budgetOf(broker, request)
     if budgetBytes != 0:
         return _fetch(broker, request, budgetBytes)
-    if request.apiVersion >= FIRST_VERSION_THAT_BACKS_OFF:
-        return nothing(request)
+    if request.apiVersion >= _FIRST_VERSION_THAT_BACKS_OFF:
+        return _overQuota(request)
     assert request.view is not None
     now = wholeMicroseconds(broker.clock.seconds())
     delaySeconds = broker.control.charge(request.view, NOTHING, now).delaySeconds
     waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
     waiting.addErrback(_timeIsUp)
-    # What there is by then is what the client gets: it has waited long enough.
+    # The client has waited long enough, so it does not wait for more records.
     return waiting.addCallback(lambda _: _partitionsFetch(broker, request, None).readLate)
 
 
-def budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
+def _budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
     """
-    How much the client may read now, in bytes; L{None} for any amount.
+    How many bytes the client may read now; L{None} for any number.
     """
     if request.view is None:
         return None
     return broker.control.budgetBytes(request.view, wholeMicroseconds(broker.clock.seconds()))
 
 
-def nothing(request: KafkaRequest) -> Body:
+def _overQuota(request: KafkaRequest) -> Body:
     """
     The answer to a client that is over its quota.
     """
@@ -249,7 +247,7 @@ def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | N
 
 def _timeIsUp(failure: Failure) -> Failure | None:
     """
-    Then there is less to answer, which is no error.
+    A timeout is no error: the answer has fewer records.
     """
     return None if isinstance(failure.value, TimeoutError) else failure
 
@@ -288,7 +286,7 @@ def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tupl
 
 def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    The first offset, the last, or the first at or after a time.
+    ListOffsets: the first offset, the last, or the first at or after a time.
     """
     duplicates = repeated(
         (topic.name, each.partition_index) for topic in request.entity.topics for each in topic.partitions
@@ -310,16 +308,6 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
             partitions.append(answer)
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
-
-
-def partitionIn(topic: Topic, index: int) -> Partition:
-    """
-    @raise UnknownTopic: if there is no such partition.
-    """
-    partitions = topic.partitions
-    if not 0 <= index < len(partitions):
-        raise UnknownTopic(f"topic {topic.name!r} has {len(partitions)} partitions, and no {index}")
-    return partitions[index]
 
 
 def _offsetFor(broker: Broker, partition: Partition, timestampMs: int) -> tuple[int, int]:

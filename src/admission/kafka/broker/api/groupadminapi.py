@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
-What administrators ask for about groups: DescribeGroups, ListGroups,
+The requests of administrators about groups: DescribeGroups, ListGroups,
 DeleteGroups.
 """
 
@@ -15,18 +15,18 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Answer, Broker, Work
-from ..groups.group import Group, State
+from ..groups.groupstate import Group, State
 from ..groups.member import GroupRefusal
 
 _FIRST_DESCRIPTION_WITH_ERROR = 6
 
 _CLASSIC = "classic"
-"""The one type of groups there is here (KIP-848 has others)."""
+"""The only type of groups here; KIP-848 has others."""
 
 
 def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Groups and their members.
+    DescribeGroups: groups and their members.
     """
     groups = []
     # Each once: the answers are larger than the questions.
@@ -38,7 +38,7 @@ def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def listGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    All groups, or those in certain states.
+    ListGroups: all groups, or all in certain states.
     """
     states = {state.lower() for state in getattr(request.entity, "states_filter", ())}
     types = {each.lower() for each in getattr(request.entity, "types_filter", ())}
@@ -57,7 +57,7 @@ def listGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def deleteGroups(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Remove groups that have no members, with their offsets.
+    DeleteGroups: remove groups that have no members, with their offsets.
     """
     groupIds = list(dict.fromkeys(request.entity.groups_names))
     deleting = [maybeDeferred(broker.groups.delete, groupId) for groupId in groupIds]
@@ -86,7 +86,7 @@ def _missing(request: KafkaRequest, groupId: str) -> dict[str, Any]:
 
 
 def _described(group: Group) -> dict[str, Any]:
-    # While they rebalance, what members say and have is changing.
+    # While a group rebalances, metadata and assignments are changing.
     protocolName = group.protocolName if group.state is State.STABLE else None
     return {
         "error_code": ErrorCode.none,

@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
-What members of groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+The requests of members of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Answer, Broker, Work
-from ..groups.member import GroupRefusal, Joined, Joining, Speaker, Synced
+from ..groups.member import GroupRefusal, JoinRequest, JoinResult, MemberRequest, SyncResult
 
 _FIRST_JOIN_THAT_NEEDS_ITS_ID = 4
 _FIRST_JOIN_THAT_MAY_SKIP = 9
@@ -24,14 +24,13 @@ _FIRST_LEAVE_OF_SEVERAL = 3
 
 def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Become a member of a group, or one of its next generation.  Answered when
-    all members have joined.
+    JoinGroup: answered when all members have joined.
     """
     entity = request.entity
     sessionSeconds = entity.session_timeout.total_seconds()
     # Version 0 knows one timeout for both; no time at all has been seen to make groups spin (KAFKA-8653).
     rebalanceSeconds = entity.rebalance_timeout.total_seconds() if hasattr(entity, "rebalance_timeout") else -1.0
-    joining = Joining(
+    joinRequest = JoinRequest(
         groupId=entity.group_id,
         memberId=entity.member_id,
         instanceId=getattr(entity, "group_instance_id", None),
@@ -45,18 +44,17 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
         mustKnowItsId=request.apiVersion >= _FIRST_JOIN_THAT_NEEDS_ITS_ID,
         maySkipAssignment=request.apiVersion >= _FIRST_JOIN_THAT_MAY_SKIP,
     )
-    return maybeDeferred(broker.groups.join, joining).addCallbacks(_joined, _refused)
+    return maybeDeferred(broker.groups.join, joinRequest).addCallbacks(_joined, _refused)
 
 
 def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Say, as the leader, who gets what, and get one's own.  Answered when the
-    leader has said it.
+    SyncGroup: answered when the leader has assigned.
     """
     entity = request.entity
     syncing = maybeDeferred(
         broker.groups.sync,
-        speakerOf(request, entity.generation_id),
+        memberRequest(request, entity.generation_id),
         {each.member_id: each.assignment for each in entity.assignments},
         getattr(entity, "protocol_type", None),
         getattr(entity, "protocol_name", None),
@@ -66,10 +64,10 @@ def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
 
 def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Be heard of, and hear whether to join again.
+    Heartbeat: tells the member whether to join again.
     """
     try:
-        broker.groups.heartbeat(speakerOf(request, request.entity.generation_id))
+        broker.groups.heartbeat(memberRequest(request, request.entity.generation_id))
     except GroupRefusal as refusal:
         return {"error_code": refusal.errorCode}
     return {"error_code": ErrorCode.none}
@@ -77,7 +75,7 @@ def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Be a member no longer; or have others be none.
+    LeaveGroup: of one member, or of several.
     """
     entity = request.entity
     isOfSeveral = request.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
@@ -99,12 +97,12 @@ def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.none, "members": members}
 
 
-def speakerOf(request: KafkaRequest, generation: int) -> Speaker:
+def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
     """
-    Who sends a request, as one who may be a member.
+    Which member sends a request.
     """
     entity = request.entity
-    return Speaker(
+    return MemberRequest(
         groupId=entity.group_id,
         generation=generation,
         memberId=entity.member_id,
@@ -115,9 +113,9 @@ def speakerOf(request: KafkaRequest, generation: int) -> Speaker:
 
 def refusalOf(failure: Failure) -> GroupRefusal:
     """
-    How a request was refused.
+    The refusal that a request failed with.
 
-    @raise Exception: what failed, if it was no refusal.
+    @raise Exception: the failure, if it is no refusal.
     """
     if not isinstance(failure.value, GroupRefusal):
         failure.raiseException()
@@ -129,26 +127,26 @@ def _refused(failure: Failure) -> Answer:
     return {"error_code": refusal.errorCode, "member_id": refusal.memberId}
 
 
-def _joined(joined: Joined) -> Answer:
+def _joined(result: JoinResult) -> Answer:
     return {
         "error_code": ErrorCode.none,
-        "generation_id": joined.generation,
-        "protocol_type": joined.protocolType,
-        "protocol_name": joined.protocolName,
-        "leader": joined.leaderId,
-        "skip_assignment": joined.skipsAssignment,
-        "member_id": joined.memberId,
+        "generation_id": result.generation,
+        "protocol_type": result.protocolType,
+        "protocol_name": result.protocolName,
+        "leader": result.leaderId,
+        "skip_assignment": result.skipsAssignment,
+        "member_id": result.memberId,
         "members": [
             {"member_id": each.memberId, "group_instance_id": each.instanceId, "metadata": each.metadata}
-            for each in joined.members
+            for each in result.members
         ],
     }
 
 
-def _synced(synced: Synced) -> Answer:
+def _synced(result: SyncResult) -> Answer:
     return {
         "error_code": ErrorCode.none,
-        "protocol_type": synced.protocolType,
-        "protocol_name": synced.protocolName,
-        "assignment": synced.assignment,
+        "protocol_type": result.protocolType,
+        "protocol_name": result.protocolName,
+        "assignment": result.assignment,
     }

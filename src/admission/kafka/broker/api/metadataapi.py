@@ -1,7 +1,7 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_api -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_metadataapi -*-
 """
-What the broker is, what it speaks and which topics it has: ApiVersions,
-Metadata, DescribeCluster, FindCoordinator.
+The broker, its APIs and its topics: ApiVersions, Metadata, DescribeCluster,
+FindCoordinator.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FIRST_VERSION_WITHOUT_NAME = 12
 
 def apiVersions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    What the broker speaks.
+    ApiVersions: the versions of the APIs that are served.
     """
     return {"api_keys": advertised()}
 
 
 def metadata(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    The broker and its topics; those that are asked for and do not exist are
-    created if the settings and the client allow it.
+    Metadata: the broker and its topics.  Topics that are asked for and do not
+    exist are created if the settings and the client allow it.
     """
     entity = request.entity
     wanted = entity.topics
@@ -56,7 +56,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    The cluster, which is this broker.
+    DescribeCluster: the cluster, which is this broker.
     """
     endpointType = getattr(request.entity, "endpoint_type", _BROKERS)
     if endpointType != _BROKERS:
@@ -81,7 +81,7 @@ def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def findCoordinator(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Who coordinates a group: this broker, always.
+    FindCoordinator: this broker coordinates all groups.
     """
     entity = request.entity
     keys = entity.coordinator_keys if hasattr(entity, "coordinator_keys") else [entity.key]

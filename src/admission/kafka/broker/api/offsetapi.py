@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_offsets -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_groupapi -*-
 """
-How far groups have read: OffsetCommit, OffsetFetch, OffsetDelete.
+The offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Answer, Broker, Work
-from ..groups.group import Group, Offset
-from ..groups.subscription import CONSUMERS, subscribedTopics
+from ..groups.groupstate import CONSUMER_PROTOCOL_TYPE, Group, Offset
 from ..log.interface import LogRefusal, Partition
-from .fetchapi import partitionIn
-from .groupapi import refusalOf, speakerOf
+from .groupapi import memberRequest, refusalOf
+from .topicapi import partitionIn
 
 _FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 
@@ -27,7 +26,7 @@ _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": 
 
 def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Remember how far a group has read.  Answered when it would survive.
+    OffsetCommit: answered when the offsets are committed to the log.
     """
     entity = request.entity
     offsets: dict[Partition, Offset] = {}
@@ -62,8 +61,8 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Wor
         ]
         return {"topics": topics}
 
-    speaker = speakerOf(request, entity.generation_id_or_member_epoch)
-    committing = maybeDeferred(broker.groups.commit, speaker, offsets)
+    committer = memberRequest(request, entity.generation_id_or_member_epoch)
+    committing = maybeDeferred(broker.groups.commit, committer, offsets)
     return committing.addCallbacks(
         lambda _: answered(ErrorCode.none), lambda failure: answered(refusalOf(failure).errorCode)
     )
@@ -71,8 +70,8 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Wor
 
 def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    How far groups have read.  There are no transactions, so every offset is
-    stable.
+    OffsetFetch: the committed offsets.  There are no transactions, so every
+    offset is stable.
     """
     entity = request.entity
     if request.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
@@ -88,15 +87,15 @@ def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
-    Forget how far a group has read, as far as it does not read any more.
+    OffsetDelete: remove offsets of topics that no member of the group reads.
     """
     entity = request.entity
     group = broker.groups.get(entity.group_id)
     if group is None:
         return {"error_code": ErrorCode.group_id_not_found}
-    if group.members and group.protocolType != CONSUMERS:
+    if group.members and group.protocolType != CONSUMER_PROTOCOL_TYPE:
         return {"error_code": ErrorCode.non_empty_group}
-    subscribed = subscribedTopics(group)
+    subscribed = group.subscribedTopics()
     topics = []
     partitions = []
     for topic in entity.topics:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_produce -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_produceapi -*-
 """
 Produce and InitProducerId.
 """
@@ -17,8 +17,8 @@ from admission.kafka.wire.produce import PartitionResult, ProducedPartition, Pro
 
 from ..broker import Broker
 from ..log.interface import LogRefusal
-from .fetchapi import partitionIn
 from .refusals import reasonOf
+from .topicapi import partitionIn
 from .topicconfigs import maxMessageBytes
 
 _ACKS = (0, 1, -1)
@@ -26,8 +26,9 @@ _ACKS = (0, 1, -1)
 
 def append(broker: Broker, request: ProduceRequest, principal: str) -> list[PartitionResult]:
     """
-    Append what can be appended, on behalf of C{principal}.  It is to be
-    acknowledged only when the log has committed it.
+    Produce: append the batches that can be appended, on behalf of
+    C{principal}.  They are to be acknowledged only when the log has committed
+    them.
     """
     if request.acks not in _ACKS:
         return _refuseAll(
@@ -40,8 +41,8 @@ def append(broker: Broker, request: ProduceRequest, principal: str) -> list[Part
 
 def identities(request: ProduceRequest) -> list[int]:
     """
-    The producer ids in a request, as far as its batches are long enough to
-    have one.
+    The producer ids in a request; batches that are too short to have one are
+    skipped.
     """
     found = [producerIdOf(each.records) for each in request.partitions if each.records]
     return [producerId for producerId in found if producerId >= 0]
@@ -49,14 +50,14 @@ def identities(request: ProduceRequest) -> list[int]:
 
 def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult]:
     """
-    What a client is told that a policy has refused: nothing was appended.
+    The results of a request that a policy has refused.
     """
     return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.message)
 
 
 def failed(results: Sequence[PartitionResult], error: Exception) -> list[PartitionResult]:
     """
-    The same results when the commit has failed.
+    The results of a request whose commit has failed.
     """
     code = error.errorCode if isinstance(error, LogRefusal) else ErrorCode.kafka_storage_error.value
     reason = reasonOf(error)
@@ -70,8 +71,9 @@ def failed(results: Sequence[PartitionResult], error: Exception) -> list[Partiti
 
 def timedOut(results: Sequence[PartitionResult]) -> list[PartitionResult]:
     """
-    The same results when the disk did not take the records in time; they are
-    in the log all the same, and an idempotent producer may send them again.
+    The results of a request whose records the disk has not confirmed in time.
+    They are in the log all the same; an idempotent producer may send them
+    again.
     """
     return [
         result
@@ -88,7 +90,7 @@ def timedOut(results: Sequence[PartitionResult]) -> list[PartitionResult]:
 
 def initProducerId(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    A new producer id, never handed out before.
+    InitProducerId: a producer id that was never handed out before.
     """
     if request.entity.transactional_id is not None:
         return {"error_code": ErrorCode.invalid_request.value, "producer_id": -1, "producer_epoch": -1}

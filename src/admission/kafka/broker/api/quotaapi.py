@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_quotas -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_quotaapi -*-
 """
 DescribeClientQuotas and AlterClientQuotas.
 """
@@ -29,8 +29,8 @@ _ANY = 2
 
 def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    The limits of all entities that a filter lets pass, those that the broker
-    was started with included.
+    DescribeClientQuotas: the limits of all entities that pass a filter,
+    including the limits that the broker was started with.
     """
     try:
         wanted = _wanted(request.entity.components)
@@ -48,7 +48,7 @@ def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, 
 
 def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    Change limits, all those of one entity or none.
+    AlterClientQuotas: change limits, all those of one entity or none.
     """
     entries = request.entity.entries
     refusals: list[LogRefusal | None] = [None] * len(entries)

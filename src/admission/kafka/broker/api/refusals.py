@@ -1,6 +1,6 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_topics -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_refusals -*-
 """
-How the APIs say no.
+What the APIs answer to what they refuse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Hashable)
 
 class Refused(LogRefusal):
     """
-    What the broker refuses before it asks the log.
+    The broker refuses something before it asks the log.
     """
 
     def __init__(self, errorCode: ErrorCode, message: str) -> None:
@@ -34,7 +34,7 @@ class Refused(LogRefusal):
 
 def reasonOf(refusal: Exception) -> str:
     """
-    What to tell a client, short enough for every response.
+    The message for a client, short enough for every response.
     """
     reason = str(refusal)
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
@@ -42,14 +42,14 @@ def reasonOf(refusal: Exception) -> str:
 
 def errorOf(refusal: LogRefusal) -> dict[str, Any]:
     """
-    The fields by which a response tells of a refusal.
+    The fields of a response that say what was refused.
     """
     return {"error_code": refusal.errorCode, "error_message": reasonOf(refusal)}
 
 
 def repeated(named: Iterable[T]) -> set[T]:
     """
-    What a request names more than once.  An array element is small and an
-    answer may be large, so none is answered twice.
+    The elements that a request names more than once.  An element is small and
+    its answer may be large, so none is answered twice.
     """
     return {each for each, count in Counter(named).items() if count > 1}

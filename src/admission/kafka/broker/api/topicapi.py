@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_topics -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_topicapi -*-
 """
 CreateTopics, DeleteTopics, CreatePartitions.
 """
@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from admission.kafka.kafkarequest import KafkaRequest
 
 from ..broker import Broker
-from ..log.interface import LogRefusal, Topic, UnknownTopic
+from ..log.interface import LogRefusal, Partition, Topic, UnknownTopic
 from .refusals import Refused, errorOf, repeated
 from .topicconfigs import TOPIC_CONFIGS, checkConfigs
 
@@ -25,9 +25,9 @@ _SOURCE_DEFAULT = 5
 
 def createTopic(broker: Broker, name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
     """
-    Make a topic, if the broker's limits allow it.
+    Create a topic, if the broker's limits allow it.
 
-    @raise LogRefusal: if they do not, or the log does not.
+    @raise LogRefusal: if they do not, or the log refuses.
     """
     _checkRoom(broker)
     return broker.log.createTopic(name, partitionCount, configs)
@@ -47,9 +47,19 @@ def topicById(broker: Broker, topicId: UUID | None) -> Topic:
     raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with id {topicId}")
 
 
+def partitionIn(topic: Topic, index: int) -> Partition:
+    """
+    @raise UnknownTopic: if there is no such partition.
+    """
+    partitions = topic.partitions
+    if not 0 <= index < len(partitions):
+        raise UnknownTopic(f"topic {topic.name!r} has {len(partitions)} partitions, and no {index}")
+    return partitions[index]
+
+
 def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Make topics, each for itself.
+    CreateTopics: create topics, each for itself.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)
@@ -76,7 +86,7 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Remove topics, by name or by id.
+    DeleteTopics: remove topics, by name or by id.
     """
     entity = request.entity
     if hasattr(entity, "topics"):
@@ -103,7 +113,7 @@ def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def createPartitions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Give topics more partitions.
+    CreatePartitions: give topics more partitions.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.test_configs -*-
+# -*- test-case-name: tests.unit.kafka.broker.api.test_configapi -*-
 """
 The settings that a topic may have of its own.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from admission.kafka.settings import Settings
+from admission.kafka.brokersettings import Settings
 
 from ..broker import Broker
 from ..log.interface import InvalidTopicConfig, Topic
@@ -26,11 +26,12 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 @frozen
 class TopicConfig:
     """
-    One of them.
+    A setting that a topic may have.
 
-    @ivar type: as DescribeConfigs numbers types.
-    @ivar default: its value where the topic does not say, given the broker's settings.
-    @ivar check: raises L{ValueError}, in words, for a value that makes no sense.
+    @ivar type: the number of its type in DescribeConfigs.
+    @ivar default: given the broker's settings, the value for topics without one
+        of their own.
+    @ivar check: raises L{ValueError} for a value that makes no sense.
     """
 
     name: str
@@ -40,13 +41,13 @@ class TopicConfig:
     check: Callable[[str], None]
 
 
-def _whole(least: int, most: int) -> Callable[[str], None]:
+def _whole(minValue: int, maxValue: int) -> Callable[[str], None]:
     def check(value: str) -> None:
         # Python reads more as a number than the clients that this is shown to.
         if not _NUMBER.fullmatch(value):
             raise ValueError(f"{value!r} is not a whole number")
-        if not least <= int(value) <= most:
-            raise ValueError(f"{value} is not from {least} to {most}")
+        if not minValue <= int(value) <= maxValue:
+            raise ValueError(f"{value} is not from {minValue} to {maxValue}")
 
     return check
 

@@ -1,21 +1,23 @@
-# -*- test-case-name: tests.unit.kafka.broker.groups.test_group -*-
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_member -*-
 """
-Who takes part in a group, what they ask and what they are told.
+The members of a group: what they ask, what they are answered, and how long
+they may be silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from attrs import define, field, frozen
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
-from .sessions import Session
+from admission.interfaces import IPurgatory
+from admission.operations import DelayedOperation
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The names of the protocols that a member speaks, the one it likes best first, and for each what it says in it."""
+"""The protocols that a member supports, its favourite first: the name of each, and the member's metadata in it."""
 
 _PARTICIPANT_BYTES = 1000
 _PROTOCOL_BYTES = 200
@@ -23,11 +25,10 @@ _PROTOCOL_BYTES = 200
 
 class GroupRefusal(Exception):
     """
-    What a group, or the coordinator on its behalf, answers instead of doing
-    what it was asked to.
+    A group, or its coordinator, refuses a request.
 
-    @ivar errorCode: the error of the Kafka protocol that says so.
-    @ivar memberId: the id that goes with it, if any.
+    @ivar errorCode: the error of the Kafka protocol.
+    @ivar memberId: the member id that goes with it; empty for none.
     """
 
     def __init__(self, errorCode: ErrorCode, memberId: str = "") -> None:
@@ -37,19 +38,20 @@ class GroupRefusal(Exception):
 
 
 @frozen(kw_only=True)
-class Joining:
+class JoinRequest:
     """
     A JoinGroup request.
 
-    @ivar memberId: empty for those who have none yet.
-    @ivar instanceId: of static members, the name that outlives their processes.
-    @ivar connection: by which connection it came; any object.
+    @ivar memberId: empty if the client has none yet.
+    @ivar instanceId: of a static member, the name that outlives its processes.
+    @ivar connection: the connection that it came by; any object that can be
+        hashed.
     @ivar sessionSeconds: how long the member may be silent.
     @ivar rebalanceSeconds: how long the others wait for it to join.
-    @ivar mustKnowItsId: whether to have a new member come back with the id
-        that it is given, before it counts (KIP-394).
-    @ivar maySkipAssignment: whether it understands that it leads without
-        having anything to assign.
+    @ivar mustKnowItsId: whether a new member has to come back with the id that
+        it is given before it counts (KIP-394).
+    @ivar maySkipAssignment: whether the client understands that it leads
+        without having anything to assign.
     """
 
     groupId: str
@@ -66,9 +68,11 @@ class Joining:
     maySkipAssignment: bool = False
 
 
-class Described(NamedTuple):
+class MemberMetadata(NamedTuple):
     """
-    A member, as its leader gets to know it.
+    A member as its leader sees it.
+
+    @ivar metadata: the member's metadata in the protocol of the group.
     """
 
     memberId: str
@@ -77,12 +81,13 @@ class Described(NamedTuple):
 
 
 @frozen(kw_only=True)
-class Joined:
+class JoinResult:
     """
     The answer to a JoinGroup request that was not refused.
 
-    @ivar members: whom to assign something to; empty unless the member leads.
-    @ivar skipsAssignment: whether it leads, but the assignment stands.
+    @ivar members: the members to assign something to; empty unless the member
+        leads.
+    @ivar skipsAssignment: whether the member leads, but the assignment stands.
     """
 
     memberId: str
@@ -90,16 +95,17 @@ class Joined:
     protocolType: str | None
     protocolName: str | None
     leaderId: str
-    members: Sequence[Described] = ()
+    members: Sequence[MemberMetadata] = ()
     skipsAssignment: bool = False
 
 
 @frozen(kw_only=True)
-class Speaker:
+class MemberRequest:
     """
-    Who says something in a group: what most requests of members begin with.
+    Which member sends a request: what Heartbeat, SyncGroup and OffsetCommit
+    begin with.
 
-    @ivar generation: which one it believes to be in.
+    @ivar generation: the generation that the member believes to be in.
     """
 
     groupId: str
@@ -109,7 +115,7 @@ class Speaker:
     connection: Any = None
 
 
-class Synced(NamedTuple):
+class SyncResult(NamedTuple):
     """
     The answer to a SyncGroup request that was not refused.
     """
@@ -122,11 +128,11 @@ class Synced(NamedTuple):
 @define(eq=False, kw_only=True)
 class Participant:
     """
-    Somebody with a member id, who has to be heard of within a time.  Those
-    who are nothing more have yet to join with their id.
+    A client with a member id, which has to be heard of within its session.
+    One that is no L{Member} was told its id and has yet to join with it.
 
-    @ivar connection: by which connection it was heard of last.
-    @ivar session: that time.
+    @ivar connection: the connection that it was heard of by last.
+    @ivar session: its session.
     """
 
     memberId: str
@@ -135,16 +141,16 @@ class Participant:
     session: Session = field(init=False, repr=False)
 
     @property
-    def isExcused(self) -> bool:
+    def isAwaitingResponse(self) -> bool:
         """
-        Whether it need not be heard of now.
+        Whether the client waits for an answer, and so cannot be heard of.
         """
         return False
 
     @property
     def sizeBytes(self) -> int:
         """
-        How much memory it takes, about.
+        About how much memory it takes.
         """
         return _PARTICIPANT_BYTES + len(self.memberId)
 
@@ -157,8 +163,8 @@ class Member(Participant):
     @ivar rebalanceSeconds: how long the others wait for it to join.
     @ivar assignment: what its leader assigned to it.
     @ivar isNew: whether it has never been part of a generation.
-    @ivar waiting: the answer to its JoinGroup or SyncGroup request, while
-        that is parked and the client is there.
+    @ivar waiting: the answer to its JoinGroup or SyncGroup request while that
+        is parked and the client is connected.
     """
 
     instanceId: str | None
@@ -171,31 +177,177 @@ class Member(Participant):
     waiting: Deferred[Any] | None = field(default=None, repr=False)
 
     @property
-    def isExcused(self) -> bool:
+    def isAwaitingResponse(self) -> bool:
         """
-        A client cannot say anything while it waits for an answer; but a new
-        one that has waited for too long has probably been forgotten by its
-        client, which does not know its id (KAFKA-7610).
+        Whether the client waits for an answer, and so cannot be heard of.  A
+        new member that has waited for too long does not count: its client does
+        not know its id and has probably forgotten it (KAFKA-7610).
         """
         return self.waiting is not None and not self.isNew
 
     @property
     def sizeBytes(self) -> int:
-        """
-        See L{Participant.sizeBytes}.
-        """
         texts = len(self.memberId) + len(self.instanceId or "") + len(self.clientId)
         return _PARTICIPANT_BYTES + texts + sizeOfProtocols(self.protocols) + len(self.assignment)
 
     def metadata(self, protocolName: str | None) -> bytes:
         """
-        What it says in a protocol; nothing if it does not speak it.
+        Its metadata in a protocol; empty if it does not support that.
         """
         return next((metadata for name, metadata in self.protocols if name == protocolName), b"")
 
 
 def sizeOfProtocols(protocols: Protocols) -> int:
     """
-    How much memory they take, about, in bytes.
+    About how much memory they take, in bytes.
     """
     return sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
+class Session(DelayedOperation):
+    """
+    The time within which a participant has to be heard of.
+
+    Hearing of it only moves the deadline.  The operation in the purgatory stays
+    as it is and, when its time comes, waits for the rest: a heartbeat costs
+    next to nothing, however many members there are.
+
+    @ivar deadlineSeconds: when the participant has been silent for too long.
+    """
+
+    __slots__ = (
+        "_expired",
+        "_firesSeconds",
+        "_key",
+        "_participant",
+        "_purgatory",
+        "_seconds",
+        "_throttledUntilSeconds",
+        "deadlineSeconds",
+    )
+
+    def __init__(
+        self,
+        purgatory: IPurgatory,
+        seconds: Callable[[], float],
+        key: Hashable,
+        participant: Participant,
+        expired: Callable[[], object],
+    ) -> None:
+        """
+        @param purgatory: where it waits.
+        @param seconds: the monotonic clock of the purgatory.
+        @param key: the key that it waits under.
+        @param expired: called when the participant has been silent for too long.
+        """
+        super().__init__(0.0)
+        self.deadlineSeconds = 0.0
+        self._purgatory = purgatory
+        self._seconds = seconds
+        self._key = key
+        self._participant = participant
+        self._expired = expired
+        self._throttledUntilSeconds = 0.0
+        # When the timer in the purgatory fires, whatever the deadline has become since.
+        self._firesSeconds = 0.0
+
+    def start(self, delaySeconds: float) -> None:
+        """
+        The participant has to be heard of within C{delaySeconds} from now.
+        """
+        deadlineSeconds = self._seconds() + delaySeconds
+        self.deadlineSeconds = deadlineSeconds
+        if self.watcher is None:
+            self._park(delaySeconds)
+        elif self._firesSeconds > deadlineSeconds:
+            self.cancel()
+            self._park(delaySeconds)
+
+    def throttled(self, delaySeconds: float) -> None:
+        """
+        The participant cannot be heard of for C{delaySeconds} from now: they
+        are added to its time, and where they overlap with an earlier delay,
+        once.
+        """
+        now = self._seconds()
+        addedSeconds = now + delaySeconds - max(now, self._throttledUntilSeconds)
+        if addedSeconds > 0:
+            self._throttledUntilSeconds = now + delaySeconds
+            self.deadlineSeconds += addedSeconds
+
+    def expire(self) -> None:
+        """
+        The timer fires; the deadline may have moved since it was set.
+        """
+        remainingSeconds = self.deadlineSeconds - self._seconds()
+        if remainingSeconds > 0:
+            self.cancel()
+            self._park(remainingSeconds)
+        elif self._participant.isAwaitingResponse:
+            # The session is started again with the answer.
+            self.cancel()
+        else:
+            super().expire()
+
+    def onExpiration(self) -> None:
+        self._expired()
+
+    def _park(self, delaySeconds: float) -> None:
+        self.delaySeconds = delaySeconds
+        self._firesSeconds = self._seconds() + delaySeconds
+        self._purgatory.tryCompleteElseWatch(self, (self._key,))
+
+
+class Connections:
+    """
+    Which participants were heard of last by which connection.
+    """
+
+    def __init__(self) -> None:
+        self._participants: dict[Any, set[Participant]] = {}
+
+    def heard(self, participant: Participant, connection: Any) -> None:
+        """
+        C{participant} was heard of by C{connection}, any object that can be
+        hashed; L{None} for none that matters.
+        """
+        if participant.connection is connection:
+            return
+        self.forget(participant)
+        participant.connection = connection
+        if connection is not None:
+            self._participants.setdefault(connection, set()).add(participant)
+
+    def forget(self, participant: Participant) -> None:
+        """
+        C{participant} is gone.
+        """
+        connection, participant.connection = participant.connection, None
+        if connection is None:
+            return
+        others = self._participants[connection]
+        others.discard(participant)
+        if not others:
+            del self._participants[connection]
+
+    def on(self, connection: Any) -> Collection[Participant]:
+        """
+        The participants that were heard of last by C{connection}.
+        """
+        return self._participants.get(connection, ())
+
+    def lost(self, connection: Any) -> None:
+        """
+        C{connection} is closed and not kept, although its participants may stay
+        for long.
+        """
+        for participant in self._participants.pop(connection, ()):
+            participant.connection = None
+
+    def throttled(self, connection: Any, delaySeconds: float) -> None:
+        """
+        Nothing is read from C{connection} for C{delaySeconds}, which is added
+        to the sessions of its participants.
+        """
+        for participant in self._participants.get(connection, ()):
+            participant.session.throttled(delaySeconds)

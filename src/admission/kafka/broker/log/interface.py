@@ -46,7 +46,7 @@ class LogInUse(LogRefusal):
 
 class LogFailed(LogRefusal):
     """
-    The storage under the log failed; the message says in words what to do.
+    The storage under the log failed; the message says what to do.
     """
 
     errorCode = 56
@@ -128,7 +128,7 @@ class InvalidProducerEpoch(LogRefusal):
 class Partition:
     """
     One partition of a topic as the log has it in memory.  The log keeps it up
-    to date; everybody else only reads.
+    to date; all others only read.
 
     Positions count the bytes ever appended to the partition, so a difference
     of two is a size.
@@ -228,8 +228,8 @@ class ITable(Interface):
 
     Writing takes part in the open transaction of this turn, as appending does,
     and shares its fate: L{ILog.whenCommitted} tells when what was written will
-    survive, or that it is lost.  Then the table is as it was, and whoever has
-    its contents in memory has to put that right.  Only what one call writes is
+    survive, or that it is lost.  Then the table is as it was; a caller that has
+    its contents in memory has to revert that.  Only what one call writes is
     committed as one: a turn that writes very much commits in between.
 
     All methods raise L{LogClosed} after L{ILog.close}, L{LogFailed} if the
@@ -282,6 +282,11 @@ class ILog(Interface):
     syncedCount: int = Attribute("How many of them would survive the loss of power.")
     producerStateBytes: int = Attribute(
         "How much memory it takes to remember the producers, about, in bytes.  Asking costs nothing."
+    )
+
+    problems: Sequence[str] = Attribute(
+        "What is wrong with the log now, for people to read: that it cannot be written to, or not be synchronised with "
+        "the disk.  Empty if nothing is."
     )
 
     def topic(name: str) -> Topic:
@@ -356,7 +361,7 @@ class ILog(Interface):
         partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch, owner: str = ""
     ) -> AppendResult:
         """
-        Put a batch behind the others.  Nobody can read it before it is
+        Append a batch.  It cannot be read before it is
         committed; see L{whenCommitted}.
 
         @param buffer: the whole batch and nothing else, writable: its base
@@ -368,7 +373,7 @@ class ILog(Interface):
         @raise OutOfOrderSequence: if batches are missing before this one.
         @raise InvalidProducerEpoch: if the producer has been replaced.
         @raise LogFailed: if the storage fails.  Then everything appended
-            since the last commit is lost as well, whoever waits for it is
+            since the last commit is lost as well, the callbacks are
             told, and nothing can be appended for the rest of this turn.
         """
 
@@ -388,7 +393,7 @@ class ILog(Interface):
     def sync() -> None:
         """
         Have what is committed synchronised with the disk soon, because
-        somebody waits for it; one synchronisation serves everybody who does.
+        a client waits for it; one synchronisation serves all that do.
         """
 
     def subscribeSynced(listener: Callable[[], object]) -> None:
@@ -460,9 +465,9 @@ class ILog(Interface):
 
     def producers() -> Iterator[tuple[str, int]]:
         """
-        Who owns which producers, as far as producers are remembered: each
-        owner (empty if nobody said) and each producer id of theirs once, those
-        longest unused first, as it is now.  Looks at every producer.
+        The remembered producers: each pair of an owner (empty if it is not
+        known) and a producer id once, the longest unused first.  Looks at every
+        producer.
         """
 
     def allocateProducerId() -> int:
@@ -475,8 +480,8 @@ class ILog(Interface):
 
     def close() -> Deferred[None]:
         """
-        Commit, tell everybody who waits, synchronise with the disk, and let
-        go of the directory.  May be called again, also before it is done.
+        Commit, call all callbacks, synchronise with the disk, and release the
+        directory.  May be called again, also before it is done.
 
         @return: fires when the directory is free.
         """

@@ -19,7 +19,8 @@ from zope.interface import implementer
 
 from admission.kafka.wire.batches import RecordBatch, assignOffset
 
-from .commits import MAX_PENDING_BYTES, GroupCommit
+from .batchlookup import BATCH_KEY, copyBatches, findMaxTimestamp, findTimestamp, positionOf
+from .groupcommit import MAX_PENDING_BYTES, GroupCommit
 from .interface import (
     LEADER_EPOCH,
     AppendResult,
@@ -33,12 +34,11 @@ from .interface import (
     Topic,
     UnknownTopic,
 )
+from .logtables import Table, Tables
 from .producers import ProducerKey, ProducerStates, lastSequenceOf
-from .reading import BATCH_KEY, copyBatches, findMaxTimestamp, findTimestamp, positionOf
-from .retention import Limits, Sweep
+from .retention import RetentionLimits, Sweep
 from .storage import PRODUCER_KEY, DirectoryLock, openStorage
 from .syncing import BackgroundSync, DeferToThread
-from .tables import Table, Tables
 from .topics import Topics
 
 _PRODUCER_IDS: Final = 1000
@@ -109,7 +109,7 @@ class LmdbLog:
         self._released = False
         self._closers: list[Deferred[None]] = []
 
-        limits = Limits(retentionBytes, None if retentionSeconds is None else int(retentionSeconds * 1000))
+        limits = RetentionLimits(retentionBytes, None if retentionSeconds is None else int(retentionSeconds * 1000))
         os.makedirs(path, exist_ok=True)
         self._lock = DirectoryLock(path)
         try:
@@ -156,33 +156,18 @@ class LmdbLog:
         self._sweep.start()
 
     def topic(self, name: str) -> Topic:
-        """
-        See L{ILog.topic}.
-        """
         return self._topics.get(name)
 
     def topicById(self, topicId: UUID) -> Topic:
-        """
-        See L{ILog.topicById}.
-        """
         return self._topics.getById(topicId)
 
     def createTopic(self, name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
-        """
-        See L{ILog.createTopic}.
-        """
         return self._topics.create(name, partitionCount, configs)
 
     def checkTopic(self, name: str, partitionCount: int, configs: Mapping[str, str]) -> None:
-        """
-        See L{ILog.checkTopic}.
-        """
         self._topics.checkNew(name, partitionCount, configs)
 
     def deleteTopic(self, name: str) -> None:
-        """
-        See L{ILog.deleteTopic}.
-        """
         topic = self._topics.delete(name)
         self._producers.forgetPartitions({partition.number for partition in topic.partitions})
         self._changed.update(dict.fromkeys(topic.partitions))
@@ -190,29 +175,17 @@ class LmdbLog:
         self._sweep.start()
 
     def addPartitions(self, name: str, partitionCount: int) -> Topic:
-        """
-        See L{ILog.addPartitions}.
-        """
         return self._topics.addPartitions(name, partitionCount)
 
     def checkPartitions(self, name: str, partitionCount: int) -> None:
-        """
-        See L{ILog.checkPartitions}.
-        """
         self._topics.checkMore(name, partitionCount)
 
     def setTopicConfigs(self, name: str, configs: Mapping[str, str]) -> Topic:
-        """
-        See L{ILog.setTopicConfigs}.
-        """
         return self._topics.setConfigs(name, configs)
 
     def append(
         self, partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch, owner: str = ""
     ) -> AppendResult:
-        """
-        See L{ILog.append}.
-        """
         self._checkPartition(partition)
         producerId = batch.producerId
         if producerId >= 0:
@@ -243,33 +216,18 @@ class LmdbLog:
         return AppendResult(baseOffset, False)
 
     def whenCommitted(self, callback: CommitCallback) -> None:
-        """
-        See L{ILog.whenCommitted}.
-        """
         self._commits.whenCommitted(callback)
 
     def sync(self) -> None:
-        """
-        See L{ILog.sync}.
-        """
         self._sync.soon()
 
     def subscribeSynced(self, listener: Callable[[], object]) -> None:
-        """
-        See L{ILog.subscribeSynced}.
-        """
         self._syncListeners.append(listener)
 
     def subscribe(self, listener: PartitionsListener) -> None:
-        """
-        See L{ILog.subscribe}.
-        """
         self._listeners.append(listener)
 
     def read(self, partition: Partition, offset: int, maxBytes: int, firstWhole: bool = True) -> list[bytes]:
-        """
-        See L{ILog.read}.
-        """
         self._checkOffset(partition, offset)
         if offset == partition.highWatermark:
             return []
@@ -277,9 +235,6 @@ class LmdbLog:
             return copyBatches(cursor, partition, offset, maxBytes, firstWhole)
 
     def bytesAvailable(self, partition: Partition, offset: int) -> int:
-        """
-        See L{ILog.bytesAvailable}.
-        """
         self._checkOffset(partition, offset)
         if offset == partition.highWatermark:
             return 0
@@ -287,52 +242,30 @@ class LmdbLog:
             return partition.committedPosition - positionOf(cursor, partition, offset)
 
     def offsetForTimestamp(self, partition: Partition, timestampMs: int) -> TimestampedOffset | None:
-        """
-        See L{ILog.offsetForTimestamp}.
-        """
         self._checkPartition(partition)
         with self._storage.cursor(self._storage.batches) as cursor:
             return findTimestamp(cursor, partition, timestampMs)
 
     def maxTimestampOffset(self, partition: Partition) -> TimestampedOffset | None:
-        """
-        See L{ILog.maxTimestampOffset}.
-        """
         self._checkPartition(partition)
         with self._storage.cursor(self._storage.batches) as cursor:
             return findMaxTimestamp(cursor, partition)
 
     def table(self, name: str) -> Table:
-        """
-        See L{ILog.table}.
-        """
         return self._tables.get(name)
 
     @property
     def producerStateBytes(self) -> int:
-        """
-        See L{ILog.producerStateBytes}.
-        """
         return self._producers.sizeBytes
 
     @property
-    def troubles(self) -> list[str]:
-        """
-        What is wrong with it now, in words: that it cannot be written to, or
-        not be synchronised with the disk.
-        """
-        return [trouble for trouble in (self._commits.trouble, self._sync.trouble) if trouble is not None]
+    def problems(self) -> list[str]:
+        return [problem for problem in (self._commits.problem, self._sync.problem) if problem is not None]
 
     def producers(self) -> Iterator[tuple[str, int]]:
-        """
-        See L{ILog.producers}.
-        """
         return self._producers.owners()
 
     def allocateProducerId(self) -> int:
-        """
-        See L{ILog.allocateProducerId}.
-        """
         if self._nextProducerId == self._endProducerId:
             with self._commits.exclusive() as transaction:
                 first = self._storage.advance(transaction, b"next producer id", _PRODUCER_IDS)
@@ -341,9 +274,6 @@ class LmdbLog:
         return self._nextProducerId - 1
 
     def close(self) -> Deferred[None]:
-        """
-        See L{ILog.close}.
-        """
         if self._released:
             return succeed(None)
         closer: Deferred[None] = Deferred()

@@ -46,7 +46,7 @@ class ProducerState(NamedTuple):
     @ivar epoch: the newest epoch seen.
     @ivar batches: the last batches of that epoch, oldest first; never empty.
     @ivar lastUsedSeconds: when the last one was appended, in seconds since 1970.
-    @ivar owner: who appended it; empty if nobody said.
+    @ivar owner: who appended it; empty if it is not known.
     """
 
     epoch: int

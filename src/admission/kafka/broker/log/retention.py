@@ -11,10 +11,10 @@ from attrs import frozen
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from .commits import GroupCommit
+from .batchlookup import BATCH_KEY, SEEK_KEY, lastOffset, maxTimestampMs
+from .groupcommit import GroupCommit
 from .interface import InvalidTopicConfig, LogFailed, Partition
 from .producers import ProducerStates
-from .reading import BATCH_KEY, SEEK_KEY, lastOffset, maxTimestampMs
 from .storage import NUMBER, PRODUCER_KEY, Storage
 from .topics import Topics, encodeExtent
 
@@ -31,7 +31,7 @@ _SPARE_BYTES: Final = 1 << 20
 
 
 @frozen
-class Limits:
+class RetentionLimits:
     """
     How much of a partition is kept.
 
@@ -44,13 +44,13 @@ class Limits:
     maxBytes: int | None
     maxAgeMs: int | None
 
-    def overriddenBy(self, configs: Mapping[str, str]) -> "Limits":
+    def overriddenBy(self, configs: Mapping[str, str]) -> "RetentionLimits":
         """
         The limits of a topic with settings of its own; -1 there means no limit.
 
         @raise InvalidTopicConfig: if a setting is no such number.
         """
-        return Limits(
+        return RetentionLimits(
             _limit(configs, RETENTION_BYTES, self.maxBytes),
             _limit(configs, RETENTION_MS, self.maxAgeMs),
         )
@@ -70,7 +70,7 @@ def _limit(configs: Mapping[str, str], key: str, default: int | None) -> int | N
 
 
 @frozen
-class _Doomed:
+class DeletableBatches:
     """
     Batches to remove from the start of a partition.
 
@@ -100,7 +100,7 @@ class Sweep:
         producers: ProducerStates,
         clock: IReactorTime,
         wallSeconds: Callable[[], float],
-        limits: Limits,
+        limits: RetentionLimits,
         producerExpirySeconds: float,
         checkIntervalSeconds: float,
     ) -> None:
@@ -191,7 +191,7 @@ class Sweep:
             yield
         if removed:
             # What a transaction frees is used again by the next one but one. In a full map the next one is an append
-            # that fails, which counts for nothing, so somebody else has to be it.
+            # that fails, which counts for nothing, so this has to be it.
             with self._commits.exclusive() as transaction:
                 self._storage.advance(transaction, b"sweeps", 1)
 
@@ -218,7 +218,7 @@ class Sweep:
                 transaction.delete(NUMBER.pack(number), db=self._storage.tombstones)
         return bool(batches or producers)
 
-    def _trim(self, partition: Partition, limits: Limits) -> bool:
+    def _trim(self, partition: Partition, limits: RetentionLimits) -> bool:
         """
         Remove some of what a partition need not keep.
 
@@ -229,31 +229,31 @@ class Sweep:
             return False
         nowMs = int(self._wallSeconds() * 1000)
 
-        def isDoomed(timestampMs: int, position: int) -> bool:
+        def isDeletable(timestampMs: int, position: int) -> bool:
             if maxBytes is not None and partition.committedPosition - position >= maxBytes:
                 return True
             return maxAgeMs is not None and 0 <= timestampMs < nowMs - maxAgeMs
 
-        doomed = self._oldest(partition.number, isDoomed)
-        if not doomed.keys:
+        deletable = self._oldest(partition.number, isDeletable)
+        if not deletable.keys:
             return False
         with self._commits.exclusive() as transaction:
-            for key in doomed.keys:
+            for key in deletable.keys:
                 transaction.delete(key, db=self._storage.batches)
-            extent = encodeExtent(partition, doomed.offset, doomed.position)
+            extent = encodeExtent(partition, deletable.offset, deletable.position)
             transaction.put(NUMBER.pack(partition.number), extent, db=self._storage.partitions)
-        partition.logStartOffset = doomed.offset
-        partition.startPosition = doomed.position
-        if doomed.offset == partition.nextOffset:
+        partition.logStartOffset = deletable.offset
+        partition.startPosition = deletable.position
+        if deletable.offset == partition.nextOffset:
             partition.maxTimestampMs = partition.committedMaxTimestampMs = -1
         return True
 
-    def _oldest(self, number: int, isDoomed: Callable[[int, int], bool]) -> _Doomed:
+    def _oldest(self, number: int, isDeletable: Callable[[int, int], bool]) -> DeletableBatches:
         """
         The oldest batches of a partition that are to go, as many as one turn
         may take.
 
-        @param isDoomed: called with a batch's largest timestamp and the
+        @param isDeletable: called with a batch's largest timestamp and the
             position of its end.
         """
         keys: list[bytes] = []
@@ -263,13 +263,13 @@ class Sweep:
             while found and len(keys) < _SLICE_BATCHES and sizeBytes < _SLICE_BYTES:
                 key, value = cursor.item()
                 owner, _, _, endPosition = BATCH_KEY.unpack(key)
-                if owner != number or not isDoomed(maxTimestampMs(value), endPosition):
+                if owner != number or not isDeletable(maxTimestampMs(value), endPosition):
                     break
                 keys.append(bytes(key))
                 offset, position = lastOffset(value) + 1, endPosition
                 sizeBytes += len(value)
                 found = cursor.next()
-        return _Doomed(keys, offset, position)
+        return DeletableBatches(keys, offset, position)
 
     def _expireProducers(self) -> bool:
         """

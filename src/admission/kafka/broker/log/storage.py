@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_storage -*-
 """
-The LMDB environment under the log: its directory, its tables, and its
-failures in words.
+The LMDB environment under the log: its directory, its tables, and what to do
+about its failures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRODUCER_KEY: Final = struct.Struct(">Iq")
 """The key of a producer's state: a partition's number and the producer's id."""
 
 _MAX_TABLES: Final = 32
-"""Those of L{Storage}, and those of L{admission.kafka.broker.log.tables}."""
+"""Those of L{Storage}, and those of L{admission.kafka.broker.log.logtables}."""
 
 _COUNTER: Final = struct.Struct(">q")
 _LOCK_FILE: Final = "broker.lock"
@@ -37,7 +37,7 @@ _LOCK_FILE: Final = "broker.lock"
 
 def explain(error: lmdb.Error) -> str:
     """
-    What to do about an error of the storage, in words.
+    What to do about an error of the storage.
     """
     if isinstance(error, lmdb.MapFullError):
         return "the map of the log is full: give it a larger map size, or retain less"
@@ -59,7 +59,7 @@ class DirectoryLock:
     def __init__(self, path: str) -> None:
         """
         @param path: a directory that exists.
-        @raise LogInUse: if somebody has the right.
+        @raise LogInUse: if another process has the right.
         """
         self._file: IO[str] = open(os.path.join(path, _LOCK_FILE), "a+", encoding="ascii")  # noqa: SIM115
         try:
@@ -86,7 +86,7 @@ class Storage:
     An open environment and its tables.
 
     @ivar environment: the environment.
-    @ivar batches: key: see L{admission.kafka.broker.log.reading.BATCH_KEY}; value:
+    @ivar batches: key: see L{admission.kafka.broker.log.batchlookup.BATCH_KEY}; value:
         a record batch as clients sent it.
     @ivar topics: name to description, as JSON.
     @ivar partitions: number to where the partition starts and would go on.

@@ -60,9 +60,9 @@ class BackgroundSync:
         self._closed: Deferred[None] | None = None
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """
-        Why the last attempt failed, in words, if it has.
+        Why the last attempt failed, if it has.
         """
         return f"the log cannot be synchronised with the disk: {self._failureReason}" if self._failing else None
 
@@ -76,7 +76,7 @@ class BackgroundSync:
 
     def soon(self) -> None:
         """
-        Somebody waits: synchronise what was written without waiting for the
+        A client waits: synchronise what was written without waiting for the
         interval to end.
         """
         if not self._dirty or self._closed is not None:
@@ -119,7 +119,7 @@ class BackgroundSync:
             self._log.info("the log is being synchronised with the disk again")
 
     def _failed(self, failure: Failure) -> None:
-        # The last attempt is not repeated: nobody would be there to stop it.
+        # The last attempt is not repeated: nothing would stop it.
         self._dirty = self._dirty or self._closed is None
         if not self._failing:
             self._failing = True

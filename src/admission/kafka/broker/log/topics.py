@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import lmdb
 from attrs import evolve
 
-from .commits import GroupCommit
+from .batchlookup import BATCH_KEY, SEEK_KEY, lastOffset
+from .groupcommit import GroupCommit
 from .interface import InvalidPartitionCount, InvalidTopicName, Partition, Topic, TopicExists, UnknownTopic
-from .reading import BATCH_KEY, SEEK_KEY, lastOffset
 from .storage import NUMBER, Storage
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -40,7 +40,9 @@ def encodeExtent(partition: Partition, startOffset: int, startPosition: int) -> 
 
 class Topics:
     """
-    All topics, by name and by id.
+    All topics, by name and by id.  What changes and checks them keeps the
+    contract of the method of L{admission.kafka.broker.log.interface.ILog} that
+    calls it.
 
     @ivar byName: topics by name; not to be changed by others.
     @ivar partitionCount: how many partitions they have together.
@@ -105,9 +107,6 @@ class Topics:
                 yield topic, partition
 
     def create(self, name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.createTopic}.
-        """
         self.checkNew(name, partitionCount, configs)
         with self._commits.exclusive() as transaction:
             topic = Topic(name, uuid4(), self._number(transaction, name, 0, partitionCount), dict(configs))
@@ -116,9 +115,6 @@ class Topics:
         return topic
 
     def checkNew(self, name: str, partitionCount: int, configs: Mapping[str, str]) -> None:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.checkTopic}.
-        """
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise InvalidTopicName(f"{name!r} cannot be the name of a topic")
         if name in self.byName:
@@ -142,9 +138,6 @@ class Topics:
         return topic
 
     def addPartitions(self, name: str, partitionCount: int) -> Topic:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.addPartitions}.
-        """
         topic = self.checkMore(name, partitionCount)
         present = len(topic.partitions)
         with self._commits.exclusive() as transaction:
@@ -155,9 +148,6 @@ class Topics:
         return topic
 
     def setConfigs(self, name: str, configs: Mapping[str, str]) -> Topic:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.setTopicConfigs}.
-        """
         self._check(configs)
         topic = evolve(self.get(name), configs=dict(configs))
         with self._commits.exclusive() as transaction:
@@ -168,7 +158,7 @@ class Topics:
     def delete(self, name: str) -> Topic:
         """
         See L{admission.kafka.broker.log.interface.ILog.deleteTopic}.  The data of
-        its partitions is left to whoever reads the tombstones.
+        its partitions is left to the sweep, which reads the tombstones.
 
         @return: what the topic was.
         """

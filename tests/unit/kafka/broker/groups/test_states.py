@@ -1,5 +1,5 @@
 """
-Groups under members that come and go as they like.
+The group coordinator under members that come and go as they like.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.groups.group import State
-from admission.kafka.broker.groups.member import Joined, Synced
+from admission.kafka.broker.groups.groupstate import State
+from admission.kafka.broker.groups.member import JoinResult, SyncResult
 from admission.kafka.broker.log.interface import LogFailed
 from tests.kit.groupsfixture import Consumer, GroupsRig
 
@@ -41,7 +41,7 @@ class Owner(Consumer):
     isAlive = True
     syncsLate = False
 
-    def _joined(self, joined: Joined) -> None:
+    def _joined(self, joined: JoinResult) -> None:
         super()._joined(joined)
         if not self.syncsLate:
             self.ask()
@@ -59,7 +59,7 @@ class Owner(Consumer):
             hands[list(hands)[partition % len(hands)]].append(partition)
         self.sync({memberId: bytes(hand) for memberId, hand in hands.items()})
 
-    def _synced(self, synced: Synced) -> None:
+    def _synced(self, synced: SyncResult) -> None:
         super()._synced(synced)
         self.case.owned(self)
 
@@ -126,7 +126,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self, session: float, rebalance: float, mustKnowItsId: bool, instanceId: str | None, syncsLate: bool
     ) -> None:
         """
-        Somebody new wants to join, or somebody of a name that is taken.
+        A new consumer wants to join, or one of a name that is taken.
         """
         consumer = Owner(
             self.rig,
@@ -143,7 +143,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(which=WHICH, isChanged=st.booleans())
     def join(self, which: int, isChanged: bool) -> None:
         """
-        Somebody joins, again or with the id it was told.
+        A consumer joins, again or with the id it was told.
         """
         consumer = self.chosen(which)
         if consumer.waiting is None:
@@ -154,7 +154,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def ask(self, which: int) -> None:
         """
-        Somebody asks for its assignment, maybe late, maybe again.
+        A consumer asks for its assignment, maybe late, maybe again.
         """
         consumer = self.chosen(which)
         if consumer.waiting is None and consumer.joined is not None:
@@ -186,7 +186,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         """
-        If all who live play on, they share everything in the end, and nobody else is left.
+        If all living consumers play on, they share everything in the end, and no other is left.
         """
         self.rig.log.commitSeconds, self.rig.log.error = 0.0, None
         for _ in range(SETTLING_ROUNDS):
@@ -204,7 +204,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def beat(self, which: int) -> None:
         """
-        Somebody sends heartbeats and does nothing else: slow, but alive.
+        A consumer sends heartbeats and does nothing else: slow, but alive.
         """
         consumer = self.chosen(which)
         if consumer.waiting is None and consumer.joined is not None:
@@ -214,7 +214,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def leave(self, which: int) -> None:
         """
-        Somebody leaves.
+        A consumer leaves.
         """
         consumer = self.chosen(which)
         consumer.leave()
@@ -224,7 +224,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(which=WHICH, hangsUp=st.booleans())
     def crash(self, which: int, hangsUp: bool) -> None:
         """
-        Somebody is gone, and its connection maybe too.
+        A consumer is gone, and its connection maybe too.
         """
         consumer = self.chosen(which)
         consumer.isAlive = False
@@ -235,7 +235,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(which=WHICH, seconds=SECONDS)
     def throttle(self, which: int, seconds: float) -> None:
         """
-        Somebody is over its quota.
+        A consumer is over its quota.
         """
         self.rig.groups.throttled(self.chosen(which), seconds)
 
@@ -270,15 +270,15 @@ class GroupsMachine(RuleBasedStateMachine):
     @invariant()
     def ownersAreUnique(self) -> None:
         """
-        Nobody is ever told to own what somebody else owns in the same generation.
+        No partition has two owners in the same generation.
         """
         assert not self.rig.conflicts, self.rig.conflicts
         assert not self.rig.failures, self.rig.failures
 
     @invariant()
-    def everybodyIsHeardOf(self) -> None:
+    def allAreWaitedFor(self) -> None:
         """
-        Whoever is in a group is waited for by its session, unless it waits for an answer; a group that is not at rest
+        Each member is waited for by its session, unless it waits for an answer; a group that is not at rest
         waits for something; what is counted is there.
         """
         group = self.rig.groups.get("readers")
@@ -354,5 +354,5 @@ class GroupStatesTests(SynchronousTestCase):
         machine.wait(3.0)
         machine.settle()
         machine.ownersAreUnique()
-        machine.everybodyIsHeardOf()
+        machine.allAreWaitedFor()
         machine.teardown()

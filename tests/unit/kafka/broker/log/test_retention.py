@@ -8,7 +8,7 @@ import os
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log.interface import InvalidTopicConfig, LogFailed, OffsetOutOfRange, Partition
-from admission.kafka.broker.log.retention import Limits
+from admission.kafka.broker.log.retention import RetentionLimits
 from tests.kit.logfixture import LogTestCase, makeBatch, storageError
 
 NOW_MS = 1_000_000_000
@@ -17,7 +17,7 @@ BATCH_BYTES = len(makeBatch(0)[0])
 
 class LimitsTests(SynchronousTestCase):
     """
-    L{Limits} of a topic.
+    L{RetentionLimits} of a topic.
     """
 
     def test_override(self) -> None:
@@ -25,18 +25,20 @@ class LimitsTests(SynchronousTestCase):
         A topic's own settings hold before the defaults, -1 is no limit, and
         what is not given stays.
         """
-        default = Limits(100, 2000)
+        default = RetentionLimits(100, 2000)
         self.assertEqual(default.overriddenBy({}), default)
-        self.assertEqual(default.overriddenBy({"retention.bytes": "7"}), Limits(7, 2000))
-        self.assertEqual(default.overriddenBy({"retention.ms": "-1"}), Limits(100, None))
-        self.assertEqual(Limits(None, None).overriddenBy({"retention.ms": "0"}), Limits(None, 0))
+        self.assertEqual(default.overriddenBy({"retention.bytes": "7"}), RetentionLimits(7, 2000))
+        self.assertEqual(default.overriddenBy({"retention.ms": "-1"}), RetentionLimits(100, None))
+        self.assertEqual(RetentionLimits(None, None).overriddenBy({"retention.ms": "0"}), RetentionLimits(None, 0))
 
     def test_invalid(self) -> None:
         """
         What is no limit is refused, naming the setting and the value.
         """
         for text in ("", "ten", "-2", "1.0"):
-            refused = self.assertRaises(InvalidTopicConfig, Limits(None, None).overriddenBy, {"retention.ms": text})
+            refused = self.assertRaises(
+                InvalidTopicConfig, RetentionLimits(None, None).overriddenBy, {"retention.ms": text}
+            )
             self.assertIn("retention.ms", str(refused))
             self.assertIn(repr(text), str(refused))
 

@@ -1,0 +1,119 @@
+# -*- test-case-name: tests.unit.test_cli -*-
+"""
+What all commands have in common: how they are called, and how they fail.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from twisted.python.usage import Options, UsageError
+
+from .._version import __version__
+from ..units import parseSeconds
+
+
+class CommandFailed(Exception):
+    """
+    A command could not do what it was asked to.  The message is a sentence that
+    says why, and what would help.
+    """
+
+
+class CommandOptions(Options):
+    """
+    The options of a command, with examples in the usage text.
+
+    @cvar examples: command lines, without C{admission}.
+    @cvar note: what follows the examples.
+    """
+
+    examples: ClassVar[Sequence[str]] = ()
+    note: ClassVar[str] = ""
+
+    def opt_version(self) -> None:
+        """
+        Write the version and exit.
+        """
+        sys.stdout.write(f"admission {__version__}\n")
+        raise SystemExit(0)
+
+    def getUsage(self, width: int | None = None) -> str:
+        """
+        The usage text.  Twisted would wrap examples that were part of C{longdesc}.
+        """
+        parts = [super().getUsage(width)]
+        if self.examples:
+            parts.append("Examples:\n" + "".join(f"  admission {each}\n" for each in self.examples))
+        if self.note:
+            parts.append(f"{self.note}\n")
+        return "\n".join(parts)
+
+
+class CommandGroup(CommandOptions):
+    """
+    A command that consists of others.
+    """
+
+    subCommands: Sequence[Sequence[Any]] = ()
+
+    def getSynopsis(self) -> str:
+        """
+        How it is called: up to the subcommand that was chosen, which has a synopsis of its own.
+        """
+        before = "Usage: admission" if self.parent is None else f"{self.parent.getSynopsis()} {self.parent.subCommand}"
+        return before if self.subCommand is not None else f"{before} COMMAND [options]"
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: if no subcommand was chosen.
+        """
+        if self.subCommand is None:
+            names: list[str] = [command[0] for command in self.subCommands]
+            raise UsageError(f"say what to do: {', '.join(names[:-1])} or {names[-1]}")
+
+
+class DirectoryOptions(CommandOptions):
+    """
+    Options with a directory before or behind them.
+
+    After parsing, C{directory} is a key as well.
+
+    @cvar missing: what to say unless one directory is given.
+    """
+
+    missing: ClassVar[str] = "name one directory"
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """
+        Parse options behind the directory as well, which L{Options} would take for arguments.
+        """
+        words = list(options or ())
+        if words and not words[0].startswith("-"):
+            words.append(words.pop(0))
+        super().parseOptions(words)  # type: ignore[no-untyped-call]
+
+    def parseArgs(self, *directories: str) -> None:
+        """
+        @raise UsageError: unless there is one directory.
+        """
+        if len(directories) != 1 or not directories[0]:
+            raise UsageError(self.missing)
+        self["directory"] = directories[0]
+
+
+def parseTimeout(text: str) -> float:
+    """
+    Read C{--timeout}, in seconds.
+
+    @raise UsageError: if it is no duration, or zero.
+    """
+    try:
+        seconds = parseSeconds(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error
+    if not seconds:
+        raise UsageError(f"--timeout {text}: nothing answers in no time; write 10s or the like")
+    return seconds

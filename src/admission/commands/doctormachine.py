@@ -1,0 +1,336 @@
+# -*- test-case-name: tests.system.test_doctor -*-
+"""
+What the doctor looks at of the machine: the process and its limits, ports,
+memory and disks.
+
+Each check is a function that returns a L{Finding}.  What it looks at is handed in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import re
+import resource
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from attrs import frozen
+
+from ..kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
+from ..plugins import PolicyError, parseDescription
+from ..units import formatBytes, roundedBytes, roundedSeconds
+from .console import CommandFailed
+from .statusport import Fetch
+
+OLDEST_PYTHON = (3, 11)
+
+BESIDES_POOL_BYTES = 128 << 20
+"""What a broker needs besides its pool: itself, about half of it, and groups, producers and the log's hot pages."""
+
+LITTLE_BYTES = 1 << 30
+"""Free space that is soon used up."""
+
+TOO_LITTLE_BYTES = 64 << 20
+"""Free space in which nothing can be kept."""
+
+LOCK_FILE = "broker.lock"
+"""The file that a broker locks while it uses a directory."""
+
+_WITH_PORTS = ("tcp", "tcp6", "ssl", "mtls", "tls")
+_PRIVILEGES = (
+    "AmbientCapabilities=CAP_NET_BIND_SERVICE in a systemd unit; or a higher port, and --advertise what clients see"
+)
+_NETWORKED = ("nfs", "nfs4", "cifs", "smb2", "smb3", "9p", "ceph", "lustre", "afs", "glusterfs", "gfs2", "ocfs2")
+_GONE_WITH_POWER = ("tmpfs", "ramfs")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class Level(Enum):
+    """
+    How bad it is.
+    """
+
+    OK = "ok"
+    WARN = "warn"
+    """It works, and not as well as it could."""
+    FAIL = "fail"
+    """It will not work."""
+    ABSENT = "absent"
+    """An extra that is not installed; nothing needs it until somebody uses it."""
+
+
+@frozen
+class Finding:
+    """
+    The outcome of one check.
+
+    @ivar what: what was found.
+    @ivar remedy: what to do about it; empty if nothing needs to be done.
+    """
+
+    level: Level
+    what: str
+    remedy: str = ""
+
+
+def checkPython(version: Sequence[int]) -> Finding:
+    """
+    Whether Python is new enough.
+    """
+    found = ".".join(map(str, version[:3]))
+    if tuple(version[:2]) >= OLDEST_PYTHON:
+        return Finding(Level.OK, found)
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return Finding(Level.FAIL, f"{found} is older than {oldest}", f"make the venv with Python {oldest}")
+
+
+_REACTORS = {
+    "EPollReactor": (Level.OK, "epoll"),
+    "SelectReactor": (Level.FAIL, "select, which serves no more than 1024 files"),
+}
+
+
+def checkReactor(name: str) -> Finding:
+    """
+    Whether the reactor is one for many connections.
+
+    @param name: its class.
+    """
+    level, what = _REACTORS.get(name, (Level.WARN, f"{name}, slower than epoll where connections are many"))
+    remedy = "" if level is Level.OK else "run twistd on Linux, without --reactor"
+    return Finding(level, what, remedy)
+
+
+def checkOpenFiles(maxConnections: int, hardLimit: int) -> Finding:
+    """
+    Whether as many connections as are allowed can be open.
+
+    @param hardLimit: of C{RLIMIT_NOFILE}; the broker raises the soft one by itself.
+    """
+    neededCount = maxConnections + RESERVED_DESCRIPTORS
+    if hardLimit == resource.RLIM_INFINITY or hardLimit >= neededCount:
+        limit = "any number" if hardLimit == resource.RLIM_INFINITY else str(hardLimit)
+        return Finding(Level.OK, f"{limit} allowed, {neededCount} needed for {maxConnections} connections")
+    allowedCount = max(hardLimit - RESERVED_DESCRIPTORS, 0)
+    return Finding(
+        Level.WARN if allowedCount else Level.FAIL,
+        f"{hardLimit} allowed, so that there can be {allowedCount} connections and not {maxConnections} "
+        "(max.connections)",
+        f"allow {neededCount}: LimitNOFILE= in a systemd unit, docker run --ulimit nofile=, ulimit -Hn as root; "
+        "or lower max.connections",
+    )
+
+
+def checkMemory(limitBytes: int, settings: Settings) -> Finding:
+    """
+    Whether the pool fits into the memory that the process may use.
+
+    @param limitBytes: see L{admission.memorylimit.memoryLimitBytes}.
+    """
+    poolBytes = settings.queuedMaxRequestBytes
+    allowed = f"the process may use {roundedBytes(limitBytes)}"
+    less = "choose queued.max.request.bytes to fit, or leave it out to get a quarter of that"
+    if poolBytes <= 0:
+        return Finding(Level.WARN, f"{allowed}, and the pool has no bound", less)
+    what = f"{allowed}, {roundedBytes(poolBytes)} of it for the pool"
+    if poolBytes >= limitBytes:
+        what = f"{allowed}, and the pool {roundedBytes(poolBytes)}: the kernel would end it before the pool is empty"
+        return Finding(Level.FAIL, what, f"{less}; or allow more: MemoryMax=, docker run --memory")
+    if limitBytes - poolBytes < BESIDES_POOL_BYTES:
+        return Finding(
+            Level.WARN,
+            f"{what}, which leaves {roundedBytes(limitBytes - poolBytes)} for everything else",
+            f"leave {roundedBytes(BESIDES_POOL_BYTES)} or more: a smaller queued.max.request.bytes, or more memory "
+            "(MemoryMax=, docker run --memory)",
+        )
+    return Finding(Level.OK, what)
+
+
+def checkAddressSpace(mapBytes: int, limitBytes: int) -> Finding:
+    """
+    Whether the log can be mapped.
+
+    @param limitBytes: of C{RLIMIT_AS}.
+    """
+    if limitBytes == resource.RLIM_INFINITY or limitBytes > mapBytes:
+        return Finding(Level.OK, f"enough for a log of up to {formatBytes(mapBytes)}")
+    return Finding(
+        Level.FAIL,
+        f"limited to {roundedBytes(limitBytes)}, and the log wants {formatBytes(mapBytes)} (log.map.bytes); it costs "
+        "none of the memory",
+        "ulimit -v unlimited, or a smaller log.map.bytes",
+    )
+
+
+def checkPort(
+    description: str, whyNot: Callable[[str], str | None], isPrivileged: bool, firstFreePort: int, hasBroker: bool
+) -> Finding:
+    """
+    Whether an endpoint can be listened on.
+
+    @param description: as C{--listen} takes it.
+    @param whyNot: tries to, and returns the reason if it cannot be.
+    @param isPrivileged: whether the doctor runs as root.
+    @param firstFreePort: the first port that needs no privileges.
+    @param hasBroker: whether a broker is known to run, which may listen there.
+    """
+    reason = whyNot(description)
+    if reason is not None and hasBroker and "in use" in reason:
+        return Finding(Level.OK, f"{reason}; a broker runs")
+    if reason is not None:
+        remedy = "see what --listen takes in twistd admission --help"
+        if "in use" in reason:
+            remedy = "ss -ltnp tells who has it; end that, or choose another with --listen"
+        elif "ermission" in reason or "cannot be read" in reason:
+            remedy = (
+                _PRIVILEGES if _isBelow(description, firstFreePort) else "let the user of the broker read its files"
+            )
+        return Finding(Level.FAIL, reason, remedy)
+    if isPrivileged and _isBelow(description, firstFreePort):
+        return Finding(Level.WARN, "can be listened on, by root", _PRIVILEGES)
+    return Finding(Level.OK, "can be listened on")
+
+
+def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
+    """
+    Whether a running broker is well.
+
+    @param url: of its status port.
+    @param fetch: as L{admission.commands.statusport.fetch}.
+    """
+    try:
+        snapshot = json.loads(fetch(f"{url}/status.json", timeoutSeconds))
+        health, upSeconds = snapshot["health"], float(snapshot["uptimeSeconds"])
+        isWell, reasons = health["status"] == "ok", "; ".join(map(str, health["reasons"]))
+    except CommandFailed as error:
+        return Finding(Level.FAIL, str(error), "start it, or leave --status out to look at the machine alone")
+    except (ValueError, LookupError, TypeError):
+        return Finding(Level.FAIL, f"{url} does not answer as a status port does", "name the right URL")
+    if isWell:
+        return Finding(Level.OK, f"is well, and has been up for {roundedSeconds(upSeconds)}")
+    return Finding(Level.FAIL, reasons, "docs/operate.md says what each of these means; so does the log")
+
+
+def checkDirectory(path: Path) -> Finding:
+    """
+    Whether the log can be in C{path}.
+    """
+    remedy = "--data chooses another; or let it belong to the user of the broker"
+    if not path.exists():
+        parent = nearest(path)
+        if not mayWrite(parent):
+            return Finding(Level.FAIL, f"{path} is not there, and cannot be made in {parent}", remedy)
+        return Finding(Level.OK, f"{path} will be made")
+    if not path.is_dir():
+        return Finding(Level.FAIL, f"{path} is a file", "--data takes a directory")
+    if not mayWrite(path):
+        return Finding(Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
+    user = _userOf(path / LOCK_FILE)
+    return Finding(Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
+
+
+def checkFileSystem(
+    path: Path, mounts: str, freeBytes: Callable[[Path], int], tryToMap: Callable[[Path], None]
+) -> Finding:
+    """
+    Whether the file system below C{path} is one for the log.
+
+    @param mounts: what /proc/self/mounts says.
+    @param freeBytes: how much can be written where.
+    @param tryToMap: raises L{OSError} where files cannot be mapped.
+    """
+    place = nearest(path)
+    kind = fileSystemOf(place.resolve(), mounts)
+    elsewhere = "--data chooses a directory on a local disk"
+    if kind in _NETWORKED or kind.startswith("fuse."):
+        what = f"{kind}, which does not keep the memory maps and locks of the log in step"
+        return Finding(Level.FAIL, what, elsewhere)
+    try:
+        tryToMap(place)
+    except OSError as error:
+        return Finding(Level.FAIL, f"{kind}, on which files cannot be mapped: {error.strerror}", elsewhere)
+    available = freeBytes(place)
+    what = f"{kind or 'of an unknown kind'}, {roundedBytes(available)} free"
+    if available < LITTLE_BYTES:
+        level = Level.FAIL if available < TOO_LITTLE_BYTES else Level.WARN
+        return Finding(level, what, "make room; log.retention.bytes and log.retention.ms bound what is kept")
+    if kind in _GONE_WITH_POWER:
+        return Finding(Level.WARN, f"{what}; it is memory, and gone after a restart of the machine", elsewhere)
+    if kind == "overlay":
+        return Finding(Level.WARN, f"{what}; it is the container's, and gone with it", "give it a volume")
+    return Finding(Level.OK, what)
+
+
+def fileSystemOf(path: Path, mounts: str) -> str:
+    """
+    The kind of file system that an absolute path is on; empty if unknown.
+
+    @param mounts: what /proc/self/mounts says; later lines cover earlier ones.
+    """
+    found, length = "", -1
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) < 3:
+            continue
+        mounted = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[1]))
+        if path.is_relative_to(mounted) and len(mounted.parts) >= length:
+            found, length = words[2], len(mounted.parts)
+    return found
+
+
+def tryToMap(directory: Path) -> None:
+    """
+    Map a file there, and write to it.
+
+    @raise OSError: if files cannot be mapped there.
+    """
+    with TemporaryFile(dir=directory) as file:
+        file.truncate(mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
+            mapped[:1] = b"x"
+            mapped.flush()
+
+
+def nearest(path: Path) -> Path:
+    """
+    The directory itself, or the first one above it that exists.
+
+    @param path: an absolute path.
+    """
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def mayWrite(directory: Path) -> bool:
+    """
+    Whether we may make files in C{directory}, and list them.
+    """
+    return os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _userOf(lock: Path) -> str:
+    """
+    The process that holds the lock of a directory, such as C{"process 12"}; empty if none does.
+    """
+    try:
+        with lock.open(encoding="ascii", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return f"process {file.read().strip() or 'unknown'}"
+    except OSError:
+        pass
+    return ""
+
+
+def _isBelow(description: str, firstFreePort: int) -> bool:
+    try:
+        name, positional, keywords = parseDescription(description)
+    except PolicyError:
+        return False
+    port = keywords.get("port", positional[0] if positional and name in _WITH_PORTS else "")
+    return port.isdigit() and 0 < int(port) < firstFreePort

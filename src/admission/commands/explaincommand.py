@@ -1,0 +1,101 @@
+# -*- test-case-name: tests.unit.commands.test_explaincommand -*-
+"""
+The command C{admission explain}: the limits that hold for a client, and how
+much of each it uses, as the status port of a broker tells it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TextIO
+from urllib.parse import urlencode
+
+from twisted.python.usage import UsageError
+
+from ..interfaces import QuotaEntity
+from ..plaintext import printable, table
+from ..units import roundedAmount, roundedSeconds
+from .limitsyntax import asArguments, formatAmount
+from .statusport import Fetch, StatusOptions, askStatus, fetch
+
+
+class ExplainOptions(StatusOptions):
+    """
+    C{explain}.
+
+    After parsing, C{page} is a key as well: the question to the status port.
+    """
+
+    synopsis = "[options]"
+    longdesc = (
+        "Tells which limits hold for a client, whom they were set for, how much of each is used, and for how long the "
+        "client is throttled, as a broker knows it that runs with --status.  Shadow policies (shadow=yes) are "
+        "marked: they throttle nobody."
+    )
+    optParameters = [
+        ["client-id", "c", None, "The name that the client gives itself."],
+        ["user", "u", None, "The name of its login; without, nobody in particular."],
+        ["ip", None, None, "The address that it connects from."],
+    ]
+    optFlags = [["json", None, "Write JSON, for programs."]]
+    examples = (
+        "explain --client-id reports",
+        "explain --client-id reports --user alice --ip 192.0.2.1",
+        "explain --client-id reports --status http://127.0.0.1:9191 --json",
+    )
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: also if no client is named.
+        """
+        super().postOptions()
+        question = {"clientId": self["client-id"], "user": self["user"], "ip": self["ip"]}
+        given = {name: value for name, value in question.items() if value is not None}
+        if not given:
+            raise UsageError("say which client: --client-id, --user, --ip, or some of the three")
+        self["page"] = f"explain?{urlencode(given)}"
+
+
+def run(options: ExplainOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = fetch) -> None:
+    """
+    Run the command; see L{admission.cli.Command}.
+    """
+    explained, described = askStatus(options, options["page"], lambda answer: (answer, _described(answer)), fetch)
+    stdout.write(json.dumps(explained, indent=2) + "\n" if options["json"] else described)
+
+
+def _described(explained: Mapping[str, Any]) -> str:
+    user, clientId, ip = explained["user"], explained["clientId"], explained["ip"]
+    where = f" from {ip}" if ip else ""
+    whose = printable(f"client id {clientId!r} of user {user!r}{where}")
+    limits = explained["limits"]
+    if not limits:
+        return f"no limit holds for {whose}\n"
+    rows = [
+        (
+            f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
+            f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
+            asArguments(QuotaEntity(**each["entity"])),
+            "?" if each["used"] is None else roundedAmount(each["used"]),
+            "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
+            _delay(each),
+        )
+        for each in limits
+    ]
+    # Ties go to the first.
+    worst = max((each for each in limits if not each["isShadow"]), key=lambda each: each["delaySeconds"], default=None)
+    verdict = "is not throttled"
+    if worst is not None and worst["delaySeconds"] > 0:
+        verdict = f"is throttled by {worst['policy']} ({worst['limitName']}), for {_delay(worst)}"
+    title = ("Policy", "Limit", "Set for", "Used", "Of it", "Throttled")
+    return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
+
+
+def _delay(limit: Mapping[str, Any]) -> str:
+    endsAtSeconds = limit["delayEndsAtSeconds"]
+    if endsAtSeconds is None:
+        return "no"
+    ends = datetime.fromtimestamp(endsAtSeconds).astimezone()
+    return f"{roundedSeconds(limit['delaySeconds'])}, until {ends:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,67 @@
+# -*- test-case-name: tests.unit.commands.test_limitsyntax -*-
+"""
+Limits and their entities as people write them.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from ..interfaces import DEFAULT, QuotaEntity
+from ..units import formatBytes, parseRate
+
+ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
+"""For each type of entity, as the protocol and our options call it, the attribute of L{QuotaEntity}."""
+
+_NOT_BY_TIME = ("producer_ids_rate",)
+"""Limits that are called rates but count in windows of any length, so that no unit of time fits."""
+
+
+def parseAmount(name: str, text: str) -> float:
+    """
+    Read the value of the limit C{name}.
+
+    @raise ValueError: if it is no positive number, or no rate where the limit is one.
+    """
+    if _isRate(name):
+        amount = parseRate(text)
+    else:
+        try:
+            amount = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+    if not (math.isfinite(amount) and amount > 0):
+        raise ValueError(f"a limit is a number greater than zero, not {text!r}")
+    return amount
+
+
+def formatAmount(name: str, amount: float) -> str:
+    """
+    Write the value of the limit C{name} as L{parseAmount} reads it.
+    """
+    if name.endswith("_byte_rate") and amount.is_integer():
+        return formatBytes(int(amount))
+    return f"{amount:.15g}"
+
+
+def asArguments(entity: QuotaEntity) -> str:
+    """
+    The options for C{entity}, quoted for a shell.
+    """
+    return " ".join(
+        f"--{kind}-default" if name == DEFAULT else f"--{kind} {shlex.quote(name)}"
+        for kind, name in componentsOf(entity).items()
+    )
+
+
+def componentsOf(entity: QuotaEntity) -> dict[str, str]:
+    """
+    The names of an entity, or L{DEFAULT}, by the keys of L{ATTRIBUTES}.
+    """
+    names = {kind: getattr(entity, attribute) for kind, attribute in ATTRIBUTES.items()}
+    return {kind: name for kind, name in names.items() if name is not None}
+
+
+def _isRate(name: str) -> bool:
+    return name.endswith("_rate") and name not in _NOT_BY_TIME

@@ -1,0 +1,58 @@
+# -*- test-case-name: tests.system.test_profile_memory -*-
+"""
+The command C{admission memory}: where the memory of a broker is, as its status
+port tells it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+from ..plaintext import printable
+from ..profiling.reports import htmlOf, textOf
+from .console import CommandFailed
+from .statusport import Fetch, StatusOptions, askStatus, fetch
+
+
+class MemoryOptions(StatusOptions):
+    """
+    C{memory}.
+    """
+
+    synopsis = "[options]"
+    longdesc = (
+        "Tells where the memory of a broker is that runs with --status: what its ledger says beside what its objects "
+        "take and what the process really has, and what has changed since it was asked before.  It looks when it is "
+        "asked, in small steps, and not again within ten seconds."
+    )
+    optParameters = [["html", None, None, "Write a page to this file."]]
+    optFlags = [["json", None, "Write JSON, for programs."]]
+    examples = (
+        "memory",
+        "memory --html memory.html",
+        "memory --status http://127.0.0.1:9191 --json",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # To look takes a broker with many connections some seconds.
+        self["timeout"] = self.defaults["timeout"] = "30s"
+
+
+def run(options: MemoryOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = fetch) -> None:
+    """
+    Run the command; see L{admission.cli.Command}.
+    """
+    document, text, page = askStatus(options, "memory", lambda answer: (answer, textOf(answer), htmlOf(answer)), fetch)
+    if options["html"] is not None:
+        try:
+            Path(options["html"]).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise CommandFailed(f"--html {options['html']}: {error.strerror}") from error
+        stdout.write(f"wrote {options['html']}\n")
+    elif options["json"]:
+        stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        stdout.write("".join(f"{printable(line)}\n" for line in text.splitlines()))

@@ -1,0 +1,349 @@
+# -*- test-case-name: tests.offline.test_jobs -*-
+"""
+The commands that read recordings: C{admission evaluate}, and its parts
+C{aggregate}, C{audit}, C{replay} and C{report}.
+
+What needs Spark or pyarrow is imported by the functions that do: everybody can
+read the help.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from twisted.internet.task import Clock
+from twisted.python.usage import UsageError
+
+from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
+from ..offline.evaluation import Selection
+from ..offline.failures import JobFailed, ReportError
+from ..offline.replay.candidates import Candidate, resolveCandidate
+from ..offline.report.writing import writeReport
+from ..offline.running import Progress, runJob, runStream
+from ..plaintext import table
+from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
+from .console import CommandFailed, CommandOptions, DirectoryOptions
+
+if TYPE_CHECKING:
+    from ..offline.jobs import Answer, Work
+
+_Result = TypeVar("_Result")
+
+_MODES = ("closed", "open")
+
+_WHERE = (
+    "DIRECTORY is what a broker was given as --export spark:DIRECTORY.  Spark runs on this machine\n"
+    "unless SPARK_REMOTE, spark-submit or spark-defaults.conf say where."
+)
+
+
+class RecordingOptions(DirectoryOptions):
+    """
+    The recording, and where results go.
+
+    After parsing, C{directory} is a key as well.
+    """
+
+    synopsis = "DIRECTORY --out OUT [options]"
+    missing = "name one directory with a recording, the DIRECTORY of --export spark:DIRECTORY"
+    note = _WHERE
+    optFlags = [
+        ["progress", None, "Write progress to standard error; the default if that is a terminal."],
+    ]
+    optParameters = [
+        ["out", "o", None, "Where results go: a directory, made if need be."],
+        ["from", None, None, "The first moment: 2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970."],
+        ["to", None, None, "The first moment after the last."],
+        ["sample", None, None, "Take this share of the clients, as in 10%: always the same, and all they did."],
+    ]  # fmt: skip
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: unless C{--out} is given.
+        """
+        if not self["out"]:
+            raise UsageError("say where results go: --out OUT")
+
+
+class AggregateOptions(RecordingOptions):
+    """
+    C{aggregate}.
+    """
+
+    longdesc = (
+        "Sums up a recording: what each client did in each minute, how long it was throttled, which clients did most, "
+        "how fairly they were served and how full the memory was.  Results are Parquet and CSV files in OUT."
+    )
+    examples = (
+        "aggregate /var/lib/admission/recording --out results",
+        "aggregate /var/lib/admission/recording --out day --from 2026-03-01 --to 2026-03-02",
+        "aggregate /var/lib/admission/recording --out live --stream",
+    )
+    optFlags = [
+        ["stream", None, "Add what was recorded since the last time, minutes that are an hour old, and keep in OUT "
+         "how far that is.  Repeat it as often as you like."],
+    ]  # fmt: skip
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: also if only a part of a stream is asked for.
+        """
+        super().postOptions()
+        for name in ("from", "to", "sample"):
+            if self["stream"] and self[name] is not None:
+                raise UsageError(f"--stream takes all that there is; leave --{name} out")
+
+
+class AuditOptions(RecordingOptions):
+    """
+    C{audit}.
+    """
+
+    longdesc = (
+        "Checks a recording: quotas against what clients took, the filter of producer ids against the ids that there "
+        "were, the ledger against the memory of the process.  It also looks for impossible rows and for files that "
+        "cannot be read."
+    )
+    examples = (
+        "audit /var/lib/admission/recording --out results",
+        "audit /var/lib/admission/recording --out day --from 2026-03-01 --to 2026-03-02",
+    )
+
+
+class _Tried(PolicyOptionsMixin):
+    """
+    Policies that can be tried.
+    """
+
+    policyKinds = (
+        PolicyKind("candidate", IQuotaPolicyFactory, repeatable=True),
+        PolicyKind("pool", IMemoryPoolFactory, repeatable=True),
+    )
+
+
+class ReplayOptions(_Tried, RecordingOptions):
+    """
+    C{replay}.
+
+    After parsing, C{candidate} and C{pool} are lists of
+    L{admission.offline.replay.candidates.Candidate}, and C{mode} is one of
+    modes.
+    """
+
+    longdesc = (
+        "Replays a recording under other policies, and tells whom they would have throttled and for how long.  "
+        "Clients are assumed to send their next request as long after an answer as they did (closed loop).  The "
+        "policies that were in force are replayed as well: unless their replay agrees with the recording, no answer "
+        "can be trusted.  A client that is throttled less might have sent more, which no recording tells; there is no "
+        "forecast for it."
+    )
+    examples = (
+        'replay /var/lib/admission/recording --out results --candidate "client-bytes:produce=4M"',
+        "replay recording --out results --candidate low=client-bytes:produce=1M --candidate client-bytes:produce=8M",
+        'replay recording --out results --pool "bounded:32MiB" --pool "bounded:128MiB"',
+    )
+    optParameters = [
+        ["mode", None, "closed", "How clients behave: closed, open (they send what they sent when they sent it, "
+         "whatever happens), or closed,open for both."],
+    ]  # fmt: skip
+
+    def opt_candidate(self, description: str) -> None:
+        """
+        A quota policy to try, as [LABEL=]NAME[:ARGUMENTS]; see --help-candidate.  Repeatable.
+        """
+        self._try("candidate", description, IQuotaPolicyFactory)
+
+    def opt_pool(self, description: str) -> None:
+        """
+        A memory pool to try, as [LABEL=]NAME[:ARGUMENTS]; see --help-pool.  Repeatable.
+        """
+        self._try("pool", description, IMemoryPoolFactory)
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: also if there is nothing to try.
+        """
+        super().postOptions()
+        modes = [mode.strip() for mode in self["mode"].split(",")]
+        if not set(modes) <= set(_MODES) or len(set(modes)) < len(modes):
+            raise UsageError(f"--mode {self['mode']}: write closed, open, or closed,open")
+        self["mode"] = modes
+        if not self["candidate"] and not self["pool"]:
+            raise UsageError("say what to try: --candidate client-bytes:produce=4M or --pool bounded:32MiB")
+
+    def _try(self, option: str, description: str, interface: type[IPolicyFactory]) -> None:
+        try:
+            candidate = resolveCandidate(description, interface)
+            # To find what is wrong with its arguments.
+            candidate.build(Clock())
+        except PolicyError as error:
+            raise UsageError(f"--{option}: {error}") from error
+        others: list[Candidate] = self[option]
+        if any(candidate.label == other.label for other in others):
+            raise UsageError(f"--{option}: two are called {candidate.label!r}; write LABEL= before one of them")
+        others.append(candidate)
+
+
+class EvaluateOptions(ReplayOptions):
+    """
+    C{evaluate}.
+    """
+
+    longdesc = (
+        "Sums up a recording (aggregate), audits it (audit), replays it under other policies (replay) and writes a "
+        "page about all of it (report): OUT/report.html, with the numbers as Parquet and CSV beside it.  "
+        + ReplayOptions.longdesc
+    )
+    examples = (
+        'evaluate /var/lib/admission/recording --out results --candidate "client-bytes:produce=4M"',
+        "evaluate recording --out results --candidate tight=client-bytes:produce=1M --pool bounded:32MiB",
+        "evaluate recording --out quick --candidate client-bytes:produce=1M --sample 10% --from 2026-03-01T12:00",
+    )
+
+
+class ReportOptions(CommandOptions):
+    """
+    C{report}.
+
+    After parsing, C{out} is a key.
+    """
+
+    synopsis = "OUT"
+    longdesc = (
+        "Writes OUT/report.html, a page about the results that the other commands have left in OUT.  It needs no Spark."
+    )
+    examples = ("report results", "report /var/lib/admission/results")
+
+    def parseArgs(self, *directories: str) -> None:
+        """
+        @raise UsageError: unless there is one directory.
+        """
+        if len(directories) != 1 or not directories[0]:
+            raise UsageError("name one directory with results, the OUT of admission evaluate --out OUT")
+        self["out"] = directories[0]
+
+
+def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> None:
+    """
+    Run C{aggregate}; see L{admission.cli.Command}.
+    """
+
+    def job(work: Work) -> None:
+        from ..offline.jobs import aggregate
+
+        aggregate(work)
+
+    if options["stream"]:
+        try:
+            runStream(_selection(options), options["out"], _progress(options))
+        except JobFailed as error:
+            raise CommandFailed(str(error)) from error
+    else:
+        _run(options, job)
+    stdout.write(f"results are in {options['out']}\n")
+
+
+def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
+    """
+    Run C{audit}; see L{admission.cli.Command}.
+    """
+
+    def job(work: Work) -> None:
+        from ..offline.jobs import audit
+
+        audit(work)
+
+    _run(options, job)
+    stdout.write(f"results are in {options['out']}\n")
+
+
+def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
+    """
+    Run C{replay}; see L{admission.cli.Command}.
+    """
+
+    def job(work: Work) -> Answer:
+        from ..offline.jobs import Question, replay
+
+        return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
+
+    stdout.write(summaryOf(_run(options, job)))
+    stdout.write(f"\nresults are in {options['out']}\n")
+
+
+def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None:
+    """
+    Run C{evaluate}; see L{admission.cli.Command}.
+    """
+
+    def job(work: Work) -> Answer:
+        from ..offline.jobs import Question, aggregate, audit, replay
+
+        aggregate(work)
+        audit(work)
+        return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
+
+    stdout.write(summaryOf(_run(options, job)) + "\n")
+    _report(options["out"], stdout)
+
+
+def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
+    """
+    Run C{report}; see L{admission.cli.Command}.
+    """
+    _report(options["out"], stdout)
+
+
+def summaryOf(answer: Answer) -> str:
+    """
+    The outcome of a replay, for a terminal.
+    """
+    parts = []
+    if answer.totals is not None:
+        quotas: list[tuple[str, ...]] = [
+            ("Candidate", "Loop", "Requests", "Throttled", "Refused", "Throttled for", "Forecast")
+        ]
+        for row in answer.totals.summary.to_pylist():
+            counts = [f"{row[name]:,}" for name in ("requests", "throttled", "refused")]
+            forecast = ("approximate" if row["is_approximate"] else "yes") if row["is_forecast"] else "no"
+            quotas.append((row["candidate"], row["mode"], *counts, f"{row['throttle_s']:,.1f} s", forecast))
+        parts.append(table(quotas))
+        parts.append("".join(f"{each.inWords()}\n" for each in answer.fidelities))
+    if answer.pools is not None:
+        pools: list[tuple[str, ...]] = [("Pool", "Boot", "Requests", "Waited", "Waits up to", "Without memory")]
+        for row in answer.pools.totals.to_pylist():
+            counts = [f"{row[name]:,}" for name in ("requests", "waits")]
+            longest = f"{(row['wait_max_us'] or 0) / 1e6:,.3f} s"
+            pools.append((row["candidate"], row["boot_id"], *counts, longest, f"{row['depleted_share']:.1%}"))
+        parts.append(table(pools))
+    return "\n".join(filter(None, parts))
+
+
+def _run(options: RecordingOptions, job: Callable[[Work], _Result]) -> _Result:
+    try:
+        return runJob(job, _selection(options), options["out"], _progress(options))
+    except JobFailed as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _report(out: str, stdout: TextIO) -> None:
+    try:
+        stdout.write(f"{writeReport(out)}\n")
+    except ReportError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _selection(options: RecordingOptions) -> Selection:
+    return Selection(options["directory"], options["from"], options["to"], options["sample"])
+
+
+def _progress(options: RecordingOptions) -> Progress:
+    isShown = bool(options["progress"]) or sys.stderr.isatty()
+
+    def tell(line: str) -> None:
+        if isShown:
+            sys.stderr.write(f"{line}\n")
+
+    return Progress(tell, isShown)

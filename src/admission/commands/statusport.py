@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.unit.commands.test_explaincommand -*-
+"""
+What all commands have in common that ask the status port of a broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
+
+from twisted.python.usage import UsageError
+
+from ..plaintext import printable
+from .console import CommandFailed, CommandOptions, parseTimeout
+
+MAX_BYTES = 1 << 20
+"""The longest answer that is read."""
+
+Fetch = Callable[[str, float], bytes]
+"""Given a URL and seconds to wait, returns what is there; raises L{CommandFailed}."""
+
+_Answer = TypeVar("_Answer")
+
+
+class StatusOptions(CommandOptions):
+    """
+    Where the status port is.
+
+    After parsing, C{url}, without a slash at its end, and C{timeoutSeconds} are
+    keys as well.
+    """
+
+    optParameters = [
+        ["status", None, "http://127.0.0.1:9090", "The status port of the broker."],
+        ["timeout", None, "10s", "How long to wait for an answer."],
+    ]
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: if that cannot be, which needs no broker to be found.
+        """
+        self["url"] = parseStatus(self["status"])
+        self["timeoutSeconds"] = parseTimeout(self["timeout"])
+
+
+def parseStatus(url: str) -> str:
+    """
+    Read C{--status}.
+
+    @return: the URL, to which the name of a page can be added after a slash.
+    @raise UsageError: if it is none.
+    """
+    try:
+        parts = urlsplit(url)
+        isUsable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        isUsable = False
+    if not isUsable:
+        raise UsageError(f"--status {url}: write a URL, as in http://127.0.0.1:9090")
+    return url.rstrip("/")
+
+
+def fetch(url: str, timeoutSeconds: float) -> bytes:
+    """
+    Get what is at C{url}, without proxies.  It blocks: the process has nothing else to do.
+
+    @raise CommandFailed: if there is no answer, an error, or more than L{MAX_BYTES}.
+    """
+    opener = build_opener(ProxyHandler({}))
+    place = urlsplit(url)
+    try:
+        with opener.open(url, timeout=timeoutSeconds) as response:
+            whole: bytes = response.read(MAX_BYTES + 1)
+    except HTTPError as error:
+        raise CommandFailed(f"{place.netloc} answers {error.code}: {_reason(error.read(MAX_BYTES))}") from error
+    except (URLError, OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise CommandFailed(
+            f"{place.scheme}://{place.netloc} does not answer ({getattr(reason, 'strerror', None) or reason}); does "
+            "the broker run with --status tcp:9090:interface=127.0.0.1? --status names another URL"
+        ) from error
+    if len(whole) > MAX_BYTES:
+        raise CommandFailed(f"{place.netloc} answers more than {MAX_BYTES} bytes; is it the status port of a broker?")
+    return whole
+
+
+def askStatus(options: StatusOptions, page: str, read: Callable[[Any], _Answer], fetch: Fetch) -> _Answer:
+    """
+    Get a page and read it.
+
+    @param page: its path, without the first slash.
+    @param read: given the JSON of the page, returns what is wanted of it, or
+        fails as Python does where keys are missing or types are wrong.
+    @return: what C{read} returns.
+    @raise CommandFailed: if there is no answer, or C{read} fails.
+    """
+    try:
+        return read(json.loads(fetch(f"{options['url']}/{page}", options["timeoutSeconds"])))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise CommandFailed(f"{options['status']} does not answer as the status port of a broker does") from error
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return printable(str(json.loads(body)["error"]))
+    except (ValueError, LookupError, TypeError):
+        return "it is not the status port of a broker"

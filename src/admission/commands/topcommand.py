@@ -1,0 +1,223 @@
+# -*- test-case-name: tests.unit.commands.test_topcommand -*-
+"""
+The command C{admission top}: how a broker is, in the terminal, as its status
+port tells it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from twisted.python.usage import UsageError
+
+from ..plaintext import printable, table
+from ..units import formatSeconds, parseSeconds, roundedAmount, roundedBytes, roundedSeconds
+from .console import CommandFailed
+from .statusport import Fetch, StatusOptions, askStatus, fetch
+
+SHORTEST_SECONDS = 0.1
+
+# Home, what follows each line, and what follows the last.
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"
+_SHOWN_ROWS = 8
+_SHOWN_CHARACTERS = 40
+"""How much of a name is shown: a client that chooses a long one hides no column."""
+
+
+class TopOptions(StatusOptions):
+    """
+    C{top}.
+
+    After parsing, C{intervalSeconds} is a key as well.
+    """
+
+    synopsis = "[options]"
+    longdesc = (
+        "Shows how a broker is that runs with --status: its memory, who is not read and why, which clients are over a "
+        "quota, groups and their lag, and the connections that hold most memory.  Ctrl-C ends it.  Where the output is "
+        "no terminal, it is written once."
+    )
+    optParameters = [["interval", "i", "1s", "How often to look."]]
+    optFlags = [["once", None, "Look once."]]
+    examples = ("top", "top --status http://127.0.0.1:9191 --interval 5s", "top --once")
+
+    def postOptions(self) -> None:
+        """
+        @raise UsageError: also if the interval is no duration, or too short.
+        """
+        super().postOptions()
+        try:
+            self["intervalSeconds"] = parseSeconds(self["interval"])
+        except ValueError as error:
+            raise UsageError(f"--interval: {error}") from error
+        if self["intervalSeconds"] < SHORTEST_SECONDS:
+            raise UsageError(f"--interval {self['interval']}: write {formatSeconds(SHORTEST_SECONDS)} or more")
+
+
+def run(
+    options: TopOptions,
+    stdin: TextIO,
+    stdout: TextIO,
+    fetch: Fetch = fetch,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """
+    Run the command; see L{admission.cli.Command}.  It fails if the broker cannot
+    be asked at first; later that is shown, and the broker is asked again.
+    """
+    now = _look(options, fetch)
+    if options["once"] or not stdout.isatty():
+        stdout.write("".join(f"{line}\n" for line in _linesOf(now, None)))
+        return
+    before, sentence = None, ""
+    try:
+        while True:
+            _draw(stdout, [*([sentence, ""] if sentence else []), *_linesOf(now, before)])
+            sleep(options["intervalSeconds"])
+            try:
+                looked = _look(options, fetch)
+            except CommandFailed as error:
+                sentence = f"{error}; what follows is from before"
+            else:
+                sentence = ""
+                if looked["uptimeSeconds"] != now["uptimeSeconds"]:
+                    before, now = now, looked
+    except KeyboardInterrupt:
+        stdout.write("\n")
+
+
+def _look(options: TopOptions, fetch: Fetch) -> Any:
+    def read(seen: Any) -> Any:
+        # What cannot be shown is not from a broker.
+        list(_linesOf(seen, None))
+        return seen
+
+    return askStatus(options, "status.json", read, fetch)
+
+
+def _draw(stdout: TextIO, lines: Sequence[str]) -> None:
+    size = shutil.get_terminal_size()
+    shown = [line[: size.columns] for line in lines[: size.lines - 1]]
+    stdout.write(_HOME + "".join(line + _END_OF_LINE for line in shown) + _END_OF_SCREEN)
+    stdout.flush()
+
+
+def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
+    """
+    What is shown.
+
+    @param before: the document of the look before, for rates.
+    """
+    health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
+    connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]
+    where = ", ".join(now["listeners"]) or "no port"
+    yield printable(
+        f"admission {now['version']} on {where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}"
+    )
+    for reason in health["reasons"]:
+        yield printable(f"  {reason}")
+    load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["maxDescriptors"]
+    yield (
+        f"process      {roundedBytes(process['residentBytes'])} resident, "
+        f"{roundedBytes(process['privateBytes'])} without files, "
+        f"CPU {'-' if load is None else f'{load:.0%}'}, "
+        f"{process['openDescriptors']}{'' if most < 0 else f' of {most}'} files"
+    )
+    bound = "no bound" if pool["sizeBytes"] is None else roundedBytes(pool["sizeBytes"])
+    waiting = f", {pool['waiting']} connections wait" if pool["waiting"] else ""
+    yield f"pool         {roundedBytes(pool['usedBytes'])} of {bound}{waiting}"
+    yield f"ledger       {_pairs(now['ledger'], roundedBytes)}"
+    rate = _rate(now, before, lambda each: each["requests"]["read"])
+    yield (
+        f"requests     {'' if rate is None else f'{roundedAmount(rate)} a second, '}"
+        f"{roundedAmount(requests['read'])} in all, "
+        f"{requests['running']} of {requests['maxRunning']} running"
+    )
+    yield (
+        f"connections  {connections['open']} of {connections['allowed']}, {connections['refused']} refused; "
+        f"not read: {_pairs(now['muted'], str)}"
+    )
+    slowest = purgatory["waitPercentile99Seconds"]
+    wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
+    yield f"purgatory    {purgatory['watched']} wait, {roundedAmount(purgatory['expirations'])} ran out of time{wait}"
+    yield ""
+    throttled = now["throttled"]
+    yield f"clients over a quota: {throttled['count']}"
+    yield from _tableOf(
+        ("Client", "Limit", "Used", "Of it", "Throttled"),
+        [
+            (
+                _name(each),
+                "none any more" if each["limitName"] is None else f"{each['limitName']}={roundedAmount(each['limit'])}",
+                "?" if each["used"] is None else roundedAmount(each["used"]),
+                "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
+                roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
+            )
+            for each in throttled["clients"]
+        ],
+    )
+    yield f"groups: {groups['count']}, lag {roundedAmount(groups['lagRecords'])}"
+    yield from _tableOf(
+        ("Group", "State", "Members", "Lag"),
+        [
+            (
+                _shown(each["groupId"]),
+                each["state"],
+                str(each["memberCount"]),
+                "?" if each["lagRecords"] is None else roundedAmount(each["lagRecords"]),
+            )
+            for each in groups["groups"]
+        ],
+    )
+    yield "connections by memory held:"
+    yield from _tableOf(
+        ("Peer", "Client", "Holds", "Not read for"),
+        [
+            (
+                each["peer"],
+                _name(each),
+                roundedBytes(each["heldBytes"]),
+                f"{', '.join(each['mutedFor'])} {roundedSeconds(each['mutedSeconds'])}" if each["mutedFor"] else "",
+            )
+            for each in connections["largest"]
+        ],
+    )
+
+
+def _tableOf(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if rows:
+        yield from table([titles, *rows[:_SHOWN_ROWS]], indent="  ").splitlines()
+    if len(rows) > _SHOWN_ROWS:
+        yield f"  and {len(rows) - _SHOWN_ROWS} more"
+    yield ""
+
+
+def _rate(
+    now: Mapping[str, Any], before: Mapping[str, Any] | None, read: Callable[[Mapping[str, Any]], float]
+) -> float | None:
+    """
+    The growth of a counter per second; L{None} at the first look and after a restart.
+    """
+    if before is None or now["uptimeSeconds"] <= before["uptimeSeconds"]:
+        return None
+    elapsedSeconds: float = now["uptimeSeconds"] - before["uptimeSeconds"]
+    return (read(now) - read(before)) / elapsedSeconds
+
+
+def _name(client: Mapping[str, Any]) -> str:
+    return f"{_shown(client['clientId']) or '(no client id)'} {_shown(client['user'])}"
+
+
+def _shown(name: str) -> str:
+    safe = printable(name)
+    return safe if len(safe) <= _SHOWN_CHARACTERS else f"{safe[: _SHOWN_CHARACTERS - 3]}..."
+
+
+def _pairs(amounts: Mapping[str, Any], write: Callable[[Any], str]) -> str:
+    """
+    Amounts by their names, without those that are zero.
+    """
+    return ", ".join(f"{name} {write(amount)}" for name, amount in amounts.items() if amount) or "nothing"

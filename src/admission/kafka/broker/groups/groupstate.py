@@ -1,0 +1,452 @@
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstate -*-
+"""
+One group: its members, its state, what the members have agreed on and what
+they have committed.  Nothing here waits, writes or sends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sized
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from attrs import define, evolve, field, frozen
+from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from admission.kafka.wire.guard import countElementsOf
+from admission.kafka.wire.primitives import MalformedRequest
+from admission.operations import DelayedOperation
+
+from ..log.interface import Partition
+from .member import GroupRefusal, JoinResult, Member, MemberMetadata, Participant, Protocols
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+"""The protocol type of consumers; other programs may form groups, too."""
+
+_GROUP_BYTES: Final = 2000
+_OFFSET_BYTES: Final = 300
+
+_MAX_TOPICS: Final = 100_000
+_VERSION_BYTES: Final = 2
+
+# Later versions only add to the first.
+_readSubscription: Final[Callable[[bytes, int], tuple[Any, int]]] = entity_reader(ConsumerProtocolSubscription)
+
+
+@frozen(kw_only=True)
+class GroupLimits:
+    """
+    The limits of groups.
+
+    @ivar minSessionSeconds: the shortest session timeout to accept.
+    @ivar maxSessionSeconds: the longest one.
+    @ivar initialDelaySeconds: how long the first members of an empty group
+        wait for more.
+    @ivar maxMembers: members of one group.
+    @ivar maxPending: clients that were given a member id and have not come
+        back with it, of all groups together.
+    @ivar maxGroups: groups in all.
+    @ivar maxGroupBytes: memory of one group.
+    @ivar maxBytes: memory of all groups together.
+    @ivar retentionSeconds: how long the offsets of an empty group are kept
+        after its last use.
+    @ivar checkSeconds: how often to look for groups and offsets to remove.
+    """
+
+    minSessionSeconds: float = 6.0
+    maxSessionSeconds: float = 1800.0
+    initialDelaySeconds: float = 3.0
+    maxMembers: int = 10_000
+    maxPending: int = 10_000
+    maxGroups: int = 10_000
+    maxGroupBytes: int = 16 << 20
+    maxBytes: int = 64 << 20
+    retentionSeconds: float = 7 * 86400.0
+    checkSeconds: float = 600.0
+
+    def allow(self, groupBytes: int, allBytes: int, growthBytes: int) -> bool:
+        """
+        Whether a group may grow.  One that does not grow is always allowed.
+
+        @param groupBytes: the size of the group.
+        @param allBytes: the size of all groups together.
+        @param growthBytes: how much is added; may be negative.
+        """
+        return growthBytes <= 0 or (
+            groupBytes + growthBytes <= self.maxGroupBytes and allBytes + growthBytes <= self.maxBytes
+        )
+
+
+@define(eq=False)
+class GroupTotals:
+    """
+    The sums over all groups.
+
+    @ivar sizeBytes: about how much memory they take.
+    @ivar pendingCount: how many clients were told a member id and have not
+        joined with it.
+    """
+
+    sizeBytes: int = 0
+    pendingCount: int = 0
+
+
+class State(Enum):
+    """
+    The states of a group, by the names that Kafka's tools show.
+    """
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_LEGAL_TRANSITIONS: Final = {
+    State.EMPTY: {State.PREPARING, State.DEAD},
+    State.PREPARING: {State.COMPLETING, State.EMPTY, State.DEAD},
+    State.COMPLETING: {State.STABLE, State.PREPARING, State.DEAD},
+    State.STABLE: {State.PREPARING, State.DEAD},
+    State.DEAD: set[State](),
+}
+
+
+class Offset(NamedTuple):
+    """
+    A committed offset.
+
+    @ivar leaderEpoch: as the client gave it, -1 if it did not.
+    @ivar metadata: text that the client stores with it.
+    @ivar wallSeconds: when it was committed, in seconds since the epoch.
+    """
+
+    offset: int
+    leaderEpoch: int
+    metadata: str
+    wallSeconds: float
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory it takes.
+        """
+        return _OFFSET_BYTES + len(self.metadata)
+
+
+def _counted(things: Sized) -> str:
+    return f"<{len(things)}>"
+
+
+@define(eq=False)
+class Group:
+    """
+    A group.
+
+    @ivar number: the key of its records in the log.
+    @ivar totals: the sums over all groups, which it keeps up to date.
+    @ivar wallSeconds: when it was last in use, in seconds since the epoch; for
+        an empty group, when it became empty or last committed offsets.
+    @ivar members: by their ids, in the order in which they joined.
+    @ivar pending: clients that were told their id and have yet to join with it.
+    @ivar instances: the member ids of static members by their instance ids.
+    @ivar joined: the ids of the members that have joined the next generation.
+    @ivar unsynced: the ids of the members of this generation that have not
+        asked for their assignment yet.
+    @ivar phase: the operation in the purgatory that waits for the members to
+        join or to sync; L{None} if none does.
+    @ivar hasGrown: whether a member has joined since the current initial delay
+        began.
+    @ivar uncommittedCount: how many requests to commit offsets wait for the
+        log.
+    @ivar isStored: whether there is a record of it in the log.
+    @ivar sizeBytes: about how much memory it takes.
+    """
+
+    groupId: str
+    number: int
+    totals: GroupTotals = field(repr=False)
+    wallSeconds: float
+    state: State = State.EMPTY
+    generation: int = 0
+    protocolType: str | None = None
+    protocolName: str | None = None
+    leaderId: str | None = None
+    isStored: bool = False
+    members: dict[str, Member] = field(init=False, factory=dict, repr=_counted)
+    pending: dict[str, Participant] = field(init=False, factory=dict, repr=_counted)
+    instances: dict[str, str] = field(init=False, factory=dict, repr=False)
+    offsets: dict[Partition, Offset] = field(init=False, factory=dict, repr=_counted)
+    joined: set[str] = field(init=False, factory=set, repr=False)
+    unsynced: set[str] = field(init=False, factory=set, repr=False)
+    phase: DelayedOperation | None = field(init=False, default=None, repr=False)
+    hasGrown: bool = field(init=False, default=False)
+    uncommittedCount: int = field(init=False, default=0)
+    sizeBytes: int = field(init=False, default=0)
+    # How many members support each protocol.
+    _supporters: Counter[str] = field(init=False, factory=Counter, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._grow(_GROUP_BYTES + len(self.groupId))
+
+    def transitionTo(self, state: State) -> None:
+        """
+        Enter another state.
+
+        @raise RuntimeError: if it does not follow this one.
+        """
+        if state not in _LEGAL_TRANSITIONS[self.state]:
+            raise RuntimeError(f"{self!r} cannot become {state.value}")
+        self.state = state
+
+    @property
+    def isVacant(self) -> bool:
+        """
+        Whether nothing would be lost with the group.
+        """
+        return self.state is State.EMPTY and not (self.pending or self.offsets or self.uncommittedCount)
+
+    @property
+    def rebalanceSeconds(self) -> float:
+        """
+        How long to wait for all members to join: as long as the slowest may
+        take.
+        """
+        return max((member.rebalanceSeconds for member in self.members.values()), default=0.0)
+
+    def hasAllMembersJoined(self) -> bool:
+        """
+        Whether the join phase can end.  Pending members are waited for, too.
+        """
+        return len(self.joined) == len(self.members) and not self.pending
+
+    # Members
+
+    def memberFor(self, memberId: str, instanceId: str | None) -> Member:
+        """
+        The member that a request names.
+
+        @raise GroupRefusal: if there is none, or a static member has another
+            id by now.
+        """
+        if instanceId is not None:
+            currentId = self.instances.get(instanceId)
+            if currentId is not None and currentId != memberId:
+                raise GroupRefusal(ErrorCode.fenced_instance_id, memberId)
+            if currentId is None:
+                raise GroupRefusal(ErrorCode.unknown_member_id, memberId)
+        member = self.members.get(memberId)
+        if member is None:
+            raise GroupRefusal(ErrorCode.unknown_member_id, memberId)
+        return member
+
+    def add(self, member: Member) -> None:
+        """
+        Add a member; the first one leads.
+        """
+        self.members[member.memberId] = member
+        if member.instanceId is not None:
+            self.instances[member.instanceId] = member.memberId
+        if self.leaderId is None:
+            self.leaderId = member.memberId
+        self._count(member.protocols, 1)
+        self._grow(member.sizeBytes)
+
+    def remove(self, member: Member) -> None:
+        """
+        Remove a member.  If it led, the one leads that joined first.
+        """
+        del self.members[member.memberId]
+        self.joined.discard(member.memberId)
+        self.unsynced.discard(member.memberId)
+        if member.instanceId is not None:
+            del self.instances[member.instanceId]
+        if self.leaderId == member.memberId:
+            self.leaderId = next(iter(self.members), None)
+        self._count(member.protocols, -1)
+        self._grow(-member.sizeBytes)
+
+    def rename(self, member: Member, memberId: str) -> None:
+        """
+        Give a static member the id of its new process, which has not joined
+        yet.
+        """
+        formerId, member.memberId = member.memberId, memberId
+        self.members = {each.memberId: each for each in self.members.values()}
+        assert member.instanceId is not None
+        self.instances[member.instanceId] = memberId
+        self.joined.discard(formerId)
+        if formerId in self.unsynced:
+            self.unsynced.remove(formerId)
+            self.unsynced.add(memberId)
+        if self.leaderId == formerId:
+            self.leaderId = memberId
+        self._grow(len(memberId) - len(formerId))
+
+    def update(self, member: Member, sessionSeconds: float, rebalanceSeconds: float, protocols: Protocols) -> None:
+        """
+        Take over what a member that joins again says now.
+        """
+        self._grow(-member.sizeBytes)
+        self._count(member.protocols, -1)
+        member.sessionSeconds = sessionSeconds
+        member.rebalanceSeconds = rebalanceSeconds
+        member.protocols = protocols
+        self._count(protocols, 1)
+        self._grow(member.sizeBytes)
+
+    def addPending(self, participant: Participant) -> None:
+        """
+        A client is told its member id and has yet to join with it.
+        """
+        self.pending[participant.memberId] = participant
+        self.totals.pendingCount += 1
+        self._grow(participant.sizeBytes)
+
+    def removePending(self, participant: Participant) -> None:
+        """
+        A pending member has joined or is given up.
+        """
+        del self.pending[participant.memberId]
+        self.totals.pendingCount -= 1
+        self._grow(-participant.sizeBytes)
+
+    # What they agree on
+
+    def supports(self, protocolType: str, protocols: Protocols) -> bool:
+        """
+        Whether a client that supports these protocols could be a member.
+        """
+        if not protocolType or not protocols:
+            return False
+        if not self.members:
+            return True
+        count = len(self.members)
+        return protocolType == self.protocolType and any(self._supporters[name] == count for name, _ in protocols)
+
+    def selectProtocol(self) -> str:
+        """
+        Of the protocols that all members support, the favourite of most of
+        them.  There must be a member.
+        """
+        count = len(self.members)
+        votes = Counter(
+            next(name for name, _ in member.protocols if self._supporters[name] == count)
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def electJoinedLeader(self) -> bool:
+        """
+        Make sure that the leader is a member that has joined.
+
+        @return: whether there is one.
+        """
+        if self.leaderId not in self.joined:
+            joined = (memberId for memberId in self.members if memberId in self.joined)
+            leaderId = next(joined, None)
+            if leaderId is None:
+                return False
+            self.leaderId = leaderId
+        return True
+
+    def beginGeneration(self) -> None:
+        """
+        The members that are left are the next generation; none of them has an
+        assignment.
+        """
+        self.generation += 1
+        self.joined.clear()
+        self.hasGrown = False
+        self.assign({})
+        self.unsynced = set(self.members)
+        if self.members:
+            self.protocolName = self.selectProtocol()
+            self.transitionTo(State.COMPLETING)
+        else:
+            self.protocolName = self.leaderId = None
+            self.transitionTo(State.EMPTY)
+
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
+        """
+        Give each member its assignment; an empty one if it is missing.
+        """
+        for member in self.members.values():
+            assignment = assignments.get(member.memberId, b"")
+            self._grow(len(assignment) - len(member.assignment))
+            member.assignment = assignment
+
+    def joinResult(self, member: Member) -> JoinResult:
+        """
+        The answer to a member that has joined this generation.
+        """
+        leaderId = self.leaderId
+        assert leaderId is not None
+        result = JoinResult(
+            memberId=member.memberId,
+            generation=self.generation,
+            protocolType=self.protocolType,
+            protocolName=self.protocolName,
+            leaderId=leaderId,
+        )
+        if member.memberId != leaderId:
+            return result
+        metadata = [
+            MemberMetadata(each.memberId, each.instanceId, each.metadata(self.protocolName))
+            for each in self.members.values()
+        ]
+        return evolve(result, members=metadata)
+
+    def subscribedTopics(self) -> set[str]:
+        """
+        The topics that any member of this generation reads, as far as they say
+        so like Kafka's consumers.
+        """
+        topics: set[str] = set()
+        for member in self.members.values():
+            topics.update(_topicsIn(member.metadata(self.protocolName)))
+        return topics
+
+    # Offsets and size
+
+    def setOffset(self, partition: Partition, offset: Offset | None) -> None:
+        """
+        Replace the offset of a partition; L{None} removes it.
+        """
+        before = self.offsets.pop(partition, None)
+        if before is not None:
+            self._grow(-before.sizeBytes)
+        if offset is not None:
+            self.offsets[partition] = offset
+            self._grow(offset.sizeBytes)
+
+    def leaveTotals(self) -> None:
+        """
+        Subtract the group from the totals, because it is removed.
+        """
+        self.totals.pendingCount -= len(self.pending)
+        self._grow(-self.sizeBytes)
+
+    def _count(self, protocols: Protocols, change: int) -> None:
+        for name in dict(protocols):
+            self._supporters[name] += change
+            if not self._supporters[name]:
+                del self._supporters[name]
+
+    def _grow(self, sizeBytes: int) -> None:
+        self.sizeBytes += sizeBytes
+        self.totals.sizeBytes += sizeBytes
+
+
+def _topicsIn(metadata: bytes) -> tuple[str, ...]:
+    subscription = metadata[_VERSION_BYTES:]
+    try:
+        countElementsOf(ConsumerProtocolSubscription, "a subscription", subscription, _MAX_TOPICS)
+        topics: tuple[str, ...] = _readSubscription(subscription, 0)[0].topics
+    except (MalformedRequest, ValueError):
+        # Metadata that cannot be understood names no topics.
+        return ()
+    return topics

@@ -1,0 +1,241 @@
+# -*- test-case-name: tests.unit.kafka.broker.groups.test_groupstore -*-
+"""
+How groups survive a restart: their members, assignments and committed offsets
+in two tables of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from ..log.interface import CommitCallback, ILog, LogFailed, LogRefusal, Partition
+from .groupstate import Group, GroupTotals, Offset
+from .member import Member
+
+_VERSION: Final = 1
+_NUMBER: Final = struct.Struct(">Q")
+_OFFSET_KEY: Final = struct.Struct(">QQ")
+_OFFSET: Final = struct.Struct(">Bqid")
+
+
+class StoredGroup(NamedTuple):
+    """
+    A group as it was stored.
+
+    @ivar group: the group, with its offsets and without its members.
+    @ivar members: its members.
+    @ivar isAssigned: whether they had their assignments.
+    """
+
+    group: Group
+    members: list[Member]
+    isAssigned: bool
+
+
+class GroupStore:
+    """
+    The tables C{groups} and C{offsets}.  The key of an offset consists of the
+    numbers of its group and its partition, so a new topic of the same name as a
+    deleted one has no offsets.
+    """
+
+    def __init__(self, log: ILog) -> None:
+        """
+        @raise LogFailed: if the tables cannot be opened.
+        """
+        self._records = log
+        self._groups = log.table("groups")
+        self._offsets = log.table("offsets")
+        self._lastNumber = 0
+
+    def load(self, totals: GroupTotals) -> list[StoredGroup]:
+        """
+        Read all groups, and delete offsets whose group or partition is gone.
+
+        @raise LogFailed: if they cannot be read, or a record is damaged.
+        """
+        loaded: dict[int, StoredGroup] = {}
+        for key, value in self._groups.items():
+            with _refusingDamaged("a group", key):
+                (number,) = _NUMBER.unpack(key)
+                loaded[number] = _decodeGroup(number, value, totals)
+        self._lastNumber = max(loaded, default=0)
+        partitions = {
+            partition.number: partition for topic in self._records.topics.values() for partition in topic.partitions
+        }
+        for key, value in self._offsets.items():
+            with _refusingDamaged("an offset", key):
+                groupNumber, partitionNumber = _OFFSET_KEY.unpack(key)
+                if groupNumber in loaded and partitionNumber in partitions:
+                    group, offset = loaded[groupNumber].group, _decodeOffset(value)
+                    group.setOffset(partitions[partitionNumber], offset)
+                    group.wallSeconds = max(group.wallSeconds, offset.wallSeconds)
+                else:
+                    self._offsets.delete(key)
+        return list(loaded.values())
+
+    def nextNumber(self) -> int:
+        """
+        A number for a new group.
+        """
+        self._lastNumber += 1
+        return self._lastNumber
+
+    def save(
+        self,
+        group: Group,
+        then: CommitCallback,
+        assignments: Mapping[str, bytes] | None = None,
+        isAssigned: bool = True,
+    ) -> None:
+        """
+        Write a group, without its offsets.
+
+        @param then: called when it is committed or has failed, maybe before
+            this returns; the same holds for all methods.
+        @param assignments: the assignments that the members will get; by
+            default those that they have.
+        @param isAssigned: whether the generation has its assignments.
+        """
+        record = _encodeGroup(group, assignments, isAssigned)
+        group.isStored = True
+
+        def committed(error: Exception | None) -> None:
+            if error is not None:
+                group.isStored = False
+            then(error)
+
+        self._write(lambda: self._groups.put(_NUMBER.pack(group.number), record), committed)
+
+    def saveOffsets(self, group: Group, offsets: Mapping[Partition, Offset], then: CommitCallback) -> None:
+        def write() -> None:
+            for partition, offset in offsets.items():
+                self._offsets.put(_OFFSET_KEY.pack(group.number, partition.number), _encodeOffset(offset))
+
+        self._write(write, then)
+
+    def deleteOffsets(self, group: Group, partitions: Iterable[Partition], then: CommitCallback) -> None:
+        def write() -> None:
+            for partition in partitions:
+                self._offsets.delete(_OFFSET_KEY.pack(group.number, partition.number))
+
+        self._write(write, then)
+
+    def deleteGroup(self, group: Group, then: CommitCallback) -> None:
+        """
+        Delete a group with its offsets.  Offsets that were written in this
+        very turn may stay; L{load} deletes them.
+        """
+
+        def write() -> None:
+            self._groups.delete(_NUMBER.pack(group.number))
+            for partition in group.offsets:
+                self._offsets.delete(_OFFSET_KEY.pack(group.number, partition.number))
+
+        self._write(write, then)
+
+    def whenCommitted(self, then: CommitCallback) -> None:
+        """
+        Have C{then} called when everything written so far is committed.
+        """
+        self._records.whenCommitted(then)
+
+    def _write(self, write: Callable[[], None], then: CommitCallback) -> None:
+        try:
+            write()
+        except LogRefusal as refusal:
+            then(refusal)
+        else:
+            self.whenCommitted(then)
+
+
+@contextmanager
+def _refusingDamaged(what: str, key: bytes) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, struct.error) as error:
+        raise LogFailed(f"the record {key.hex()} of {what} is damaged ({error!r})") from error
+
+
+def _encodeGroup(group: Group, assignments: Mapping[str, bytes] | None, isAssigned: bool) -> bytes:
+    def assignmentOf(member: Member) -> bytes:
+        return member.assignment if assignments is None else assignments.get(member.memberId, b"")
+
+    fields = {
+        "id": group.groupId,
+        "wallSeconds": group.wallSeconds,
+        "generation": group.generation,
+        "protocolType": group.protocolType,
+        "protocolName": group.protocolName,
+        "leader": group.leaderId,
+        "isAssigned": isAssigned,
+        "members": [
+            {
+                "id": member.memberId,
+                "instance": member.instanceId,
+                "client": member.clientId,
+                "host": member.host,
+                "sessionSeconds": member.sessionSeconds,
+                "rebalanceSeconds": member.rebalanceSeconds,
+                "protocols": [[name, _text(metadata)] for name, metadata in member.protocols],
+                "assignment": _text(assignmentOf(member)),
+            }
+            for member in group.members.values()
+        ],
+    }
+    return bytes((_VERSION,)) + json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def _decodeGroup(number: int, value: bytes, totals: GroupTotals) -> StoredGroup:
+    _checkVersion(value)
+    fields = json.loads(value[1:])
+    group = Group(
+        fields["id"],
+        number,
+        totals,
+        float(fields["wallSeconds"]),
+        generation=int(fields["generation"]),
+        protocolType=fields["protocolType"],
+        protocolName=fields["protocolName"],
+        leaderId=fields["leader"],
+        isStored=True,
+    )
+    return StoredGroup(group, [_decodeMember(each) for each in fields["members"]], fields["isAssigned"])
+
+
+def _decodeMember(fields: Mapping[str, Any]) -> Member:
+    return Member(
+        memberId=fields["id"],
+        instanceId=fields["instance"],
+        clientId=fields["client"],
+        host=fields["host"],
+        sessionSeconds=float(fields["sessionSeconds"]),
+        rebalanceSeconds=float(fields["rebalanceSeconds"]),
+        protocols=tuple((name, b64decode(metadata, validate=True)) for name, metadata in fields["protocols"]),
+        assignment=b64decode(fields["assignment"], validate=True),
+        isNew=False,
+    )
+
+
+def _encodeOffset(offset: Offset) -> bytes:
+    return _OFFSET.pack(_VERSION, offset.offset, offset.leaderEpoch, offset.wallSeconds) + offset.metadata.encode()
+
+
+def _decodeOffset(value: bytes) -> Offset:
+    _checkVersion(value)
+    _, offset, leaderEpoch, wallSeconds = _OFFSET.unpack_from(value)
+    return Offset(offset, leaderEpoch, value[_OFFSET.size :].decode(), wallSeconds)
+
+
+def _checkVersion(value: bytes) -> None:
+    if value[0] != _VERSION:
+        raise LogFailed(f"the state of a group is written in format {value[0]}, and only {_VERSION} is known here")
+
+
+def _text(value: bytes) -> str:
+    return b64encode(value).decode("ascii")

@@ -1,0 +1,61 @@
+# -*- test-case-name: tests.unit.kafka.test_brokeroptions -*-
+"""
+What a broker shares with the command C{admission}: options, and how addresses
+are written.  It imports nothing else of the broker, since C{admission doctor} has
+to run where that cannot be imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from twisted.python.usage import Options, UsageError
+
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
+
+
+class BrokerOptions(Options):
+    """
+    Where a broker listens, and what it is configured with.
+    """
+
+    optParameters = [
+        ["data", "d", "data", "The directory of the log; made if it is not there."],
+        ["config", "c", None, "A file of the broker's properties, by Kafka's names."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self["listen"] = []
+        self["set"] = []
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """
+        What to listen on.
+        """
+        return self["listen"] or ["tcp:9092:interface=127.0.0.1"]
+
+    def opt_listen(self, endpoint: str) -> None:
+        """An endpoint to listen on; may come several times. [default: tcp:9092:interface=127.0.0.1]"""
+        self["listen"].append(endpoint)
+
+    opt_l = opt_listen
+
+    def opt_set(self, assignment: str) -> None:
+        """A property of the broker, as NAME=VALUE; may come several times."""
+        self["set"].append(assignment)
+
+
+def parseHostPort(option: str, text: str) -> tuple[str, int]:
+    """
+    Read HOST:PORT; an IPv6 address goes in brackets.
+
+    @param option: the name of the option, for messages.
+    @raise UsageError: if C{text} is not of that form.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise UsageError(f"--{option} {text}: write HOST:PORT, as in broker.example:9092 or [::1]:9092")
+    return match["bracketed"] or match["host"], int(match["port"])

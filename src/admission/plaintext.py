@@ -1,0 +1,30 @@
+# -*- test-case-name: tests.unit.test_plaintext -*-
+"""
+Text for terminals and text files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def printable(text: str) -> str:
+    """
+    Escape what a terminal would obey, as Python does in a string: clients choose their names.
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def table(rows: Sequence[Sequence[str]], alignment: str = "", indent: str = "") -> str:
+    """
+    Write rows in columns that are as wide as their widest cell.  Cells are made L{printable}.
+
+    @param rows: of equal length; the first one usually has the titles.
+    @param alignment: C{<} or C{>} for each column; columns beyond its end are aligned to the left.
+    @param indent: what each line begins with.
+    """
+    safe = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    sides = alignment.ljust(len(widths), "<")
+    line = indent + "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return "".join(line.format(*row).rstrip() + "\n" for row in safe)

@@ -1,0 +1,303 @@
+# -*- test-case-name: tests.unit.profiling.test_memorysnapshot -*-
+"""
+Where the memory of a process is, compared with what the process really has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import asdict, field, frozen
+
+from ..metrics.process import ProcessUsage
+from .census import Row
+from .objectgroups import Group
+
+MAX_ROWS = 30
+"""How many classes are shown."""
+
+
+class _Information(ctypes.Structure):
+    """
+    C{struct mallinfo2}; see mallinfo(3).
+    """
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def freeBytes() -> int | None:
+    """
+    The memory that was freed and has not gone back to the system; L{None} where
+    the C library does not tell.  It does not include Python's own arenas.
+    """
+    try:
+        tell = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return None
+    tell.restype = _Information
+    return int(tell().fordblks)
+
+
+@frozen
+class ProcessMemory:
+    """
+    The memory of the process as the kernel, the C library and the server's ledger know it.
+
+    @ivar residentBytes: physical memory.
+    @ivar privateBytes: the part of it to which no file is mapped, which is to be explained.
+    @ivar freedBytes: the part of that which the C library keeps though it is free; L{None} if unknown.
+    @ivar claims: the server's ledger, bytes by purpose.
+    @ivar modules: the number of imported modules.
+    @ivar threads: the number of Python's threads.
+    """
+
+    residentBytes: int
+    privateBytes: int
+    freedBytes: int | None
+    claims: Mapping[str, int]
+    modules: int
+    threads: int
+
+    @property
+    def fileBytes(self) -> int:
+        """
+        Pages of mapped files and shared memory, such as the log.
+        """
+        return self.residentBytes - self.privateBytes
+
+
+def readProcess(usage: ProcessUsage, claims: Mapping[str, int]) -> ProcessMemory:
+    return ProcessMemory(
+        usage.residentBytes,
+        usage.privateBytes,
+        freeBytes(),
+        dict(claims),
+        len(sys.modules),
+        threading.active_count(),
+    )
+
+
+@frozen
+class GroupSize:
+    """
+    The memory of a group of objects.
+
+    @ivar name: the name of the group.
+    @ivar objects: their number; L{None} for memory that only the ledger knows.
+    @ivar measuredBytes: their size with everything that is theirs.
+    @ivar claimedBytes: what the ledger says; L{None} if it does not count them.
+    @ivar isSampled: whether some were measured in place of all.
+    @ivar isCut: whether they were too large to be measured whole.
+    """
+
+    name: str
+    objects: int | None
+    measuredBytes: int
+    claimedBytes: int | None
+    isSampled: bool = False
+    isCut: bool = False
+
+    @property
+    def countedBytes(self) -> int:
+        """
+        What the group explains: the larger of the two.  The ledger knows
+        memory in C that cannot be measured, and what was measured exists.
+        """
+        return max(self.measuredBytes, self.claimedBytes or 0)
+
+
+@frozen
+class Cost:
+    """
+    The cost of a snapshot.
+
+    @ivar seconds: from beginning to end.
+    @ivar workSeconds: the part of it in which the reactor did nothing else.
+    @ivar longestTurnSeconds: the longest time for which the reactor did nothing else.
+    """
+
+    seconds: float
+    workSeconds: float
+    longestTurnSeconds: float
+
+
+@frozen
+class Snapshot:
+    """
+    The memory of a process at one moment.
+
+    @ivar boot: the name of the process.
+    @ivar number: counts the snapshots of the process; the first is 1.
+    @ivar atSeconds: when it was taken, in seconds since the epoch.
+    @ivar start: the process before the server had built anything.
+    @ivar now: the process when the snapshot began.
+    @ivar sizes: of each group, and of each purpose of the ledger that belongs to no group.
+    @ivar rows: a summary of all objects, as pympler has it.
+    @ivar stride: how many objects each one that was counted stands for.
+    """
+
+    boot: str
+    number: int
+    atSeconds: float
+    start: ProcessMemory
+    now: ProcessMemory
+    sizes: Sequence[GroupSize]
+    rows: Sequence[Row] = field(repr=False)
+    stride: int
+    cost: Cost
+
+    @property
+    def grownBytes(self) -> int:
+        """
+        The growth of private memory since the start.
+        """
+        return self.now.privateBytes - self.start.privateBytes
+
+    @property
+    def explainedBytes(self) -> int:
+        """
+        The part of the growth that is known.
+        """
+        return sum(size.countedBytes for size in self.sizes) - sum(self.start.claims.values())
+
+    @property
+    def unexplainedBytes(self) -> int:
+        """
+        The rest.  Negative if the ledger claims more than there is, as when a
+        request was charged whose bytes have not arrived.
+        """
+        return self.grownBytes - self.explainedBytes
+
+    @property
+    def heapBytes(self) -> int:
+        """
+        The size of all objects of Python.
+        """
+        return sum(row[2] for row in self.rows)
+
+    def ungroupedBytes(self) -> int:
+        """
+        The size of all objects that are in no group.
+        """
+        return self.heapBytes - sum(size.measuredBytes for size in self.sizes)
+
+
+def sizesOf(groups: Sequence[Group], measured: Sequence[GroupSize], claims: Mapping[str, int]) -> list[GroupSize]:
+    """
+    The measured groups, followed by the purposes of the ledger that belong to no group.
+    """
+    taken = {purpose for group in groups for purpose in group.purposes}
+    others = [GroupSize(purpose, None, 0, held) for purpose, held in claims.items() if purpose not in taken and held]
+    return [*measured, *others]
+
+
+def documentOf(snapshot: Snapshot, first: Snapshot | None = None, previous: Snapshot | None = None) -> dict[str, Any]:
+    """
+    A snapshot as JSON, for reports and for the status port.
+
+    @param first: the first snapshot of the process, unless this is it.
+    @param previous: the snapshot before this one.
+    """
+    now = snapshot.now
+    grown = snapshot.grownBytes
+    return {
+        "boot": snapshot.boot,
+        "number": snapshot.number,
+        "atSeconds": snapshot.atSeconds,
+        "process": {
+            "residentBytes": now.residentBytes,
+            "privateBytes": now.privateBytes,
+            "fileBytes": now.fileBytes,
+            "startPrivateBytes": snapshot.start.privateBytes,
+        },
+        "groups": [{**asdict(size), "countedBytes": size.countedBytes} for size in snapshot.sizes],
+        "growth": {
+            "bytes": grown,
+            "explainedBytes": snapshot.explainedBytes,
+            "unexplainedBytes": snapshot.unexplainedBytes,
+            "unexplainedFraction": snapshot.unexplainedBytes / grown if grown > 0 else None,
+        },
+        "remainder": list(_remainder(snapshot, first)),
+        "heap": {
+            "bytes": snapshot.heapBytes,
+            "objects": sum(row[1] for row in snapshot.rows),
+            "stride": snapshot.stride,
+            "largest": sorted(snapshot.rows, key=lambda row: -row[2])[:MAX_ROWS],
+        },
+        "since": [_difference(snapshot, each) for each in _distinct(previous, first)],
+        "cost": asdict(snapshot.cost),
+    }
+
+
+def _distinct(previous: Snapshot | None, first: Snapshot | None) -> Iterator[Snapshot]:
+    if previous is not None:
+        yield previous
+    if first is not None and first is not previous:
+        yield first
+
+
+def _remainder(snapshot: Snapshot, first: Snapshot | None) -> Iterator[dict[str, Any]]:
+    """
+    Where the unexplained memory may be.
+    """
+    start, now = snapshot.start, snapshot.now
+    known = 0
+    if first is not None:
+        ungrouped = snapshot.ungroupedBytes() - first.ungroupedBytes()
+        known += ungrouped
+        yield {"name": f"objects of no group, more than in snapshot {first.number}", "bytes": ungrouped}
+    if start.freedBytes is not None and now.freedBytes is not None:
+        known += now.freedBytes - start.freedBytes
+        yield {"name": "freed, and kept by the C library", "bytes": now.freedBytes - start.freedBytes}
+    modules = now.modules - start.modules
+    threads = now.threads - start.threads
+    yield {
+        "name": f"C libraries such as OpenSSL, stacks ({threads:+} threads), code ({modules:+} modules), "
+        "and room in Python's arenas",
+        "bytes": snapshot.unexplainedBytes - known,
+    }
+
+
+def _difference(snapshot: Snapshot, before: Snapshot) -> dict[str, Any]:
+    from pympler import summary
+
+    differences = summary.get_diff(before.rows, snapshot.rows)  # type: ignore[no-untyped-call]
+    rows = [row for row in differences if row[1] or row[2]]
+    grown = snapshot.now.privateBytes - before.now.privateBytes
+    unexplained = snapshot.unexplainedBytes - before.unexplainedBytes
+    return {
+        "number": before.number,
+        "seconds": snapshot.atSeconds - before.atSeconds,
+        "bytes": grown,
+        "explainedBytes": grown - unexplained,
+        "unexplainedBytes": unexplained,
+        "unexplainedFraction": unexplained / grown if grown > 0 else None,
+        "heapBytes": snapshot.heapBytes - before.heapBytes,
+        "groups": _groupDifferences(snapshot, before),
+        "most": sorted(rows, key=lambda row: -abs(row[2]))[:MAX_ROWS],
+    }
+
+
+def _groupDifferences(snapshot: Snapshot, before: Snapshot) -> list[dict[str, Any]]:
+    then = {size.name: size.countedBytes for size in before.sizes}
+    now = {size.name: size.countedBytes for size in snapshot.sizes}
+    changes = {name: now.get(name, 0) - then.get(name, 0) for name in {**then, **now}}
+    return [{"name": name, "bytes": change} for name, change in changes.items() if change]

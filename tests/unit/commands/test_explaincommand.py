@@ -1,0 +1,158 @@
+"""
+Tests for L{admission.commands.explaincommand}, without a broker.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from datetime import datetime
+from io import StringIO
+from typing import Any
+
+from admission.commands import explaincommand
+from admission.commands.console import CommandFailed
+from admission.interfaces import DEFAULT
+from tests.kit.commandcases import CommandTestCase
+
+
+class ExplainTests(CommandTestCase):
+    """
+    C{admission explain}.
+    """
+
+    def limit(self, **values: Any) -> dict[str, Any]:
+        """
+        A limit as the status port tells it.
+        """
+        return {
+            "policy": "client-bytes",
+            "isShadow": False,
+            "limitName": "producer_byte_rate",
+            "limit": 1e6,
+            "entity": {"user": None, "clientId": DEFAULT, "ip": None},
+            "used": 1234567.0,
+            "usedFraction": 1.234567,
+            "delaySeconds": 0.0,
+            "delayEndsAtSeconds": None,
+            **values,
+        }
+
+    def explain(self, line: str, *limits: Any, clientId: str = "reports") -> str:
+        """
+        Run the command.
+
+        @param limits: what the status port tells.
+        @return: what it wrote.
+        """
+        stdout = StringIO()
+        told = {"user": "alice", "clientId": clientId, "ip": None, "limits": limits}
+
+        def fetch(url: str, timeoutSeconds: float) -> bytes:
+            self.url, self.timeoutSeconds = url, timeoutSeconds
+            return json.dumps(told).encode()
+
+        explaincommand.run(self.parse("explain", *shlex.split(line)), StringIO(), stdout, fetch)
+        return stdout.getvalue()
+
+    def test_question(self) -> None:
+        """
+        What was given is asked, encoded as it must be.
+        """
+        self.explain("--client-id 'a b&c' --user alice --timeout 3s")
+        self.assertEqual(self.url, "http://127.0.0.1:9090/explain?clientId=a+b%26c&user=alice")
+        self.assertEqual(self.timeoutSeconds, 3.0)
+        self.explain("--client-id '' --ip ::1 --status https://broker.example/")
+        self.assertEqual(self.url, "https://broker.example/explain?clientId=&ip=%3A%3A1")
+
+    def test_mistakes(self) -> None:
+        """
+        What cannot be asked is refused.
+        """
+        self.assertMistakes(
+            [
+                ("explain", "say which client: --client-id, --user, --ip"),
+                ("explain -c a --status 127.0.0.1:9090", "write a URL, as in http://127.0.0.1:9090"),
+                ("explain -c a --status file:///etc/passwd", "write a URL"),
+                ("explain -c a --status 'http://[::1'", "write a URL"),
+                ("explain -c a --status http://127.0.0.1:many", "write a URL"),
+                ("explain -c a --status http://:9090", "write a URL"),
+                ("explain -c a --timeout never", "--timeout: 'never'"),
+            ]
+        )
+
+    def test_nobody(self) -> None:
+        """
+        A client without limits is not throttled by any.
+        """
+        self.assertEqual(self.explain("-c reports"), "no limit holds for client id 'reports' of user 'alice'\n")
+
+    def test_free(self) -> None:
+        """
+        Whose limits are not used up is told so; a shadow policy throttles nobody.
+        """
+        output = self.explain(
+            "-c reports",
+            self.limit(used=0.0, usedFraction=0.0),
+            self.limit(isShadow=True, delaySeconds=5.0, delayEndsAtSeconds=1e9),
+        )
+        first, _, title, free, trial = output.splitlines()
+        self.assertEqual(first, "client id 'reports' of user 'alice' is not throttled")
+        self.assertEqual(title.split(), ["Policy", "Limit", "Set", "for", "Used", "Of", "it", "Throttled"])
+        self.assertEqual(
+            free.split(), ["client-bytes", "producer_byte_rate=1M", "--client-id-default", "0", "0%", "no"]
+        )
+        self.assertTrue(trial.startswith("client-bytes (shadow)  producer_byte_rate=1M"), trial)
+
+    def test_throttled(self) -> None:
+        """
+        The policy that holds a client back longest is named, with when that ends.
+        """
+        output = self.explain(
+            "-c reports",
+            self.limit(delaySeconds=2.0, delayEndsAtSeconds=1e9),
+            self.limit(policy="request-time", delaySeconds=2.5, delayEndsAtSeconds=1e9 + 0.5),
+        )
+        ends = datetime.fromtimestamp(1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        self.assertIn(
+            f"is throttled by request-time (producer_byte_rate), for 2.5 s, until {ends}", output.splitlines()[0]
+        )
+        self.assertIn(f"1.235M  123%   2 s, until {ends}", output)
+
+    def test_json(self) -> None:
+        """
+        Programs get what the port tells.
+        """
+        document = json.loads(self.explain("-c reports --json", self.limit()))
+        self.assertEqual(document["limits"], [self.limit()])
+
+    def test_terminal(self) -> None:
+        """
+        A name does not reach the terminal as a command to it.
+        """
+        output = self.explain(
+            "-c a", self.limit(entity={"user": "\x1b[2J", "clientId": None, "ip": None}), clientId="\x07"
+        )
+        self.assertNotIn("\x1b", output)
+        self.assertNotIn("\x07", output)
+
+    def test_nonsense(self) -> None:
+        """
+        Something else than a status port is recognised.
+        """
+        for answer in (
+            b"<html>",
+            b"\xff",
+            b"[]",
+            b"{}",
+            b'{"user": 1, "clientId": 2, "ip": 3, "limits": [4]}',
+            b"null",
+        ):
+
+            def fetch(url: str, timeoutSeconds: float, answer: bytes = answer) -> bytes:
+                return answer
+
+            error = self.assertRaises(
+                CommandFailed, explaincommand.run, self.parse("explain", "-c", "a"), StringIO(), StringIO(), fetch
+            )
+            self.assertIn("does not answer as the status port of a broker does", str(error))

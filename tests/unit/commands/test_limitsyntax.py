@@ -1,0 +1,51 @@
+"""
+Tests for L{admission.commands.limitsyntax}.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from admission.commands.limitsyntax import asArguments, formatAmount, parseAmount
+from admission.interfaces import DEFAULT, QuotaEntity
+from tests.kit.commandcases import CommandTestCase
+
+
+class LimitSyntaxTests(CommandTestCase):
+    """
+    Limits and their entities are written as they are read.
+    """
+
+    def test_amounts(self) -> None:
+        """
+        Rates have units; other limits are numbers; what is written reads back.
+        """
+        for name, text, amount in (
+            ("producer_byte_rate", "4M", 4e6),
+            ("consumer_byte_rate", "64KiB", 65536.0),
+            ("consumer_byte_rate", "1G/1h", 1e9 / 3600),
+            ("connection_creation_rate", "10", 10.0),
+            ("request_percentage", "12.5", 12.5),
+            ("producer_ids_rate", "100", 100.0),
+        ):
+            self.assertEqual(parseAmount(name, text), amount)
+            self.assertAlmostEqual(parseAmount(name, formatAmount(name, amount)), amount, places=6)
+        self.assertEqual(formatAmount("producer_byte_rate", 4e6), "4M")
+        self.assertEqual(formatAmount("request_percentage", 200.0), "200")
+        self.assertEqual(formatAmount("connection_creation_rate", 2048.0), "2048")
+        for name, text in (
+            ("request_percentage", "nan"),
+            ("request_percentage", "inf"),
+            ("request_percentage", "-1"),
+            ("producer_byte_rate", "0"),
+            ("producer_ids_rate", "100/1h"),
+        ):
+            self.assertRaises(ValueError, parseAmount, name, text)
+
+    def test_asArguments(self) -> None:
+        """
+        Names are quoted for a shell, so that they read back.
+        """
+        entity = QuotaEntity(user="it's me", clientId=DEFAULT)
+        given = self.parse("quotas", "describe", *shlex.split(asArguments(entity))).subOptions
+        self.assertEqual(given["entity"], entity)

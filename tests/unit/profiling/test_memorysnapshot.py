@@ -1,0 +1,94 @@
+"""
+Tests for L{admission.profiling.memorysnapshot}.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.profiling.memorysnapshot import freeBytes
+from tests.kit.profiledthings import MIB, NAME, ProfilerTestCase, Thing
+
+
+class AllocatorTests(SynchronousTestCase):
+    """
+    What the C library says.
+    """
+
+    def test_free(self) -> None:
+        """
+        It is an amount, or not known.
+        """
+        free = freeBytes()
+        self.assertTrue(free is None or free >= 0)
+
+
+class SnapshotTests(ProfilerTestCase):
+    """
+    What the process has is compared with what is known.
+    """
+
+    def test_explained(self) -> None:
+        """
+        What has grown is explained by the larger of what the books say of a
+        group and what it takes, and by what only the books know.
+        """
+        self.things = [Thing(bytearray(MIB)) for _ in range(3)]
+        self.claims = {"held": 2 * MIB, "other": 5 * MIB, "empty": 0}
+        self.grow(10 * MIB)
+        document = self.take()
+        things, other = document["groups"]
+        self.assertEqual((things["name"], things["objects"], things["claimedBytes"]), ("things", 3, 2 * MIB))
+        self.assertApproximates(things["measuredBytes"], 3 * MIB, 2000)
+        self.assertEqual(things["countedBytes"], things["measuredBytes"])
+        self.assertEqual((other["name"], other["objects"], other["countedBytes"]), ("other", None, 5 * MIB))
+        growth = document["growth"]
+        self.assertEqual(growth["bytes"], 10 * MIB)
+        self.assertEqual(growth["explainedBytes"], things["measuredBytes"] + 5 * MIB)
+        self.assertEqual(growth["unexplainedBytes"], growth["bytes"] - growth["explainedBytes"])
+        self.assertApproximates(growth["unexplainedFraction"], 0.2, 0.001)
+        self.assertEqual(document["process"]["startPrivateBytes"], 50 * MIB)
+        self.assertEqual(document["process"]["fileBytes"], 60 * MIB)
+
+    def test_claimsWin(self) -> None:
+        """
+        A claim counts where it is more than what can be measured, and the
+        rest is negative when more is claimed than there is.
+        """
+        self.things = [Thing()]
+        self.claims = {"held": 4 * MIB}
+        self.grow(MIB)
+        growth = self.take()["growth"]
+        self.assertEqual((growth["explainedBytes"], growth["unexplainedBytes"]), (4 * MIB, -3 * MIB))
+
+    def test_remainder(self) -> None:
+        """
+        The parts of what is not explained add up to it, and objects of no
+        group are one of them.
+        """
+        self.take()
+        self.things = [[bytearray(MIB)] for _ in range(4)]
+        self.grow(10 * MIB)
+        document = self.take()
+        parts = {each["name"]: each["bytes"] for each in document["remainder"]}
+        self.assertEqual(sum(parts.values()), document["growth"]["unexplainedBytes"])
+        self.assertApproximates(parts["objects of no group, more than in snapshot 1"], 4 * MIB, 5000)
+
+    def test_difference(self) -> None:
+        """
+        A snapshot says what has changed since the one before, and since the
+        first, by class.
+        """
+        self.things = [Thing() for _ in range(10)]
+        self.assertEqual(self.take()["since"], [])
+        self.things = [Thing() for _ in range(25)]
+        (only,) = self.take()["since"]
+        self.assertEqual(only["number"], 1)
+        self.things = [Thing() for _ in range(40)]
+        self.grow(MIB)
+        previous, first = self.take()["since"]
+        self.assertEqual((previous["number"], first["number"]), (2, 1))
+        for since, count in ((previous, 15), (first, 30)):
+            changes = {row[0]: row[1] for row in since["most"]}
+            self.assertEqual(changes[NAME], count)
+            self.assertEqual(since["bytes"], MIB)
