@@ -4,8 +4,8 @@ of them, what memory workers take, and the same replays in one process without S
 
     python -m benchmarks.offline [--json] [--quick] [--rows 1M,10M] [--recordings DIRECTORY]
 
-The first number of rows is made up by C{admission.offline.synth}; the others are copies of that recording, each a run
-of a server of its own.  Recordings stay in C{DIRECTORY}, where the next benchmark finds them.
+The first number of rows is made up by C{admission.offline.syntheticserver}; the others are copies of that recording,
+each a run of a server of its own.  Recordings stay in C{DIRECTORY}, where the next benchmark finds them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from admission.interfaces import IMemoryPoolFactory
 from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.recording import Recording
-from admission.offline.replay.boots import Boot
 from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
 from admission.offline.replay.decisions import CLOSED, OPEN
-from admission.offline.replay.spark import Scale, findBoots
-from admission.offline.replay.sparkpools import PoolTrial, replayPoolTrials
+from admission.offline.replay.runs import Run
+from admission.offline.replay.sparkreplay import PoolTrial, Scale, replayPoolTrials
 from admission.offline.replay.tally import outcomes, totalsOf
 from admission.offline.replay.trials import Trial, TrialKey, planTrials
-from admission.offline.session import openSession
-from admission.offline.survey import findRuns, limitsFromTheStart, numbered
+from admission.offline.sparksession import openSession
+from admission.offline.survey import completeRuns, findRuns, limitsFromTheStart, numbered
 from admission.recording.schema import LIMITS
 from admission.recording.tables import REQUESTS
 from admission.units import parseRate
@@ -128,7 +127,7 @@ class Jobs:
         recording = Recording.open(session, str(made.directory))
         requests = clean(recording.requests(), REQUESTS)
         jobs = cls(session, str(made.directory), made.rowCount(), recording, requests, {})
-        jobs.trials = planTrials(resolveCandidates(CANDIDATES), jobs.findBoots())
+        jobs.trials = planTrials(resolveCandidates(CANDIDATES), jobs.runsWithHistory())
         return jobs
 
     def measure(self, name: str) -> Spent:
@@ -158,12 +157,12 @@ class Jobs:
         """
         clientMinutes(self.requests).write.format("noop").mode("overwrite").save()
 
-    def findBoots(self) -> Sequence[Boot]:
+    def runsWithHistory(self) -> Sequence[Run]:
         """
         What a replay has to know beforehand; all rows are sorted by number to see whether any are missing.
         """
         limits = clean(limitsFromTheStart(self.recording), LIMITS)
-        return findBoots(self.requests, limits, numbered(self.recording))
+        return completeRuns(findRuns(self.requests), limits, numbered(self.recording))
 
     def trialsOf(self, candidates: int) -> Mapping[TrialKey, Trial]:
         """
@@ -189,7 +188,7 @@ JOBS: Mapping[str, Callable[[Jobs], object]] = {
     PARQUET: Jobs.readParquet,
     SOURCE: Jobs.readSource,
     MINUTES: Jobs.sumUp,
-    RUNS: Jobs.findBoots,
+    RUNS: Jobs.runsWithHistory,
     REPLAY_OPEN: lambda jobs: jobs.replay(OPEN, 1),
     REPLAY_CLOSED: lambda jobs: jobs.replay(CLOSED, 1),
     SEVERAL_OPEN: lambda jobs: jobs.replay(OPEN, len(CANDIDATES)),

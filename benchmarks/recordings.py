@@ -12,8 +12,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import frozen
 
-from admission.offline.synth import SyntheticServer, recordSynthetic
-from admission.offline.synthpopulation import Population
+from admission.offline.population import Population
+from admission.offline.syntheticserver import SyntheticServer, recordSynthetic
 from admission.recording.tables import REQUESTS, TABLES
 
 from .measure import cpuSeconds, progress

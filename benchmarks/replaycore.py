@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
 
+from admission.offline.replay.arrivals import COLUMNS
 from admission.offline.replay.candidates import Candidate
-from admission.offline.replay.keys import askersOf, findAskers
-from admission.offline.replay.lanes import planRoutes
-from admission.offline.replay.offers import COLUMNS
+from admission.offline.replay.keys import clientsOf, findClients
 from admission.offline.replay.pool import replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.replay.results import addUp, countMinutes, mergeMinutes
+from admission.offline.replay.shards import planReplays
+from admission.offline.replay.totals import addUp, countMinutes, mergeMinutes
 from admission.offline.replay.trials import Trial, TrialKey
 
 from .measure import cpuSeconds
@@ -26,7 +26,7 @@ BATCH_ROWS = 10_000
 """How many rows Spark hands to Python at a time."""
 
 READ = "read"
-OFFER = "offer, pack"
+ARRIVE = "make arrivals"
 SORT = "sort"
 DECIDE = "decide"
 ADD_UP = "add up"
@@ -63,16 +63,16 @@ def replayInSteps(recording: SyntheticRecording, trials: Mapping[TrialKey, Trial
     steps = Steps()
     with steps.step(READ):
         requests = list(recording.batches(COLUMNS, BATCH_ROWS))
-        askers = findAskers(requests)
-    with steps.step(OFFER):
-        routes = planRoutes(trials, [mode], askersOf([askers], trials))
-        parcels = list(routes.send(requests))
+        clients = findClients(requests)
+    with steps.step(ARRIVE):
+        [plan] = planReplays(trials, [mode], clientsOf([clients], trials))
+        sharded = list(plan.shard(requests))
     del requests
     with steps.step(SORT):
-        lanes = [(lane, list(rows.batches())) for lane, rows in routes.receive(parcels)]
-    del parcels
+        rows = _sorted(sharded, plan.order)
+    del sharded
     with steps.step(DECIDE):
-        decisions = [batch for lane, rows in lanes for trial in lane.trials for batch in lane.decide(trial, rows)]
+        decisions = list(plan.replay(rows))
     steps.decisions = sum(batch.num_rows for batch in decisions)
     with steps.step(ADD_UP):
         addUp(mergeMinutes(list(countMinutes(decisions))), ())

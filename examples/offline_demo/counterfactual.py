@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from admission.cli import main as admission
-from admission.offline.replay.decisions import OPEN
+from admission.offline import OPEN
 
 from .outcomes import Outcome, Outcomes, inAll, predicted, recorded
 from .running import DemoFailed, recordedBroker

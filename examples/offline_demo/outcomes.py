@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import frozen
 
-from admission.offline.replay.decisions import CLOSED
+from admission.offline import CLOSED
 
 
 @frozen

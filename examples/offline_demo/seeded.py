@@ -18,7 +18,7 @@ from typing import Any
 from attrs import frozen
 
 from admission.kafka import Record, clientApi, decodeResponse, encodeBatch, encodeRequest
-from admission.offline.synthpopulation import Draft, Member, Population, Stream
+from admission.offline import Draft, Member, Population, Stream
 
 TOPIC = "seeded"
 

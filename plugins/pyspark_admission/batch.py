@@ -42,7 +42,7 @@ def readPaths(options: Options, names: Iterable[str], paths: Iterable[str]) -> I
     @param names: the columns to have.
     """
     # Arrow takes longer to import than all else; whoever only plans goes without.
-    from .reading import FileReader, merged, problemsOf
+    from .segmentreading import FileReader, merged, problemsOf
 
     if options.table is None:
         yield from problemsOf(options, list(paths))

@@ -49,7 +49,7 @@ _BROKER_PORT, _STATUS_PORT = "9092", "9090"
 
 _COMPLAINT = re.compile("Traceback|Unhandled|this is a bug")
 
-WITH_SESSION = 'from admission.offline.session import openSession\n\nspark = openSession("documentation")\n'
+WITH_SESSION = 'from admission.offline import openSession\n\nspark = openSession("documentation")\n'
 """What a program has to begin with to have a Spark session."""
 
 

@@ -11,38 +11,37 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from twisted.internet.task import Clock
 
 from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Refusal, Request, Usage
-from admission.offline.replay.boots import BOOT_COLUMNS, GAPS, LIMIT_COLUMNS, Boot, bootsOf, findGaps, summarizeBoots
-from admission.offline.replay.closedloop import replayClosedLoop
-from admission.offline.replay.decisions import DECISIONS
-from admission.offline.replay.identity import VERDICT_COLUMNS
-from admission.offline.replay.keys import (
-    COMPONENTS,
-    NO_CONNECTIONS,
-    Asker,
-    askersOf,
-    componentsIn,
-    connectionsOf,
-    findAskers,
-    findComponents,
-    findKeys,
-    findLinks,
-)
-from admission.offline.replay.offers import (
+from admission.offline.replay.arrivals import (
     CLOSED_GROUP,
     CLOSED_ORDER,
     COLUMNS,
     OPEN_GROUP,
     OPEN_ORDER,
     PARKED_COLUMN,
-    makeOffers,
+    makeArrivals,
+)
+from admission.offline.replay.closedloop import replayClosedLoop
+from admission.offline.replay.decisions import DECISIONS
+from admission.offline.replay.identity import VERDICT_COLUMNS
+from admission.offline.replay.keys import (
+    COMPONENTS,
+    NO_CONNECTIONS,
+    clientsOf,
+    componentsIn,
+    connectionsOf,
+    findClients,
+    findComponents,
+    findKeys,
+    findLinks,
 )
 from admission.offline.replay.openloop import replayOpenLoop
 from admission.offline.replay.ordered import distinctRows, numbersOf
+from admission.offline.replay.runs import GAPS, LIMIT_COLUMNS, Run, findGaps, withHistory
 from admission.offline.replay.trials import Trial, TrialKey
 from admission.plugins import buildPolicy
 
@@ -51,6 +50,7 @@ WALL_OFFSET_US = 1_700_000_000_000_000
 _TYPES: Mapping[str, pa.DataType] = {
     **dict.fromkeys(("broker_id", "boot_id", "peer", "principal", "client_id", "kind", "decision"), pa.string()),
     "refusal": pa.string(),
+    "pool_description": pa.string(),
     **dict.fromkeys(("policy", "user", "ip", "limit_name", "changed_by"), pa.string()),
     **dict.fromkeys(("policy_names", "policy_descriptions"), pa.list_(pa.string())),
     **dict.fromkeys(("producer_ids", "policy_delays_us"), pa.list_(pa.int64())),
@@ -59,7 +59,19 @@ _TYPES: Mapping[str, pa.DataType] = {
     "value": pa.float64(),
 }
 
-REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, PARKED_COLUMN, *BOOT_COLUMNS, *VERDICT_COLUMNS)))
+RUN_COLUMNS = (
+    "ts",
+    "policy_names",
+    "policy_descriptions",
+    "quota_windows",
+    "quota_window_us",
+    "throttle_max_us",
+    "pool_description",
+    "gate_seed",
+)
+"""What L{admission.offline.survey.findRuns} reads besides."""
+
+REQUEST_COLUMNS = tuple(dict.fromkeys((*COLUMNS, PARKED_COLUMN, *RUN_COLUMNS, *VERDICT_COLUMNS)))
 
 
 def tableOf(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = REQUEST_COLUMNS) -> pa.Table:
@@ -129,11 +141,30 @@ class Recording:
         delays = [row["policy_delays_us"][policy] for row in self.rows if row["policy_delays_us"]]
         return len(self.rows), sum(delay > 0 for delay in delays), sum(delays)
 
-    def boots(self) -> list[Boot]:
+    def runs(self) -> list[Run]:
         """
-        What is known of its one boot.
+        What is known of its one run.
         """
-        summaries = pa.Table.from_batches(summarizeBoots(tableOf(self.rows, BOOT_COLUMNS).to_batches(700)))
+        first = self.rows[0]
+        wallUs = tableOf(self.rows, ["ts"])["ts"].cast(pa.int64()).to_pylist()
+        run = Run(
+            first["broker_id"],
+            first["boot_id"],
+            max(row.get(name) or 0 for row in self.rows for name in ("mono_us", "decided_mono_us", "sent_mono_us")),
+            tuple(first.get("policy_names") or ()),
+            tuple(first.get("policy_descriptions") or ()),
+            wallOffsetUs=min(at - row["mono_us"] for at, row in zip(wallUs, self.rows, strict=True)),
+            requests=len(self.rows),
+            beginUs=min(wallUs),
+            endUs=max(wallUs),
+        )
+        if "quota_windows" in first:
+            run = evolve(
+                run,
+                quotaWindows=first["quota_windows"],
+                quotaWindowSeconds=first["quota_window_us"] / 1e6,
+                maxDelayUs=first["throttle_max_us"],
+            )
         numbers = sorted(
             (row["broker_id"], row["boot_id"], row["seq"], row["mono_us"]) for row in (*self.rows, *self.limits)
         )
@@ -141,8 +172,7 @@ class Recording:
             dict(zip(("broker_id", "boot_id", "seq", "mono_us"), zip(*numbers, strict=True), strict=True))
         )
         gaps = pa.Table.from_batches(findGaps(numbered.to_batches(300)), GAPS)
-        [boot] = bootsOf(summaries, tableOf(self.limits, LIMIT_COLUMNS), gaps)
-        return [boot]
+        return withHistory([run], tableOf(self.limits, LIMIT_COLUMNS), gaps)
 
 
 @frozen
@@ -181,7 +211,7 @@ def serve(
     built = [(name, buildPolicy(IQuotaPolicyFactory, text, context)) for name, text in policies.items()]
     control = AdmissionControl(built, maxDelaySeconds)
     recording = Recording(horizonUs)
-    boot = {
+    run = {
         "broker_id": "1",
         "boot_id": "boot",
         "policy_names": list(policies),
@@ -195,7 +225,7 @@ def serve(
         seq = len(recording.rows) + len(recording.limits) + 1
         recording.limits.append(
             {
-                **boot,
+                **run,
                 "seq": seq,
                 "mono_us": atUs,
                 "user": entity.user,
@@ -228,7 +258,7 @@ def serve(
         isConnection = step.kind == CONNECTION
         request = Request(step.kind, client.principal, client.clientId, client.peer, step.sizeBytes, step.identities)
         row: dict[str, Any] = {
-            **boot,
+            **run,
             "seq": len(recording.rows) + len(recording.limits) + 1,
             "ts": WALL_OFFSET_US + arrivedUs,
             "mono_us": arrivedUs,
@@ -310,11 +340,18 @@ def population(clients: int, connections: int) -> list[Client]:
     ]
 
 
-def offersOf(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
+def arrivalsOf(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
     """
     What candidates are to see.
     """
-    return list(makeOffers(tableOf(recording.rows).to_batches(batchRows), trials))
+    return list(makeArrivals(tableOf(recording.rows).to_batches(batchRows), trials))
+
+
+def alone(trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, Sequence[Trial]]:
+    """
+    Trials that share no rows.
+    """
+    return {key: [trial] for key, trial in trials.items()}
 
 
 def openLoop(
@@ -326,48 +363,51 @@ def openLoop(
     """
     Replay all that was recorded, open loop.
     """
-    batches = sortedBy(prepare(offersOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
-    return pa.Table.from_batches(replayOpenLoop(batches, trials), DECISIONS)
+    batches = sortedBy(prepare(arrivalsOf(recording, trials)), (*OPEN_GROUP, *OPEN_ORDER), batchRows)
+    return pa.Table.from_batches(replayOpenLoop(batches, alone(trials)), DECISIONS)
 
 
 def closedLoop(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> pa.Table:
     """
     Replay all that was recorded, closed loop.
     """
-    return pa.Table.from_batches(replayClosedLoop(closedInput(recording, trials, batchRows), trials), DECISIONS)
+    rows = closedInput(recording, trials, batchRows)
+    return pa.Table.from_batches(replayClosedLoop(rows, alone(trials)), DECISIONS)
 
 
 def closedInput(recording: Recording, trials: Mapping[TrialKey, Trial], batchRows: int = 1000) -> list[pa.RecordBatch]:
     """
     What a closed-loop replay takes.
     """
-    offers = offersOf(recording, trials)
+    arrivals = arrivalsOf(recording, trials)
     return sortedBy(
-        addComponents(offers, componentsOf(recording.rows, trials)), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows
+        addComponents(arrivals, componentsOf(recording.rows, trials)), (*CLOSED_GROUP, *CLOSED_ORDER), batchRows
     )
 
 
-def askersIn(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> Mapping[TrialKey, Sequence[Asker]]:
+def clientsIn(
+    rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]
+) -> Mapping[TrialKey, Sequence[Client]]:
     """
     Of whom each trial may be asked.
     """
-    return askersOf([findAskers(tableOf(rows).to_batches(100))], trials)
+    return clientsOf([findClients(tableOf(rows).to_batches(100))], trials)
 
 
 def componentsOf(rows: Sequence[Mapping[str, Any]], trials: Mapping[TrialKey, Trial]) -> pa.RecordBatch:
     """
     Which connections are replayed together.
     """
-    askers = askersIn(rows, trials)
-    keys = {key: findKeys(trial, askers[key])[0] for key, trial in trials.items()}
-    return findComponents(findLinks(askers, keys).to_batches())
+    clients = clientsIn(rows, trials)
+    keys = {key: findKeys(trial, clients[key])[0] for key, trial in trials.items()}
+    return findComponents(findLinks(clients, keys).to_batches())
 
 
 def addComponents(batches: Iterable[pa.RecordBatch], components: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """
     Tell for each row with whom it is replayed.
 
-    @param batches: of offers, in any order.
+    @param batches: of arrivals, in any order.
     @param components: all there are.
     @return: the same with a column C{component}.
     """

@@ -10,7 +10,7 @@ import tempfile
 from functools import cache
 from typing import TYPE_CHECKING
 
-from admission.offline.session import openSession
+from admission.offline.sparksession import openSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

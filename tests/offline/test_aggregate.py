@@ -1,7 +1,7 @@
 """
 L{admission.offline.clean}, L{admission.offline.aggregate},
-L{admission.offline.throttling}, L{admission.offline.fairness},
-L{admission.offline.depletion} and L{admission.offline.outputs}.
+L{admission.offline.aggregate}, L{admission.offline.aggregate},
+L{admission.offline.aggregate} and L{admission.offline.outputs}.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from pyarrow import parquet
 from pyspark.sql import Observation, functions as F
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.aggregate import clientMinutes, topClients
+from admission.offline.aggregate import (
+    BOUNDS_MS,
+    DEPLETED,
+    bucketMs,
+    clientDemand,
+    clientMinutes,
+    fairnessMinutes,
+    poolMinutes,
+    starvedMinutes,
+    throttleHistogram,
+    throttleMinutes,
+    topClients,
+)
 from admission.offline.clean import RULES, brokenRows, clean
-from admission.offline.depletion import DEPLETED, poolMinutes
-from admission.offline.fairness import clientDemand, fairnessMinutes, starvedMinutes
-from admission.offline.outputs import OutputError, writeResult
-from admission.offline.throttling import BOUNDS_MS, bucketMs, throttleHistogram, throttleMinutes
+from admission.offline.failures import OutputError
+from admission.offline.outputs import writeResult
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS
 from tests.kit.offlinerows import SECOND_US, Row, at, frameOf, limitRow, requestRow, rowsOf, sensorRow

@@ -1,5 +1,5 @@
 """
-L{admission.offline.bloomaudit}, L{admission.offline.limitsinforce},
+L{admission.offline.bloomaudit}, L{admission.offline.quotaaudit},
 L{admission.offline.quotaaudit} and L{admission.offline.ledgeraudit}.
 """
 
@@ -13,8 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.offline.bloomaudit import FilterShape, bloomAudit, bloomVerdicts
 from admission.offline.ledgeraudit import LEDGER, RESIDENT, ledgerAudit, ledgerSummary
-from admission.offline.limitsinforce import limitsInForce
-from admission.offline.quotaaudit import quotaSpans, quotaSummary
+from admission.offline.quotaaudit import limitsInForce, quotaSpans, quotaSummary
 from admission.quotas.limits import LimitTable
 from admission.recording.schema import LIMITS, SENSORS
 from admission.recording.tables import REQUESTS

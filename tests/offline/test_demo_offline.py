@@ -21,8 +21,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.replay.boots import Boot
 from admission.offline.replay.candidates import resolveCandidates
+from admission.offline.replay.runs import Run
 from admission.offline.replay.trials import planTrials
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS
@@ -36,7 +36,7 @@ from tests.kit.browser import consoleErrors, openBrowser
 from tests.kit.longform import longForm
 from tests.kit.replaymodel import Recording, closedLoop, openLoop
 from tests.kit.sparksession import sharedSession
-from tests.unit.offline.test_replay_identity import gate
+from tests.unit.offline.replay.test_identity import gate
 
 CROWD = Crowd(connections=14, seconds=7.0)
 STRICTER = "client-bytes:produce=50k"
@@ -87,11 +87,11 @@ def realRuns() -> Mapping[str, RealRun]:
         return {policy: RealRun(*each) for policy, each in zip(policies, runs, strict=True)}
 
 
-def withoutGaps(boot: Boot) -> Boot:
+def withoutGaps(run: Run) -> Run:
     """
     The model counts the events of two tables only; L{RealRecordingTests.test_complete} that of all.
     """
-    return evolve(boot, gaps=[])
+    return evolve(run, gaps=[])
 
 
 class RealRecordingTests(SynchronousTestCase):
@@ -130,7 +130,7 @@ class RealRecordingTests(SynchronousTestCase):
         With one window less than the broker had, nothing can be trusted.
         """
         recording = realRuns()[IN_FORCE].asRecording()
-        for each in gate(recording, lambda boot: evolve(withoutGaps(boot), quotaWindows=10)):
+        for each in gate(recording, lambda run: evolve(withoutGaps(run), quotaWindows=10)):
             self.assertFalse(each.isTrusted, each.inWords())
             self.assertIn("answers cannot be trusted", each.inWords())
 
@@ -141,7 +141,7 @@ class RealRecordingTests(SynchronousTestCase):
         """
         truth = inAll(recorded(realRuns()[STRICTER].path, CROWD.clientIds))
         recording = realRuns()[IN_FORCE].asRecording()
-        trials = planTrials(resolveCandidates([STRICTER]), [*map(withoutGaps, recording.boots())])
+        trials = planTrials(resolveCandidates([STRICTER]), [*map(withoutGaps, recording.runs())])
 
         def forecast(replay: Callable[..., pa.Table]) -> Outcome:
             decisions = replay(recording, trials)

@@ -21,16 +21,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import FAILED, AdmissionOptions, main
 from admission.offline import jobs, running
-from admission.offline.evaluation import Evaluation
-from admission.offline.java import JavaMissing
-from admission.offline.outputs import OutputError
+from admission.offline.evaluation import Evaluation, Selection
+from admission.offline.failures import JavaMissing, OutputError, SparkMissing
+from admission.offline.outputtables import OUTPUTS
+from admission.offline.population import Population
 from admission.offline.recording import Recording
-from admission.offline.running import Progress, Selection, lastWords, runJob, sessionSettings
-from admission.offline.session import SparkMissing
+from admission.offline.running import Progress, lastWords, runJob, sessionSettings
 from admission.offline.survey import limitsFromTheStart
-from admission.offline.synth import BEGIN_SECONDS, SyntheticServer, recordSynthetic
-from admission.offline.synthpopulation import Population
-from admission.offline.tables import OUTPUTS
+from admission.offline.syntheticserver import BEGIN_SECONDS, SyntheticServer, recordSynthetic
 from admission.recording.tables import REQUESTS
 from pyspark_admission.files import SEGMENTS, isRecording
 from tests.kit.checkout import ROOT

@@ -32,7 +32,7 @@ from pyspark_admission import DefaultSource, batch, files
 from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import processAndNumber, sealedFiles, segmentNames, segmentPath
 from pyspark_admission.options import Options, parseMoment
-from pyspark_admission.reading import BATCH_ROWS, merged
+from pyspark_admission.segmentreading import BATCH_ROWS, merged
 from pyspark_admission.stream import StreamReader
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.recordings import SEGMENT_BYTES, WALL_SECONDS, writeRecording

@@ -16,7 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION
 from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.offline.recording import Recording, RecordingError, parseSample
+from admission.offline.failures import RecordingError
+from admission.offline.recording import Recording, parseSample
 from admission.recording.events import ConnectionEvent, Event, LimitEvent
 from admission.recording.tables import TABLES
 from admission_plugins.sealing import sealAll, sealSegment

@@ -1,6 +1,6 @@
 """
-Tests for L{admission.offline.replay.spark}, L{admission.offline.replay.tally}
-and L{admission.offline.replay.sparkpools}, in Spark.
+Tests for L{admission.offline.replay.sparkreplay}, L{admission.offline.replay.tally}
+and L{admission.offline.replay.sparkreplay}, in Spark.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ from pyspark.sql import DataFrame
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IMemoryPoolFactory
-from admission.offline.replay.boots import LIMIT_COLUMNS, TraceError
+from admission.offline.failures import TraceError
 from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
 from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.replay.pool import RESULTS, replayPools
 from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.replay.results import MINUTES, addUp, countMinutes, mergeMinutes
-from admission.offline.replay.spark import Scale, collected, countAskers, findBoots, replay, routesOf
-from admission.offline.replay.sparkpools import planPools, replayPoolTrials
+from admission.offline.replay.runs import LIMIT_COLUMNS
+from admission.offline.replay.sparkreplay import (
+    Scale,
+    collected,
+    countClients,
+    planPools,
+    plansOf,
+    replay,
+    replayPoolTrials,
+)
 from admission.offline.replay.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
+from admission.offline.replay.totals import MINUTES, addUp, countMinutes, mergeMinutes
 from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
+from admission.offline.survey import completeRuns, findRuns
 from tests.kit.replaymodel import (
     REQUEST_COLUMNS,
     Client,
@@ -79,7 +88,7 @@ class ReplayTests(SynchronousTestCase):
         """
         Trials of the recording.
         """
-        return planTrials(resolveCandidates(texts), throttled().boots())
+        return planTrials(resolveCandidates(texts), throttled().runs())
 
     def test_sameAsAlone(self) -> None:
         """
@@ -101,7 +110,7 @@ class ReplayTests(SynchronousTestCase):
         beside others, and in one place or by client.
         """
         texts = ("at-most:1", "at-most-of-client:2", "per-second:60")
-        trials = planTrials([candidate(text) for text in texts], throttled().boots())
+        trials = planTrials([candidate(text) for text in texts], throttled().runs())
         expected = pa.concat_tables([core(throttled(), trials) for core in (closedLoop, openLoop)])
         found = collected(replay(framed(), trials, [CLOSED, OPEN], Scale(0, 3)), DECISIONS)
         self.assertEqual(rowsOf(found), rowsOf(expected))
@@ -121,23 +130,25 @@ class ReplayTests(SynchronousTestCase):
                 yield Step(30 * SECOND, 60_000, 300, 500)
 
         recording = serve({"client-bytes": "client-bytes"}, [Client(1, "user", "one")], steps, 200 * SECOND)
-        trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.boots())
+        trials = planTrials(resolveCandidates(["client-bytes:produce=1M:windows=2"]), recording.runs())
         requests, scale = frameOf(recording.rows), Scale(len(recording.rows), 2, 50)
-        cuts = routesOf(requests, trials, [OPEN], scale).cuts
-        assert cuts is not None
-        self.assertGreater(cuts.num_rows, 1)
+        [plan] = plansOf(requests, trials, [OPEN], scale)
+        assert plan.cuts is not None
+        self.assertGreater(plan.cuts.num_rows, 1)
         found = collected(replay(requests, trials, [OPEN], scale), DECISIONS)
         self.assertEqual(rowsOf(found), rowsOf(openLoop(recording, trials)))
-        self.assertIsNone(routesOf(requests, trials, [OPEN], evolve(scale, minRequests=10_000)).cuts)
-        self.assertIsNone(routesOf(requests, trials, [CLOSED], scale).cuts)
+        [uncut] = plansOf(requests, trials, [OPEN], evolve(scale, minRequests=10_000))
+        self.assertIsNone(uncut.cuts)
+        [closed] = plansOf(requests, trials, [CLOSED], scale)
+        self.assertIsNone(closed.cuts)
 
     def test_results(self) -> None:
         """
         Totals, minutes and the histogram are what the replay's own counting
         makes of all decisions, and the policy in force is trusted.
         """
-        boots = throttled().boots()
-        trials = {**planRecorded(boots), **planTrials(resolveCandidates(["client-bytes:produce=500000"]), boots)}
+        runs = throttled().runs()
+        trials = {**planRecorded(runs), **planTrials(resolveCandidates(["client-bytes:produce=500000"]), runs)}
         modes = (CLOSED, OPEN)
         found = outcomes(framed(), trials, modes, Scale(0, 3)).persist()
         self.addCleanup(found.unpersist)
@@ -163,9 +174,9 @@ class ReplayTests(SynchronousTestCase):
         A replay that says something else than was recorded is not trusted, nor
         one that says nothing.
         """
-        boots = throttled().boots()
-        other = [evolve(boot, policyDescriptions=["client-bytes:produce=700000"], changes=()) for boot in boots]
-        unheard = [evolve(boot, bootId="unheard") for boot in boots]
+        runs = throttled().runs()
+        other = [evolve(run, policyDescriptions=["client-bytes:produce=700000"], changes=()) for run in runs]
+        unheard = [evolve(run, bootId="unheard") for run in runs]
         trials = {**planRecorded(other), **planRecorded(unheard)}
         found = outcomes(framed(), trials, (OPEN,), Scale(0, 2))
         fidelities = judgeReplays(framed(), found, trials, (OPEN,))
@@ -175,7 +186,7 @@ class ReplayTests(SynchronousTestCase):
         )
         self.assertEqual(judgeReplays(framed(), found, self.candidates("client-bytes:produce=1M"), (OPEN,)), [])
 
-    def test_boots(self) -> None:
+    def test_runs(self) -> None:
         """
         What is known of a run is what the core finds, events that are missing
         included.
@@ -184,8 +195,11 @@ class ReplayTests(SynchronousTestCase):
         kept = [row for row in recording.rows if row["seq"] not in (100, 101, 500)]
         numbered = [*kept, *recording.limits]
         limits = frameOf(recording.limits, LIMIT_COLUMNS)
-        found = findBoots(frameOf(kept), limits, frameOf(numbered, NUMBERED))
-        self.assertEqual(found, Recording(recording.horizonUs, kept, recording.limits).boots())
+        others = [{**row, "boot_id": "second"} for row in kept[200:300]]
+        runs = findRuns(frameOf([*kept, *others]))
+        found = completeRuns(runs, limits, frameOf(numbered, NUMBERED))
+        alone = [Recording(recording.horizonUs, kept, recording.limits), Recording(recording.horizonUs, others)]
+        self.assertEqual(found, [run for each in alone for run in each.runs()])
         self.assertEqual([(gap.seq, gap.missing) for gap in found[0].gaps], [(102, 2), (501, 1)])
 
     def test_tooManyConnections(self) -> None:
@@ -193,11 +207,11 @@ class ReplayTests(SynchronousTestCase):
         More connections than the driver could remember are refused with the
         remedy.
         """
-        error = self.assertRaises(TraceError, countAskers, framed(), True, 11)
+        error = self.assertRaises(TraceError, countClients, framed(), True, 11)
         self.assertIn("more than 11 connections and kinds of their requests", str(error))
-        error = self.assertRaises(TraceError, countAskers, framed(), False, 3)
+        error = self.assertRaises(TraceError, countClients, framed(), False, 3)
         self.assertIn("more than 3 clients, with their addresses", str(error))
-        self.assertEqual(len(countAskers(framed(), True, 12)), 12)
+        self.assertEqual(len(countClients(framed(), True, 12)), 12)
 
     def test_pools(self) -> None:
         """
@@ -205,7 +219,7 @@ class ReplayTests(SynchronousTestCase):
         that was there is replayed, too, where it was, unless it is unknown.
         """
         memory = {"gate_seed": 7, "pool_wait_us": 0, "pool_hold_us": 20_000, "pool_used_bytes": 0}
-        rows = [{**row, **memory, "boot_id": boot} for boot in ("a", "b") for row in throttled().rows]
+        rows = [{**row, **memory, "boot_id": run} for run in ("a", "b") for row in throttled().rows]
         candidates = [resolveCandidate(f"bounded:{size}", IMemoryPoolFactory) for size in ("60000B", "90000B")]
         recorded = {("1", "a"): "bounded:60000B", ("1", "b"): "vanished:1GiB"}
         trials, notes = planPools(candidates, recorded)

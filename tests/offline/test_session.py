@@ -1,5 +1,5 @@
 """
-L{admission.offline.session}
+L{admission.offline.sparksession}
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 import pyspark
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline import session
-from admission.offline.java import JavaMissing
-from admission.offline.session import SparkMissing, checkPackages, launchEnvironment, openSession
+from admission.offline import sparksession
+from admission.offline.failures import JavaMissing, SparkMissing
+from admission.offline.sparksession import checkPackages, launchEnvironment, openSession
 from tests.kit.brokerprocess import ENVIRONMENT
 from tests.kit.longform import longForm
 from tests.kit.sparksession import sharedSession
@@ -21,7 +21,7 @@ from tests.kit.sparksession import sharedSession
 START_SECONDS = 240.0
 
 START = """
-from admission.offline.session import openSession
+from admission.offline.sparksession import openSession
 
 session = openSession("packaged", {
     "spark.master": "local[1]",
@@ -53,7 +53,7 @@ class PackagesTests(SynchronousTestCase):
                 raise ModuleNotFoundError(name)
             return None if name in missing else name
 
-        self.patch(session, "find_spec", find)
+        self.patch(sparksession, "find_spec", find)
 
     def test_missing(self) -> None:
         """
@@ -91,7 +91,7 @@ class LaunchTests(SynchronousTestCase):
         self.directory = Path(self.mktemp()).absolute()
         self.directory.mkdir()
         self.java: dict[str, str] = {}
-        self.patch(session, "javaEnvironment", lambda environment, directory: self.java)
+        self.patch(sparksession, "javaEnvironment", lambda environment, directory: self.java)
 
     def launch(self, **environment: str) -> dict[str, str]:
         """
@@ -133,7 +133,7 @@ class LaunchTests(SynchronousTestCase):
         def refuse(environment: object, directory: object) -> None:
             raise JavaMissing("there is none")
 
-        self.patch(session, "javaEnvironment", refuse)
+        self.patch(sparksession, "javaEnvironment", refuse)
         self.assertRaises(JavaMissing, self.launch)
         self.assertEqual(self.launch(PYSPARK_GATEWAY_PORT="1"), {"PYSPARK_PYTHON": sys.executable})
 
@@ -149,7 +149,7 @@ class SessionTests(SynchronousTestCase):
         its times are in UTC.
         """
         shared = sharedSession()
-        self.patch(session, "launchEnvironment", None)
+        self.patch(sparksession, "launchEnvironment", None)
         opened = openSession("tests")
         self.assertIs(opened.sparkContext, shared.sparkContext)
         self.assertEqual(opened.conf.get("spark.sql.session.timeZone"), "UTC")

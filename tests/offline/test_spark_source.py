@@ -36,7 +36,7 @@ CONNECT_SECONDS = 240.0
 
 CONNECT = """
 import sys
-from admission.offline.session import openSession
+from admission.offline.sparksession import openSession
 
 session = openSession("connect", {
     "spark.remote": "local[1]",

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.offline.aggregate import clientMinutes
+from admission.offline.aggregate import clientMinutes, throttleMinutes
 from admission.offline.clean import clean
 from admission.offline.streaming import CHECKPOINT, appendAvailable, clientMinutesStream, throttleMinutesStream
-from admission.offline.throttling import throttleMinutes
 from admission.recording.events import ADMIT, REJECT, THROTTLE, Origin
 from admission.recording.tables import REQUESTS
 from tests.kit.offlinerows import BEGIN, Row, at, rowsOf

@@ -152,7 +152,7 @@ class ProcessTests(FindingTestCase):
         for version, level in (("17.0.2", Level.OK), ("1.8.0_372", Level.WARN)):
             java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
             java.chmod(0o755)
-            self.patch(sys.modules["admission.offline.java"], "find_spec", lambda name: None)
+            self.patch(sys.modules["admission.offline.sparksession"], "find_spec", lambda name: None)
             self.assertFinds(checkJava(True, {"JAVA_HOME": str(home)}), level)
         self.assertFinds(checkJava(True, {"JAVA_HOME": "/nowhere"}), Level.WARN, "/nowhere", "jre")
 

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-PACKAGES = ("admission", "admission.kafka", "admission.recording", "admission.status", "admission.testing")
+PACKAGES = (
+    "admission",
+    "admission.kafka",
+    "admission.offline",
+    "admission.recording",
+    "admission.status",
+    "admission.testing",
+)
 
 HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "lmdb", "OpenSSL", "rbloom", "pympler", "numpy")
 

@@ -28,7 +28,8 @@ from ..interfaces import (
     IQuotaPolicyFactory,
     IWaitOrderFactory,
 )
-from ..offline.java import JavaMissing, javaEnvironment
+from ..offline.failures import JavaMissing
+from ..offline.sparksession import javaEnvironment
 from ..plugins import InstalledFactory, PolicyFactory
 from .doctormachine import Finding, Level
 

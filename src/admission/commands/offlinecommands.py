@@ -17,9 +17,11 @@ from twisted.internet.task import Clock
 from twisted.python.usage import UsageError
 
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
+from ..offline.evaluation import Selection
+from ..offline.failures import JobFailed, ReportError
 from ..offline.replay.candidates import Candidate, resolveCandidate
-from ..offline.report.writing import ReportError, writeReport
-from ..offline.running import JobFailed, Progress, Selection, runJob, runStream
+from ..offline.report.writing import writeReport
+from ..offline.running import Progress, runJob, runStream
 from ..plaintext import table
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
 from .console import CommandFailed, CommandOptions, DirectoryOptions

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_synth -*-
+# -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
 """
 The command C{admission synth}: a recording of clients that do not exist.
 """
@@ -13,8 +13,8 @@ from typing import Any, TextIO
 from twisted.python.usage import UsageError
 
 from ..interfaces import IMemoryPoolFactory, IQuotaPolicyFactory
-from ..offline.synth import RecordingFailed, SyntheticServer, recordSynthetic
-from ..offline.synthpopulation import Population
+from ..offline.population import Population
+from ..offline.syntheticserver import RecordingFailed, SyntheticServer, recordSynthetic
 from ..plugins import PolicyKind, PolicyOptionsMixin
 from ..units import parseBytes, parseSeconds
 from .console import CommandFailed, DirectoryOptions

@@ -1,16 +1,152 @@
 # -*- test-case-name: tests.offline.test_aggregate -*-
 """
-What each client did in each minute, and who did most.
+What happened in each minute: what each client did and how evenly they shared,
+how long delays were, and the memory pool.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window, functions as F
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ..interfaces import CONNECTION
-from ..recording.events import EXPIRE, REJECT, THROTTLE
-from .minutes import BOOT, aMinute, minuteOfGroup
-from .throttling import countsByBucket, quantileMs
+from ..metrics.histogram import SECONDS_BOUNDS
+from ..recording.events import COUNTER, EXPIRE, REJECT, THROTTLE
+
+BOUNDS_MS: Sequence[int] = (0, *(round(bound * 1000) for bound in SECONDS_BOUNDS if bound >= 0.001))
+"""
+The upper bounds of the ranges, each included, in milliseconds: those of the
+server's own histograms from 1 ms to 500 s, and zero for no delay at all.
+"""
+
+
+def bucketMs(delayUs: Column) -> Column:
+    """
+    The upper bound of the range of a delay in microseconds, in milliseconds;
+    null above all of them.
+    """
+    bucket = F.when(delayUs <= 0, F.lit(0))
+    for bound in BOUNDS_MS[1:]:
+        bucket = bucket.when(delayUs <= bound * 1000, F.lit(bound))
+    return bucket.cast("bigint")
+
+
+def countsByBucket(delayMs: Column) -> Column:
+    """
+    An aggregate: how many delays, in milliseconds, there are in each range, and
+    last those above all.
+    """
+    lows = (None, *BOUNDS_MS)
+    highs = (*BOUNDS_MS, None)
+    conditions: list[Column] = []
+    for low, high in zip(lows, highs, strict=True):
+        isIn = F.lit(True) if low is None else delayMs > low
+        conditions.append(isIn if high is None else isIn & (delayMs <= high))
+    return F.array(*(F.count_if(condition) for condition in conditions))
+
+
+def quantileMs(counts: str, largest: str, share: float) -> Column:
+    """
+    The upper bound of the range that the delay at C{share} fell into, or the
+    largest delay if that is less: no less than that delay itself.
+
+    @param counts: the column that L{countsByBucket} made; they may have been
+        added up since.
+    @param largest: the column of the largest delay.
+    @param share: from 0 to 1; 0.99 for the 99th percentile.
+    """
+    total = f"aggregate({counts}, 0L, (sum, n) -> sum + n)"
+    upTo = f"aggregate(slice({counts}, 1, place), 0L, (sum, n) -> sum + n)"
+    reached = f"transform(sequence(1, size({counts})), place -> {upTo} >= greatest(ceil({share} * {total}), 1))"
+    bounds = ", ".join(f"{bound}L" for bound in BOUNDS_MS)
+    bound = f"try_element_at(array({bounds}), int(array_position({reached}, true)))"
+    return F.expr(f"double(least({bound}, {largest}))")
+
+
+def throttleMinutes(requests: DataFrame) -> DataFrame:
+    """
+    How often each policy asked for delays of which length, shadow policies
+    included: C{broker_id}, C{boot_id}, C{minute}, C{policy}, C{bucket_ms} (see
+    L{bucketMs}) and C{n}.  A range of 0 counts whom the policy let pass.
+
+    @param requests: clean ones, batch or stream; connections that were put to
+        the policies count, too.
+    """
+    asked = requests.select(*RUN, "ts", F.expr("inline(arrays_zip(policy_names, policy_delays_us))"))
+    # Only the first few delays are recorded, and none if nobody was asked.
+    delays = asked.where("policy_delays_us IS NOT NULL").withColumn("bucket_ms", bucketMs(F.col("policy_delays_us")))
+    counted = delays.groupBy(*RUN, aMinute(), F.col("policy_names").alias("policy"), "bucket_ms")
+    return counted.agg(F.count(F.lit(1)).alias("n")).select(*RUN, minuteOfGroup(), "policy", "bucket_ms", "n")
+
+
+def throttleHistogram(minutes: DataFrame) -> DataFrame:
+    """
+    The same for the whole recording: C{policy}, C{bucket_ms} and C{n}.
+
+    @param minutes: what L{throttleMinutes} returned, or several of them.
+    """
+    return minutes.groupBy("policy", "bucket_ms").agg(F.sum("n").alias("n"))
+
+
+RUN = ("broker_id", "boot_id")
+"""What tells one run of one server: clocks, counters and filters begin anew with each."""
+
+MINUTE_US = 60_000_000
+
+_WINDOW = "_minute"
+
+
+def aMinute() -> Column:
+    """
+    What to group rows by; see L{minuteOfGroup}.  Streams need it, since they
+    keep no other group for a time that is bounded.
+    """
+    return F.window("ts", "1 minute").alias(_WINDOW)
+
+
+def minuteOfGroup() -> Column:
+    """
+    Of what was grouped by L{aMinute}, C{minute}: when it began.
+    """
+    return F.col(f"{_WINDOW}.start").alias("minute")
+
+
+def minuteOf(name: str) -> Column:
+    """
+    Of a time, C{minute}: when the minute that it falls into began.  Whatever
+    the session's time zone is, unlike truncating.
+
+    @param name: the column of the time.
+    """
+    return F.expr(f"timestamp_micros(unix_micros({name}) DIV {MINUTE_US} * {MINUTE_US})").alias("minute")
+
+
+def minuteStart(number: str) -> Column:
+    """
+    When a minute began.
+
+    @param number: the column that numbers it, from 1970 on.
+    """
+    return F.timestamp_micros(F.col(number) * F.lit(MINUTE_US))
+
+
+def spreadOverMinutes(frame: DataFrame, beginUs: Column, lengthUs: Column, kept: Sequence[str]) -> DataFrame:
+    """
+    Cut times into their parts within each minute.
+
+    @param beginUs: when each began, in microseconds since 1970.
+    @param lengthUs: how long it took; nothing comes of what took no time.
+    @param kept: the columns to keep.
+    @return: those, and C{minute}, C{part_us} (how much of it fell into that
+        minute) and C{length_us}.
+    """
+    times = frame.select(*kept, beginUs.alias("_begin"), lengthUs.alias("length_us")).where("length_us > 0")
+    last = f"(_begin + length_us - 1) DIV {MINUTE_US}"
+    parts = times.withColumn("_number", F.expr(f"explode(sequence(_begin DIV {MINUTE_US}, {last}))"))
+    part = f"least(_begin + length_us, (_number + 1) * {MINUTE_US}) - greatest(_begin, _number * {MINUTE_US})"
+    return parts.select(*kept, minuteStart("_number").alias("minute"), F.expr(part).alias("part_us"), "length_us")
+
 
 CLIENT = ("principal", "client_id")
 """Who a client is."""
@@ -39,7 +175,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     delayMs = F.col("throttle_ms")
     spread = F.expr("percentile(throttle_ms, array(0.5, 0.99))") if isExact else countsByBucket(delayMs)
     answered = requests.where(F.col("kind") != CONNECTION)
-    minutes = answered.groupBy(*BOOT, aMinute(), *CLIENT).agg(
+    minutes = answered.groupBy(*RUN, aMinute(), *CLIENT).agg(
         F.count(F.lit(1)).alias("requests"),
         F.sum("request_bytes").alias("bytes_in"),
         F.sum(F.coalesce("response_bytes", F.lit(0))).alias("bytes_out"),
@@ -55,7 +191,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     else:
         middle, high = (quantileMs("_spread", "throttle_ms_max", share) for share in (0.5, 0.99))
     return minutes.select(
-        *BOOT,
+        *RUN,
         minuteOfGroup(),
         *CLIENT,
         "requests",
@@ -97,3 +233,180 @@ def topClients(minutes: DataFrame, most: int = MAX_CLIENTS) -> DataFrame:
         (F.col("value") / F.sum("value").over(all_)).alias("share"),
     )
     return ranked.where(F.col("rank") <= most)
+
+
+# Each request is told of in the minute it came, in the one it ended, and in those it spent waiting from the first to
+# the last moment.
+_TOLD = f"""
+inline(concat(
+  array(
+    struct(arrived_us DIV {MINUTE_US} AS number, bytes AS demanded_bytes, if(is_served, bytes, 0L) AS admitted_bytes,
+           0 AS served, 0 AS unserved, 0 AS waited),
+    struct(ended_us DIV {MINUTE_US} AS number, 0L AS demanded_bytes, 0L AS admitted_bytes,
+           int(is_served) AS served, int(NOT is_served) AS unserved, 0 AS waited)),
+  if(first_minute < end_minute,
+     transform(sequence(first_minute, end_minute - 1),
+               each -> struct(each AS number, 0L AS demanded_bytes, 0L AS admitted_bytes,
+                              0 AS served, 0 AS unserved, 1 AS waited)),
+     array())))
+"""
+
+
+def clientDemand(requests: DataFrame) -> DataFrame:
+    """
+    What each client wanted and got in each minute: C{demanded_bytes} and
+    C{admitted_bytes}, in and out, of the requests that arrived; C{served} and
+    C{unserved}, the requests that ended; C{waited}, the requests that spent the
+    whole of that minute waiting for memory or for their turn.
+
+    C{is_starved} says that none was served, although one was refused, was
+    given up or waited for all of it.  Requests that were parked until there was
+    something to answer do not count as waiting.
+
+    @param requests: clean ones.
+    """
+    asked = requests.where(F.col("kind") != CONNECTION).selectExpr(
+        *RUN,
+        *CLIENT,
+        "unix_micros(ts) AS arrived_us",
+        "unix_micros(ts) + coalesce(sent_mono_us - mono_us, 0) AS ended_us",
+        "unix_micros(ts) + coalesce(pool_wait_us, 0) + coalesce(queue_us, 0) AS begun_us",
+        "request_bytes + coalesce(response_bytes, 0) AS bytes",
+        f"decision NOT IN ('{REJECT}', '{EXPIRE}') AS is_served",
+    )
+    waits = asked.selectExpr(
+        "*",
+        f"(arrived_us + {MINUTE_US - 1}) DIV {MINUTE_US} AS first_minute",
+        f"begun_us DIV {MINUTE_US} AS end_minute",
+    )
+    summed = ("demanded_bytes", "admitted_bytes", "served", "unserved", "waited")
+    told = waits.select(*RUN, *CLIENT, F.expr(_TOLD))
+    demand = told.groupBy(*RUN, "number", *CLIENT).agg(*(F.sum(name).alias(name) for name in summed))
+    isStarved = (F.col("served") == 0) & (F.col("unserved") + F.col("waited") > 0)
+    return demand.select(*RUN, minuteStart("number").alias("minute"), *CLIENT, *summed, isStarved.alias("is_starved"))
+
+
+def fairnessMinutes(requests: DataFrame) -> DataFrame:
+    """
+    How fairly each minute went: C{clients} that wanted something,
+    C{demanded_bytes}, C{admitted_bytes}, Jain's index of the clients' admitted
+    shares of their demand (C{jain_share}) and of their admitted bytes
+    (C{jain_bytes}), C{starved} clients (see L{clientDemand}), and how long
+    requests that came waited for memory: C{pool_wait_p999_us},
+    C{pool_wait_max_us}.
+
+    Jain's index is 1 if all get the same, and one by the number of clients if
+    one gets it all; null if nobody gets anything.  A client that is throttled
+    wants less while it waits: what it did not send is nobody's demand, and its
+    throttle time says so instead.
+
+    @param requests: clean ones.
+    """
+    demand = clientDemand(requests)
+    wanted = F.col("demanded_bytes") > 0
+    share = F.when(wanted, F.col("admitted_bytes") / F.col("demanded_bytes"))
+    fairness = demand.groupBy(*RUN, "minute").agg(
+        F.count("*").alias("clients"),
+        F.sum("demanded_bytes").alias("demanded_bytes"),
+        F.sum("admitted_bytes").alias("admitted_bytes"),
+        jain(share).alias("jain_share"),
+        jain(F.when(wanted, F.col("admitted_bytes").cast("double"))).alias("jain_bytes"),
+        F.count_if("is_starved").alias("starved"),
+    )
+    waits = (
+        requests.where(F.col("kind") != CONNECTION)
+        .withColumn("_waited", F.coalesce("pool_wait_us", F.lit(0)))
+        .groupBy(*RUN, minuteOf("ts"))
+        .agg(
+            F.expr("percentile(_waited, 0.999)").alias("pool_wait_p999_us"), F.max("_waited").alias("pool_wait_max_us")
+        )
+    )
+    return fairness.join(waits, [*RUN, "minute"], "left")
+
+
+def starvedMinutes(requests: DataFrame) -> DataFrame:
+    """
+    The clients that wanted something and were not served at all, by minute:
+    the columns of L{clientDemand} but for its verdict.
+
+    @param requests: clean ones.
+    """
+    return clientDemand(requests).where("is_starved").drop("is_starved")
+
+
+def jain(value: Column) -> Column:
+    """
+    An aggregate: Jain's index of fairness, the square of the sum by the number
+    and the sum of the squares.  Nulls do not count.
+    """
+    return F.try_divide(F.sum(value) * F.sum(value), F.count(value) * F.sum(value * value))
+
+
+USED = "MemoryPoolUsed"
+AVAILABLE = "MemoryPoolAvailable"
+
+DEPLETED = "MemoryPoolDepletedMicroseconds"
+"""The counter of the time during which requests were refused memory."""
+
+
+def poolMinutes(requests: DataFrame, sensors: DataFrame) -> DataFrame:
+    """
+    One row for each minute and server: C{used_max} and C{available_min} in
+    bytes, as sensors and requests found them; C{depleted_pct}, the percentage
+    of the time during which there was no memory, and C{covered_s}, the time
+    that this is known of; and C{muted_s}, the time that connections waited for
+    memory, all together.
+
+    The percentage comes from the growth of a counter, L{DEPLETED}: requests
+    find the pool depleted more often than it is, and its moments would tell of
+    the moments only.  It is null where nobody has sampled that counter.
+
+    @param requests: clean ones, like C{sensors}.
+    """
+    fields = [*RUN, "minute"]
+    minute = minuteOf("ts")
+    found = requests.select(*RUN, minute, F.col("pool_used_bytes").alias("used"), "pool_available_bytes")
+    levels = found.withColumnRenamed("pool_available_bytes", "available").unionByName(
+        sensors.where(F.col("sensor").isin(USED, AVAILABLE)).select(
+            *RUN,
+            minute,
+            F.when(F.col("sensor") == USED, F.col("value").try_cast("bigint")).alias("used"),
+            F.when(F.col("sensor") == AVAILABLE, F.col("value").try_cast("bigint")).alias("available"),
+        )
+    )
+    extremes = levels.groupBy(*fields).agg(F.max("used").alias("used_max"), F.min("available").alias("available_min"))
+    waits = spreadOverMinutes(requests, F.unix_micros("ts"), F.col("pool_wait_us"), RUN)
+    muted = waits.groupBy(*fields).agg((F.sum("part_us") / 1e6).alias("muted_s"))
+    joined = extremes.join(depletedMinutes(sensors), fields, "full").join(muted, fields, "full")
+    return joined.select(
+        *fields,
+        "used_max",
+        "available_min",
+        "depleted_pct",
+        F.coalesce("covered_s", F.lit(0.0)).alias("covered_s"),
+        F.coalesce("muted_s", F.lit(0.0)).alias("muted_s"),
+    )
+
+
+def depletedMinutes(sensors: DataFrame) -> DataFrame:
+    """
+    C{depleted_pct} and C{covered_s} of L{poolMinutes}.
+
+    What the counter grew by between two samples is spread evenly over the time
+    between them.  It starts anew with each run; where it falls for any other
+    reason, nothing is known of the time before.
+    """
+    before = Window.partitionBy(*RUN).orderBy("mono_us", "seq")
+    samples = sensors.where((F.col("sensor") == DEPLETED) & (F.col("kind") == COUNTER) & F.col("value").isNotNull())
+    growth = samples.select(
+        *RUN,
+        "ts",
+        (F.col("mono_us") - F.lag("mono_us").over(before)).alias("_elapsed"),
+        (F.col("value") - F.lag("value").over(before)).alias("grown_us"),
+    ).where("grown_us >= 0")
+    began = F.unix_micros("ts") - F.col("_elapsed")
+    parts = spreadOverMinutes(growth, began, F.col("_elapsed"), [*RUN, "grown_us"])
+    depletedUs = F.sum(F.col("grown_us") * F.col("part_us") / F.col("length_us"))
+    return parts.groupBy(*RUN, "minute").agg(
+        (100 * depletedUs / F.sum("part_us")).alias("depleted_pct"), (F.sum("part_us") / 1e6).alias("covered_s")
+    )

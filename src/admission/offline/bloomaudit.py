@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window, functions as F
 
 from ..plugins import parseDescription
 from ..units import parseSeconds
-from .minutes import BOOT
+from .aggregate import RUN
 
 _POSITIONAL = ("rate", "window", "windows", "layers")
 
@@ -85,7 +85,7 @@ def bloomVerdicts(requests: DataFrame, shape: FilterShape) -> DataFrame:
     moment = F.coalesce("decided_mono_us", "mono_us")
     first = F.col("producer_id")
     sightings = requests.where("producer_id >= 0").select(
-        *BOOT,
+        *RUN,
         "ts",
         "seq",
         "principal",
@@ -97,12 +97,12 @@ def bloomVerdicts(requests: DataFrame, shape: FilterShape) -> DataFrame:
             "producer_id"
         ),
     )
-    inBoot = Window.partitionBy(*BOOT, "principal", "producer_id").orderBy("_us", "seq")
+    inRun = Window.partitionBy(*RUN, "principal", "producer_id").orderBy("_us", "seq")
     ofServer = Window.partitionBy("broker_id", "principal", "producer_id").orderBy("ts", "boot_id", "seq")
     sent = F.when(F.col("_counts"), F.col("_us"))
     seen = sightings.select(
         "*",
-        (F.col("_us") - F.last(sent, ignorenulls=True).over(inBoot.rowsBetween(*_BEFORE))).alias("gap_us"),
+        (F.col("_us") - F.last(sent, ignorenulls=True).over(inRun.rowsBetween(*_BEFORE))).alias("gap_us"),
         F.last(sent, ignorenulls=True).over(ofServer.rowsBetween(*_BEFORE)).isNotNull().alias("_everSent"),
     ).where((F.col("producer_id") == F.col("_first")) & F.col("bloom_seen").isNotNull())
     gap, known = F.col("gap_us"), F.col("bloom_seen")
@@ -110,7 +110,7 @@ def bloomVerdicts(requests: DataFrame, shape: FilterShape) -> DataFrame:
     isSlack = F.coalesce((gap > shape.windowUs) & (gap <= shape.windowUs + shape.slackUs), F.lit(False))
     isRestored = gap.isNull() & F.col("_everSent")
     return seen.select(
-        *BOOT,
+        *RUN,
         "principal",
         "producer_id",
         "ts",
@@ -137,7 +137,7 @@ def bloomAudit(requests: DataFrame, shape: FilterShape) -> DataFrame:
     """
     verdicts = bloomVerdicts(requests, shape)
     window = F.window("ts", f"{shape.windowUs} microseconds").alias("_window")
-    counted = verdicts.groupBy(*BOOT, "principal", window).agg(
+    counted = verdicts.groupBy(*RUN, "principal", window).agg(
         F.count("*").alias("asked"),
         F.count_if("exact_new").alias("exact_new"),
         F.count_if(~F.col("bloom_seen")).alias("bloom_new"),
@@ -148,7 +148,7 @@ def bloomAudit(requests: DataFrame, shape: FilterShape) -> DataFrame:
     )
     certain = F.col("exact_new") - F.col("slack") - F.col("restored")
     return counted.select(
-        *BOOT,
+        *RUN,
         "principal",
         F.col("_window.start").alias("window_start"),
         "asked",

@@ -31,13 +31,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, define, field
+from attrs import asdict, define, field, frozen
 
-from .outputs import OutputError
-from .report.results import EVALUATION
-from .running import Selection
+from .failures import OutputError
+
+EVALUATION = "evaluation.json"
 
 _SHOWN = {"recording": "DIRECTORY", "since": "--from", "until": "--to", "sample": "--sample"}
+
+
+@frozen
+class Selection:
+    """
+    What is to be read.
+
+    @ivar recording: the directory.
+    @ivar since: the first moment; L{None} for the beginning.
+    @ivar until: the first moment after it; L{None} for the end.
+    @ivar sample: which share of the clients; L{None} for all.
+    """
+
+    recording: str
+    since: str | None = None
+    until: str | None = None
+    sample: str | None = None
+
+    def inWords(self) -> str:
+        """
+        The same for a sentence.
+        """
+        parts = [self.recording]
+        parts += [f"from {self.since}"] if self.since is not None else []
+        parts += [f"to {self.until}"] if self.until is not None else []
+        parts += [f"of {self.sample} of the clients"] if self.sample is not None else []
+        return " ".join(parts)
 
 
 @define(eq=False)

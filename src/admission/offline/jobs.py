@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.offline.test_jobs -*-
 """
 The offline jobs: each reads a recording and writes the results that
-L{admission.offline.tables} lists.
+L{admission.offline.outputs} lists.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
@@ -20,28 +21,33 @@ from .._version import __version__
 from ..plugins import PolicyError
 from ..recording.schema import CONNECTIONS, LIMITS, SENSORS
 from ..recording.tables import REQUESTS
-from .aggregate import clientMinutes, topClients
+from .aggregate import (
+    clientMinutes,
+    fairnessMinutes,
+    poolMinutes,
+    starvedMinutes,
+    throttleHistogram,
+    throttleMinutes,
+    topClients,
+)
 from .bloomaudit import FilterShape, bloomAudit
 from .clean import brokenRows, clean
-from .depletion import poolMinutes
-from .evaluation import Evaluation
-from .fairness import fairnessMinutes, starvedMinutes
+from .evaluation import Evaluation, Selection
+from .failures import RecordingError
 from .ledgeraudit import ledgerAudit, ledgerSummary
 from .outputs import ordered, writeResult, writeTable
+from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
-from .recording import Recording, RecordingError
-from .replay.boots import Boot
+from .recording import Recording
 from .replay.candidates import Candidate
 from .replay.identity import Fidelity
-from .replay.spark import Scale, findBoots
-from .replay.sparkpools import PoolTotals, planPools, replayPoolTrials
+from .replay.runs import Run
+from .replay.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
 from .replay.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
 from .replay.trials import RECORDED, planRecorded, planTrials
-from .running import Selection
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
-from .survey import Run, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
-from .tables import AGGREGATE, AUDIT, REPLAY, namesOf
-from .throttling import throttleHistogram, throttleMinutes
+from .survey import completeRuns, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
+from .syntheticserver import BROKER_ID
 
 MAX_GAPS = 100
 """How many gaps L{admission.offline.evaluation} lists."""
@@ -122,8 +128,8 @@ class Work:
                 "admission": __version__,
                 "pyspark": pyspark.__version__,
                 "requests": work.requestCount,
-                "runs": [run.asFacts() for run in runs],
-                "isSynthetic": all(run.isSynthetic for run in runs),
+                "runs": [_facts(run) for run in runs],
+                "isSynthetic": all(run.brokerId == BROKER_ID for run in runs),
             }
         )
         tell(f"{work.requestCount:,} requests of {len(runs)} {'run' if len(runs) == 1 else 'runs'} of servers")
@@ -269,25 +275,25 @@ def replay(work: Work, question: Question) -> Answer:
 
 def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     work.tell("limits and gaps")
-    boots = [_trimmed(boot, work) for boot in findBoots(work.requests, work.limits, numbered(work.recording))]
-    gaps = [(boot, gap) for boot in boots for gap in boot.gaps]
+    runs = [_trimmed(run, work) for run in completeRuns(work.runs, work.limits, numbered(work.recording))]
+    gaps = [(run, gap) for run in runs for gap in run.gaps]
     work.evaluation.tell(
         {
             "seqGaps": len(gaps),
             "missingEvents": sum(gap.missing for _, gap in gaps),
             "gaps": [
                 {
-                    "brokerId": boot.brokerId,
-                    "bootId": boot.bootId,
+                    "brokerId": run.brokerId,
+                    "bootId": run.bootId,
                     "seq": gap.seq,
-                    "at": isoMoment(gap.atUs + boot.wallOffsetUs),
+                    "at": isoMoment(gap.atUs + run.wallOffsetUs),
                     "missing": gap.missing,
                 }
-                for boot, gap in gaps[:MAX_GAPS]
+                for run, gap in gaps[:MAX_GAPS]
             ],
         }
     )
-    trials = {**planRecorded(boots), **planTrials(question.candidates, boots)}
+    trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
     work.evaluation.tell({"approximate": approximate(trials)})
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
     replayed = outcomes(work.requests, trials, question.modes, Scale(work.requestCount)).persist()
@@ -329,14 +335,30 @@ def _replayPools(work: Work, question: Question) -> PoolTotals:
     return pools
 
 
-def _trimmed(boot: Boot, work: Work) -> Boot:
+def _facts(run: Run) -> dict[str, Any]:
+    """
+    What L{admission.offline.evaluation} says of a run.
+    """
+    return {
+        "brokerId": run.brokerId,
+        "bootId": run.bootId,
+        "requests": run.requests,
+        "begin": isoMoment(run.beginUs),
+        "end": isoMoment(run.endUs),
+        "policies": list(run.policies.values()),
+        "pool": run.pool,
+        "gateSeed": run.gateSeed,
+    }
+
+
+def _trimmed(run: Run, work: Work) -> Run:
     """
     Without the gaps outside the time that is asked for; at the edges of what
     was read there are some that are none.
     """
     range = work.recording.options.range
-    gaps = [gap for gap in boot.gaps if range.overlaps(*[gap.atUs + boot.wallOffsetUs] * 2)]
-    return evolve(boot, gaps=gaps)
+    gaps = [gap for gap in run.gaps if range.overlaps(*[gap.atUs + run.wallOffsetUs] * 2)]
+    return evolve(run, gaps=gaps)
 
 
 def _united(frames: Sequence[DataFrame]) -> DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, Window, functions as F
 
-from .minutes import BOOT
+from .aggregate import RUN
 
 LEDGER = "LedgerBytes"
 """The gauges of what is held, one for each purpose."""
@@ -30,15 +30,15 @@ def ledgerAudit(sensors: DataFrame) -> DataFrame:
 
     @param sensors: clean ones.
     """
-    sampled = sensors.where(F.col("sensor").isin(LEDGER, RESIDENT)).groupBy(*BOOT, "mono_us")
+    sampled = sensors.where(F.col("sensor").isin(LEDGER, RESIDENT)).groupBy(*RUN, "mono_us")
     moments = sampled.agg(
         F.min("ts").alias("ts"),
         F.max(F.when(F.col("sensor") == RESIDENT, F.col("value"))).try_cast("bigint").alias("rss_bytes"),
         F.sum(F.when(F.col("sensor") == LEDGER, F.col("value"))).try_cast("bigint").alias("ledger_bytes"),
     ).where("rss_bytes IS NOT NULL AND ledger_bytes IS NOT NULL")
-    sinceBoot = Window.partitionBy(*BOOT).orderBy("mono_us")
+    sinceBoot = Window.partitionBy(*RUN).orderBy("mono_us")
     based = moments.select(
-        *BOOT,
+        *RUN,
         "ts",
         "rss_bytes",
         "ledger_bytes",
@@ -49,7 +49,7 @@ def ledgerAudit(sensors: DataFrame) -> DataFrame:
     explained = based.withColumn("unexplained_bytes", unexplained)
     share = F.when(F.col("growth_bytes") > 0, F.col("unexplained_bytes") / F.col("growth_bytes"))
     return explained.select(
-        *BOOT,
+        *RUN,
         "ts",
         "rss_bytes",
         "ledger_bytes",
@@ -72,11 +72,11 @@ def ledgerSummary(samples: DataFrame) -> DataFrame:
     atPeak = ("rss_bytes", "ledger_bytes", "unexplained_bytes", "unexplained_share")
     # Of equal peaks the first: the largest of moments counted backwards.
     order = F.struct("rss_bytes", -F.unix_micros("ts"))
-    summed = samples.groupBy(*BOOT).agg(
+    summed = samples.groupBy(*RUN).agg(
         F.count("*").alias("samples"),
         F.max("base_bytes").alias("base_bytes"),
         F.max("unexplained_bytes").alias("unexplained_max_bytes"),
         F.max_by(F.struct(*atPeak), order).alias("_peak"),
     )
     peaks = (F.col(f"_peak.{name}").alias(f"peak_{name}") for name in atPeak)
-    return summed.select(*BOOT, "samples", "base_bytes", "unexplained_max_bytes", *peaks)
+    return summed.select(*RUN, "samples", "base_bytes", "unexplained_max_bytes", *peaks)

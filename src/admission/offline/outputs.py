@@ -13,14 +13,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 from pyspark.sql import DataFrame, functions as F
 
+from .failures import OutputError
+
 DIGITS = 9
 """After the point; sums of fractions differ beyond, by who was added first."""
-
-
-class OutputError(Exception):
-    """
-    Results cannot be written, in words for the operator.
-    """
 
 
 def rounded(frame: DataFrame) -> DataFrame:

@@ -22,6 +22,8 @@ from pyspark_admission.columns import columnsOf
 from pyspark_admission.files import PARQUET_SUFFIX, sealedFiles, segmentNames
 from pyspark_admission.options import PROBLEMS, Options
 
+from .failures import RecordingError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
@@ -34,12 +36,6 @@ _PARTS = 1_000_000
 
 _SAMPLE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(%?)\s*", re.ASCII)
 _SAMPLE_FORM = "write a fraction of the clients, as 0.1 or 10%, above 0 and up to 1"
-
-
-class RecordingError(Exception):
-    """
-    A recording cannot be read as it was asked for, in words for the operator.
-    """
 
 
 @define(eq=False)

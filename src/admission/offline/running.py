@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import frozen
 
 from ..plugins import PolicyError
-from .java import JavaMissing
-from .session import SparkMissing, checkPackages, openSession
+from .evaluation import Selection
+from .failures import JavaMissing, JobFailed, OutputError, RecordingError, SparkMissing, TraceError
+from .sparksession import checkPackages, openSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,39 +32,6 @@ _CONFIGURED = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_A
 
 TASKS_OF_CORE = 4
 """Into how many parts data is cut for each core of this machine, where nobody has set Spark up."""
-
-
-class JobFailed(Exception):
-    """
-    A job could not be done, in words for the operator.
-    """
-
-
-@frozen
-class Selection:
-    """
-    What is to be read.
-
-    @ivar recording: the directory.
-    @ivar since: the first moment; L{None} for the beginning.
-    @ivar until: the first moment after it; L{None} for the end.
-    @ivar sample: which share of the clients; L{None} for all.
-    """
-
-    recording: str
-    since: str | None = None
-    until: str | None = None
-    sample: str | None = None
-
-    def inWords(self) -> str:
-        """
-        The same for a sentence.
-        """
-        parts = [self.recording]
-        parts += [f"from {self.since}"] if self.since is not None else []
-        parts += [f"to {self.until}"] if self.until is not None else []
-        parts += [f"of {self.sample} of the clients"] if self.sample is not None else []
-        return " ".join(parts)
 
 
 @frozen
@@ -147,10 +115,6 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from .outputs import OutputError
-    from .recording import RecordingError
-    from .replay.boots import TraceError
-
     _check(selection)
     try:
         isOurs = SparkSession.getActiveSession() is None
@@ -175,7 +139,7 @@ def _check(selection: Selection) -> None:
     """
     from pyspark_admission.options import Options
 
-    from .recording import RecordingError, parseSample
+    from .recording import parseSample
 
     given = {"path": selection.recording, "since": selection.since, "until": selection.until}
     try:

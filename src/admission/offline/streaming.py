@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from ..recording.tables import REQUESTS
-from .aggregate import clientMinutes
+from .aggregate import clientMinutes, throttleMinutes
 from .clean import clean
 from .outputs import rounded
-from .throttling import throttleMinutes
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -43,7 +42,7 @@ def clientMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> DataFr
 
 def throttleMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> DataFrame:
     """
-    L{admission.offline.throttling.throttleMinutes} of a stream; see
+    L{admission.offline.aggregate.throttleMinutes} of a stream; see
     L{clientMinutesStream}.
     """
     return throttleMinutes(_watched(requests, lateness))

@@ -5,77 +5,41 @@ What there is in a recording: runs of servers, and with what policies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import reduce
 from operator import or_
-from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 from pyspark.sql import Column, DataFrame, functions as F
 
 from pyspark_admission.options import Range
 
+from .aggregate import RUN
 from .bloomaudit import FilterShape
-from .minutes import BOOT
-from .recording import Recording, RecordingError
-from .synth import BROKER_ID
+from .failures import RecordingError
+from .recording import Recording
+from .replay.runs import GAPS, LIMIT_COLUMNS, LONGEST_DELAY_US, Run, findGaps, withHistory
+from .replay.sparkreplay import collected, sparkSchema
 
 _PRODUCERS = "producer-ids"
 """The policy whose filters are audited."""
 
-_CONSTANTS = ("policy_names", "policy_descriptions", "pool_description", "gate_seed")
+_CONSTANTS = (
+    "policy_names",
+    "policy_descriptions",
+    "quota_windows",
+    "quota_window_us",
+    "throttle_max_us",
+    "pool_description",
+    "gate_seed",
+)
 _NUMBERED = ("broker_id", "boot_id", "seq", "mono_us")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _MARGIN_US = 3_600_000_000
 """How much later a request may be recorded than it came."""
-
-
-@frozen
-class Run:
-    """
-    A run of a server, as far as it was asked for.
-
-    @ivar requests: how many there are.
-    @ivar beginUs: when the first one came, in microseconds since the epoch.
-    @ivar endUs: when the last one came.
-    @ivar policies: the descriptions of the quota policies, by their names.
-    @ivar pool: that of the memory pool; L{None} if it is not known.
-    @ivar gateSeed: what the order came from in which memory was handed out.
-    """
-
-    brokerId: str
-    bootId: str
-    requests: int
-    beginUs: int
-    endUs: int
-    policies: Mapping[str, str]
-    pool: str | None
-    gateSeed: int | None
-
-    @property
-    def isSynthetic(self) -> bool:
-        """
-        Whether its clients do not exist.
-        """
-        return self.brokerId == BROKER_ID
-
-    def asFacts(self) -> dict[str, Any]:
-        """
-        What L{admission.offline.evaluation} says of it.
-        """
-        return {
-            "brokerId": self.brokerId,
-            "bootId": self.bootId,
-            "requests": self.requests,
-            "begin": isoMoment(self.beginUs),
-            "end": isoMoment(self.endUs),
-            "policies": list(self.policies.values()),
-            "pool": self.pool,
-            "gateSeed": self.gateSeed,
-        }
 
 
 def isoMoment(wallUs: int) -> str:
@@ -87,30 +51,53 @@ def isoMoment(wallUs: int) -> str:
 
 def findRuns(requests: DataFrame) -> list[Run]:
     """
-    Find the runs that there are.
+    Find the runs that there are, without their history.
 
     @param requests: clean ones.
-    @return: by broker and boot.
+    @return: by broker and run.
     """
-    found = requests.groupBy(*BOOT).agg(
+    found = requests.groupBy(*RUN).agg(
         F.count("*").alias("requests"),
         F.unix_micros(F.min("ts")).alias("begin_us"),
         F.unix_micros(F.max("ts")).alias("end_us"),
+        F.max(F.greatest("mono_us", "decided_mono_us", "sent_mono_us")).alias("horizon_us"),
+        F.min(F.unix_micros("ts") - F.col("mono_us")).alias("wall_offset_us"),
         *(F.first(name, ignorenulls=True).alias(name) for name in _CONSTANTS),
     )
     return [
         Run(
             row["broker_id"],
             row["boot_id"],
-            row["requests"],
-            row["begin_us"],
-            row["end_us"],
-            dict(zip(row["policy_names"] or (), row["policy_descriptions"] or (), strict=False)),
-            row["pool_description"],
-            row["gate_seed"],
+            row["horizon_us"],
+            tuple(row["policy_names"] or ()),
+            tuple(row["policy_descriptions"] or ()),
+            11 if row["quota_windows"] is None else row["quota_windows"],
+            1.0 if row["quota_window_us"] is None else row["quota_window_us"] / 1e6,
+            LONGEST_DELAY_US if row["throttle_max_us"] is None else row["throttle_max_us"],
+            row["wall_offset_us"],
+            requests=row["requests"],
+            beginUs=row["begin_us"],
+            endUs=row["end_us"],
+            pool=row["pool_description"],
+            gateSeed=row["gate_seed"],
         )
-        for row in found.orderBy(*BOOT).collect()
+        for row in found.orderBy(*RUN).collect()
     ]
+
+
+def completeRuns(runs: Sequence[Run], limits: DataFrame, numbered: DataFrame) -> list[Run]:
+    """
+    Runs with their history, see L{withHistory}.
+
+    @param limits: all that there were from the servers' start on, clean.
+    @param numbered: C{broker_id}, C{boot_id}, C{seq} and C{mono_us} of
+        everything that was recorded then, whatever the runs leave out.
+    @raise TraceError: if a run cannot be replayed.
+    """
+    inOrder = numbered.select(*_NUMBERED).where("seq IS NOT NULL AND mono_us IS NOT NULL")
+    inOrder = inOrder.repartition("broker_id", "boot_id").sortWithinPartitions("broker_id", "boot_id", "seq")
+    gaps = inOrder.mapInArrow(findGaps, sparkSchema(GAPS))
+    return withHistory(runs, limits.select(*LIMIT_COLUMNS).toArrow(), collected(gaps, GAPS))
 
 
 def filterShapes(runs: Sequence[Run]) -> dict[FilterShape, list[Run]]:
@@ -131,7 +118,7 @@ def ofRuns(runs: Sequence[Run]) -> Column:
     """
     Whether a row is of one of some runs.
     """
-    each = [(F.col(BOOT[0]) == run.brokerId) & (F.col(BOOT[1]) == run.bootId) for run in runs]
+    each = [(F.col(RUN[0]) == run.brokerId) & (F.col(RUN[1]) == run.bootId) for run in runs]
     return reduce(or_, each, F.lit(False))
 
 

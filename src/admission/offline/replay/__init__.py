@@ -1,17 +1,17 @@
 """
 What other policies would have made of recorded requests.
 
-No Spark here: everything takes and gives iterators of Arrow batches, and what
-goes to other processes can be pickled.  In their order:
+All but L{sparkreplay} and L{tally} needs no Spark: it takes and gives iterators
+of Arrow batches, and what goes to other processes can be pickled.  In their
+order:
 
-  1. L{boots}: what is known of each run of a server.
+  1. L{runs}: what is known of each run of a server.
   2. L{candidates} and L{trials}: what to try there, and under which limits.
-  3. L{offers}: what a candidate may see of each request.
-  4. L{keys} finds which of them have to be replayed together, and L{lanes}
-     which trials can share them; L{parcels} takes them there, and
-     L{sortedrows} puts them in order.
+  3. L{arrivals}: what a candidate may see of each request.
+  4. L{keys} finds which of them have to be replayed together, and L{shards}
+     which trials share them.  Spark shuffles and sorts them in between.
   5. Open loop: L{openloop}, for large clients in L{slices}.  Closed loop:
      L{closedloop}.
   6. L{identity}: whether the policies in force are reproduced.
-  7. L{results}: what the L{decisions} come to.
+  7. L{totals}: what the L{decisions} come to.
 """

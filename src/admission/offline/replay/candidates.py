@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_candidates -*-
+# -*- test-case-name: tests.unit.offline.replay.test_candidates -*-
 """
 Policies to be tried on a trace, in a form that other machines can build.
 """

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_closedloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_closedloop -*-
 """
 The main result: what would have happened.
 
@@ -22,17 +22,17 @@ again.  Where refused requests were sent once more, they still are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from .arrivals import CLOSED_GROUP, CLOSED_ORDER
 from .component import AHEAD, ASKED, COUNTED, IDENTITIES_FROM, SLACK_US, TOLD, Component, Packer, Texts
-from .decisions import CLOSED, decisionBatch, poisoned
+from .decisions import CLOSED, decisionBatch, isAfterGap
 from .live import LivePolicy
-from .offers import CLOSED_GROUP, CLOSED_ORDER
 from .ordered import Ordered, numbersOf
 from .trials import Trial, TrialKey
 
@@ -55,45 +55,52 @@ _COLUMNS = (
 )
 
 
-def replayClosedLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+def replayClosedLoop(
+    batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
+) -> Iterator[pa.RecordBatch]:
     """
     Let clients go through their requests under candidates.  It ends where the
     recording does; what would come later is not counted.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS} with the column
+    @param batches: of L{admission.offline.replay.arrivals.ARRIVALS} with the column
         C{component}, brought together by C{CLOSED_GROUP} and sorted by
         C{CLOSED_ORDER} within.
+    @param shared: the trials that the rows of each trial are for.
     @return: of L{admission.offline.replay.decisions.DECISIONS}, in the order of
-        their time within each component.
+        their time within each component and trial.
     @raise OutOfOrder: if they are not sorted so.
     """
     ordered = Ordered(CLOSED_GROUP, CLOSED_ORDER)
-    replay: _Replay | None = None
+    replays: list[_Replay] = []
+    replayed: Sequence[Trial] = ()
     component = Component()
     texts = Texts()
     packer = Packer(texts)
     for batch in batches:
-        runs = list(ordered.runs(batch))
-        if not runs:
+        groups = list(ordered.groups(batch))
+        if not groups:
             continue
         isStart = np.zeros(batch.num_rows, bool)
-        isStart[[start for _, isNew, start, _ in runs if isNew]] = True
+        isStart[[start for _, isNew, start, _ in groups if isNew]] = True
         rows, isFirst = packer.pack(batch, isStart)
         connectionIds, releasedUs = numbersOf(batch.column("conn_id")), numbersOf(batch.column("released_us"))
-        for (*trialKey, _), isNew, start, stop in runs:
-            trial = trials[tuple(trialKey)]
-            if isNew and replay is not None:
-                yield from replay.run(component)
+        for (*trialKey, _), isNew, start, stop in groups:
+            trials = shared[tuple(trialKey)]
+            if isNew:
+                for replay in replays:
+                    yield from replay.run(component)
+                component.close()
                 component = Component()
-            if replay is None or replay.trial is not trial:
-                if replay is not None:
+            if trials is not replayed:
+                for replay in replays:
                     yield from replay.flush()
-                replay = _Replay(trial, texts)
+                replays, replayed = [_Replay(trial, texts) for trial in trials], trials
             part = slice(start, stop)
             component.add(rows[part], isFirst[part], connectionIds[part], releasedUs[part])
-    if replay is not None:
+    for replay in replays:
         yield from replay.run(component)
         yield from replay.flush()
+    component.close()
 
 
 class _Replay:
@@ -102,7 +109,7 @@ class _Replay:
     """
 
     def __init__(self, trial: Trial, texts: Texts) -> None:
-        self.trial = trial
+        self._trial = trial
         self._texts = texts
         self._told: list[tuple[Any, ...]] = []
 
@@ -112,7 +119,8 @@ class _Replay:
 
         @return: some decisions; all others come out of L{flush}.
         """
-        trial, horizonUs, hasSay = self.trial, self.trial.boot.horizonUs, self.trial.hasSay
+        trial = self._trial
+        horizonUs, hasSay = trial.run.horizonUs, trial.hasSay
         requesters, keys = self._texts.requesters, self._texts.keys
         told = self._told
         live: LivePolicy | None = None
@@ -211,7 +219,6 @@ class _Replay:
             )
         if live is not None:
             live.finish()
-        component.close()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """
@@ -224,7 +231,7 @@ class _Replay:
         kinds, principals, clientIds, _ = zip(*self._texts.requesters, strict=True)
         requesters = pa.array(columns["requester"])
         yield decisionBatch(
-            self.trial,
+            self._trial,
             CLOSED,
             {
                 **columns,
@@ -232,6 +239,6 @@ class _Replay:
                 "kind": pa.array(kinds).take(requesters),
                 "principal": pa.array(principals).take(requesters),
                 "client_id": pa.array(clientIds).take(requesters),
-                "is_poisoned": poisoned(self.trial, columns["seq"], columns["at_us"], None),
+                "is_poisoned": isAfterGap(self._trial, columns["seq"], columns["at_us"], None),
             },
         )

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_openloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_openloop -*-
 """
 What became of each request in a replay.
 """
@@ -58,33 +58,33 @@ def decisionBatch(trial: Trial, mode: str, columns: Mapping[str, Any]) -> pa.Rec
 
     @param columns: arrays for L{DECISIONS}, but for what the trial says.
     """
-    boot, size = trial.boot, len(columns["seq"])
+    run, size = trial.run, len(columns["seq"])
     atUs = np.asarray(columns["at_us"], np.int64)
-    constants = {"candidate": trial.candidate.label, "mode": mode, "broker_id": boot.brokerId, "boot_id": boot.bootId}
+    constants = {"candidate": trial.candidate.label, "mode": mode, "broker_id": run.brokerId, "boot_id": run.bootId}
     arrays = []
     for field in DECISIONS:
         if field.name in constants:
             arrays.append(pa.repeat(pa.scalar(constants[field.name], pa.string()), size))
         elif field.name == "wall_us":
-            arrays.append(pa.array(atUs + boot.wallOffsetUs))
+            arrays.append(pa.array(atUs + run.wallOffsetUs))
         else:
             values = columns[field.name]
             arrays.append(values if isinstance(values, pa.Array) else pa.array(values, field.type))
     return pa.record_batch(arrays, DECISIONS)
 
 
-def poisoned(trial: Trial, seqs: Sequence[int], atUs: Sequence[int], horizonSeconds: float | None) -> Any:
+def isAfterGap(trial: Trial, seqs: Sequence[int], atUs: Sequence[int], horizonSeconds: float | None) -> Any:
     """
     Which requests come after events that are missing.
 
     @param horizonSeconds: for how long that matters; L{None} for ever.
     """
-    gaps = trial.boot.gaps
+    gaps = trial.run.gaps
     if not gaps:
         return np.zeros(len(seqs), bool)
     before = np.searchsorted(np.array([gap.seq for gap in gaps]), np.asarray(seqs), side="right")
-    isPoisoned = before > 0
+    isAfter = before > 0
     if horizonSeconds is not None:
         since = np.array([gap.atUs for gap in gaps])[np.maximum(before - 1, 0)]
-        isPoisoned &= np.asarray(atUs) - since < horizonSeconds * 1e6
-    return isPoisoned
+        isAfter &= np.asarray(atUs) - since < horizonSeconds * 1e6
+    return isAfter

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_identity -*-
+# -*- test-case-name: tests.unit.offline.replay.test_identity -*-
 """
 The identity gate: a replay of the policy that was in force must say what was
 recorded, or no answer about another policy can be trusted.
@@ -73,7 +73,7 @@ _ON = ["candidate", "broker_id", "boot_id", "seq"]
 @frozen
 class Fidelity:
     """
-    How far the answers about a boot's policy can be trusted.
+    How far the answers about a run's policy can be trusted.
 
     @ivar candidate: the label of the policy in force.
     @ivar mode: of the replay.
@@ -133,12 +133,12 @@ def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tr
     @return: of L{VERDICTS}.
     """
     for batch in batches:
-        boots, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
-        for index, boot in enumerate(boots):
+        runs, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
+        for index, run in enumerate(runs):
             told = batch.filter(pa.array(rows == index)).filter
             requests = told(pa.array(numbersOf(batch.column("decided_mono_us").is_valid())[rows == index]))
             for (_, *where), trial in trials.items():
-                if tuple(where) == boot:
+                if tuple(where) == run:
                     yield _verdicts(requests, trial)
 
 
@@ -188,7 +188,7 @@ def judge(
 
     @param fidelity: of L{FIDELITY}; for each trial with decisions at all.
     @param verdictCounts: how many rows of L{VERDICTS} there are for each trial.
-    @return: by label, mode, broker and boot.
+    @return: by label, mode, broker and run.
     """
     added = _added(pa.Table.from_batches(fidelity, FIDELITY)).to_pylist()
     judged = []
@@ -205,7 +205,7 @@ def judge(
                 each["matching"] / compared if compared else 0.0,
                 each["error_us"] / compared / 1000 if compared else 0.0,
                 each["throttled"],
-                len(trials[key].boot.gaps),
+                len(trials[key].run.gaps),
                 max(verdictCounts.get(key, 0) - compared, 0),
             )
         )
@@ -214,7 +214,7 @@ def judge(
 
 def _verdicts(requests: pa.RecordBatch, trial: Trial) -> pa.RecordBatch:
     [index] = trial.replaced
-    name = trial.boot.policyNames[index]
+    name = trial.run.policyNames[index]
     isRefused = ~numbersOf(requests.column("is_counted").is_valid())
     isOwn = numbersOf(pc.equal(requests.column("policy").cast(pa.string()), name)) & trial.hasSay
     requests = requests.filter(pa.array(~isRefused | isOwn))

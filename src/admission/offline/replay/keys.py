@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.test_replay_keys -*-
+# -*- test-case-name: tests.unit.offline.replay.test_arrivals -*-
 """
 Which requests have to be replayed together.
 
@@ -22,7 +22,7 @@ from .live import Requester
 from .ordered import Batches, batchOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
-ASKERS = pa.schema(
+CLIENT_REQUESTS = pa.schema(
     [
         ("broker_id", pa.string()),
         ("boot_id", pa.string()),
@@ -129,7 +129,7 @@ class KeyFinder:
 
 
 @frozen
-class Asker:
+class Client:
     """
     Who asked for one kind of thing on one connection, and how often.
     """
@@ -139,65 +139,65 @@ class Asker:
     requests: int
 
 
-def findAskers(requests: Batches) -> pa.RecordBatch:
+def findClients(requests: Batches) -> pa.RecordBatch:
     """
     Find who asked for what.
 
-    @param requests: of L{admission.offline.replay.offers.COLUMNS}, in any
+    @param requests: of L{admission.offline.replay.arrivals.COLUMNS}, in any
         order.
-    @return: of L{ASKERS}, each once.
+    @return: of L{CLIENT_REQUESTS}, each once.
     """
     counts: Counter[tuple[Any, ...]] = Counter()
     for batch in requests:
-        columns = [batch.column(name) for name in ASKERS.names[:-2]]
+        columns = [batch.column(name) for name in CLIENT_REQUESTS.names[:-2]]
         found, rows = distinctRows([*columns, batch.column("decided_mono_us").is_valid()])
         for (brokerId, bootId, connectionId, *requester, isDecided), requested in zip(
             found, np.bincount(rows, minlength=len(found)).tolist(), strict=True
         ):
             names = (each or "" for each in requester)
             counts[brokerId, bootId, connectionId, *names, isDecided] += requested
-    return batchOf([(*asker, requests) for asker, requests in counts.items()], ASKERS)
+    return batchOf([(*client, requests) for client, requests in counts.items()], CLIENT_REQUESTS)
 
 
-def askersOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, list[Asker]]:
+def clientsOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, list[Client]]:
     """
     Of whom each trial may be asked.
 
-    @param batches: of L{ASKERS}.
+    @param batches: of L{CLIENT_REQUESTS}.
     """
-    decided: dict[tuple[str, ...], list[Asker]] = {}
-    others: dict[tuple[str, ...], list[Asker]] = {}
+    decided: dict[tuple[str, ...], list[Client]] = {}
+    others: dict[tuple[str, ...], list[Client]] = {}
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ASKERS.names)
+        columns = (batch.column(name).to_pylist() for name in CLIENT_REQUESTS.names)
         for brokerId, bootId, connectionId, *requester, isDecided, requests in zip(*columns, strict=True):
-            asker = Asker(connectionId, (requester[0], requester[1], requester[2], requester[3]), requests)
-            (decided if isDecided else others).setdefault((brokerId, bootId), []).append(asker)
+            client = Client(connectionId, (requester[0], requester[1], requester[2], requester[3]), requests)
+            (decided if isDecided else others).setdefault((brokerId, bootId), []).append(client)
     return {
         key: decided.get(key[1:], []) + (others.get(key[1:], []) if trial.mayBeAskedMore else [])
         for key, trial in trials.items()
     }
 
 
-def findKeys(trial: Trial, askers: Iterable[Asker]) -> tuple[Keys, bytes]:
+def findKeys(trial: Trial, clients: Iterable[Client]) -> tuple[Keys, bytes]:
     """
     Which keys each of those who ask has, see L{KeyFinder.findAll}.
     """
-    return KeyFinder(trial).findAll(sorted({asker.requester for asker in askers}))
+    return KeyFinder(trial).findAll(sorted({client.requester for client in clients}))
 
 
-def findLinks(askers: Mapping[TrialKey, Sequence[Asker]], keys: Mapping[TrialKey, Keys]) -> pa.Table:
+def findLinks(clients: Mapping[TrialKey, Sequence[Client]], keys: Mapping[TrialKey, Keys]) -> pa.Table:
     """
     Find which keys the connections have, at whatever time.
 
-    @param askers: of each trial, see L{askersOf}.
+    @param clients: of each trial, see L{clientsOf}.
     @param keys: of those trials that it is to be found for, see L{findKeys}.
     @return: of L{LINKS}, each once.
     """
     links = dict.fromkeys(
-        (*trialKey, asker.connectionId, key)
+        (*trialKey, client.connectionId, key)
         for trialKey, keysOf in keys.items()
-        for asker in askers[trialKey]
-        for key in keysOf.get(asker.requester, ())
+        for client in clients[trialKey]
+        for key in keysOf.get(client.requester, ())
     )
     return pa.Table.from_batches([batchOf(list(links), LINKS)])
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_trials -*-
+# -*- test-case-name: tests.unit.offline.replay.test_trials -*-
 """
 A policy at work on a trace.
 """
@@ -26,7 +26,7 @@ from ...interfaces import (
     Request,
     Usage,
 )
-from .boots import LimitChange
+from .runs import LimitChange
 
 REFUSALS: Sequence[Refusal] = (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER)
 """How requests can be refused, by the numbers that a replay has for it."""

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_openloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_openloop -*-
 """
 The same offered arrivals: every request is put to the candidate when it was put
 to the policies that were there, with what it took then.
@@ -11,56 +11,64 @@ is what a candidate would say to just these requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from .decisions import OPEN, decisionBatch, poisoned
+from .arrivals import OPEN_GROUP, OPEN_ORDER
+from .decisions import OPEN, decisionBatch, isAfterGap
 from .live import ADMITTED_AT_ONCE, LivePolicy
-from .offers import OPEN_GROUP, OPEN_ORDER
 from .ordered import Ordered, distinctRows, listsOf, numbersOf
 from .trials import Trial, TrialKey
 
 _KEPT = ("replay_key", "seq", "conn_id", "principal", "client_id", "kind", "at_us", "request_bytes", "response_bytes")
 
 
-def replayOpenLoop(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+def replayOpenLoop(
+    batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
+) -> Iterator[pa.RecordBatch]:
     """
     Put requests to candidates.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS}, brought
+    @param batches: of L{admission.offline.replay.arrivals.ARRIVALS}, brought
         together by C{OPEN_GROUP} and sorted by C{OPEN_ORDER} within.  Rows
         without a key, and those that the candidate is not asked about, may be
         anywhere.
+    @param shared: the trials that the rows of each trial are for.
     @return: of L{admission.offline.replay.decisions.DECISIONS}.
     @raise OutOfOrder: if they are not sorted so.
     """
     ordered = Ordered(OPEN_GROUP, OPEN_ORDER)
-    live: LivePolicy | None = None
+    isFollowed = any(trial.isFollowing for trials in shared.values() for trial in trials)
+    lives: list[LivePolicy] = []
     for batch in batches:
         isNoticed = numbersOf(batch.column("is_asked")) & numbersOf(batch.column("replay_key").is_valid())
         isTold = numbersOf(batch.column("is_asked")) | numbersOf(batch.column("is_barred"))
-        yield from _letThrough(batch.filter(pa.array(isTold & ~isNoticed)), trials)
+        yield from _unaffected(batch.filter(pa.array(isTold & ~isNoticed)), shared)
         noticed = batch.filter(pa.array(isNoticed))
-        columns = _told(noticed, any(trial.isFollowing for trial in trials.values()))
-        answers: list[tuple[int, bool]] = []
+        columns = _told(noticed, isFollowed)
+        answers: list[list[tuple[int, bool]]] = []
         begun = 0
-        trial: Trial | None = None
-        for (*trialKey, _, _), isNew, start, stop in ordered.runs(noticed):
-            ofGroup = trials[tuple(trialKey)]
-            if trial is not None and ofGroup is not trial:
-                yield _decided(trial, noticed.slice(begun, start - begun), answers)
-                answers, begun = [], start
-            trial = ofGroup
-            if isNew or live is None:
-                if live is not None:
-                    live.finish()
-                live = trial.begin(columns[0][start])
-            answers += map(live.answer, *(column[start:stop] for column in columns))
-        if trial is not None:
-            yield _decided(trial, noticed.slice(begun), answers)
-    if live is not None:
+        trials: Sequence[Trial] = ()
+        for (*trialKey, _, _), isNew, start, stop in ordered.groups(noticed):
+            ofGroup = shared[tuple(trialKey)]
+            if ofGroup is not trials:
+                yield from map(_decided, trials, repeat(noticed.slice(begun, start - begun)), answers)
+                trials, answers, begun = ofGroup, [[] for _ in ofGroup], start
+            if isNew:
+                _finish(lives)
+                lives = [trial.begin(columns[0][start]) for trial in trials]
+            told = [column[start:stop] for column in columns]
+            for live, said in zip(lives, answers, strict=True):
+                said += map(live.answer, *told)
+        yield from map(_decided, trials, repeat(noticed.slice(begun)), answers)
+    _finish(lives)
+
+
+def _finish(lives: Iterable[LivePolicy]) -> None:
+    for live in lives:
         live.finish()
 
 
@@ -84,7 +92,7 @@ def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     return told
 
 
-def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+def _unaffected(rows: pa.RecordBatch, shared: Mapping[TrialKey, Sequence[Trial]]) -> Iterator[pa.RecordBatch]:
     """
     The candidate is not asked about these, or takes no notice; they need no
     order.
@@ -94,7 +102,8 @@ def _letThrough(rows: pa.RecordBatch, trials: Mapping[TrialKey, Trial]) -> Itera
     found, places = distinctRows([rows.column(name) for name in OPEN_GROUP[:3]])
     for index, trialKey in enumerate(found):
         here = rows.filter(pa.array(places == index))
-        yield _decided(trials[trialKey], here, [ADMITTED_AT_ONCE] * here.num_rows)
+        for trial in shared[trialKey]:
+            yield _decided(trial, here, [ADMITTED_AT_ONCE] * here.num_rows)
 
 
 def _decided(trial: Trial, rows: pa.RecordBatch, answers: Sequence[tuple[int, bool]]) -> pa.RecordBatch:
@@ -116,7 +125,7 @@ def _decided(trial: Trial, rows: pa.RecordBatch, answers: Sequence[tuple[int, bo
             "held_us": heldUs,
             "is_refused": isRefused,
             "is_barred": isBarred,
-            "is_poisoned": poisoned(trial, seqs, atUs, trial.horizonSeconds),
+            "is_poisoned": isAfterGap(trial, seqs, atUs, trial.horizonSeconds),
             "is_first": nowhere,
             "is_exhausted": nowhere,
         },

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_openloop -*-
+# -*- test-case-name: tests.unit.offline.replay.test_openloop -*-
 """
 Rows that come in an order, and its groups.
 """
@@ -41,7 +41,7 @@ class Ordered:
     _lastOrder: tuple[int, ...] = field(default=(), init=False)
     _finished: set[int] = field(factory=set, init=False)
 
-    def runs(self, batch: pa.RecordBatch) -> Iterator[tuple[Group, bool, int, int]]:
+    def groups(self, batch: pa.RecordBatch) -> Iterator[tuple[Group, bool, int, int]]:
         """
         The groups in one batch.
 

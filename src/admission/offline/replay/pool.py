@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_pool -*-
+# -*- test-case-name: tests.unit.offline.replay.test_pool -*-
 """
 What other memory pools would have done with a recording.
 
@@ -159,7 +159,7 @@ def replayPools(
 
     @param batches: rows with L{POOL_COLUMNS <admission.offline.replay.pooltrace.POOL_COLUMNS>},
         sorted by C{broker_id}, C{boot_id}, C{mono_us} and C{seq}.
-    @param horizons: when runs end, by broker and boot, in microseconds of the
+    @param horizons: when runs end, by broker and run, in microseconds of the
         monotonic clock; the last moment in the rows where it is not said.
     @param order: in which order waiters are served; the default, for which
         plug-ins must be installed here, unless given.
@@ -171,7 +171,7 @@ def replayPools(
     group: Any = None
     try:
         for batch in batches:
-            for found, isNew, start, stop in ordered.runs(batch):
+            for found, isNew, start, stop in ordered.groups(batch):
                 if isNew:
                     if trace is not None:
                         yield from _replay(trace, group, candidates, horizons, order or defaultOrder())

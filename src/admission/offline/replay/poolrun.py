@@ -1,6 +1,7 @@
-# -*- test-case-name: tests.unit.offline.test_replay_pool -*-
+# -*- test-case-name: tests.unit.offline.replay.test_pool -*-
 """
-The requests of a recording before another memory pool, in virtual time.
+The requests of a recording before another memory pool, in virtual time, and
+what is seen of the pool.
 """
 
 from __future__ import annotations
@@ -16,9 +17,117 @@ from zope.interface import implementer
 
 from ...gate import Gate
 from ...interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter, IWaitOrder
-from ..agenda import MICROSECONDS, Agenda
+from ..simulator import MICROSECONDS, Simulator
 from .pooltrace import PoolTrace
-from .poolwatch import PoolWatch
+
+_MINUTE_US = 60 * MICROSECONDS
+
+
+@define
+class Minute:
+    """
+    A minute of the pool.
+
+    @ivar beginUs: when it began, in microseconds since the epoch.
+    @ivar usedMaxBytes: the most that was taken.
+    @ivar availableMinBytes: the least that was left.
+    @ivar depletedUs: for how long nothing was left.
+    @ivar mutedUs: for how long connections waited for memory, all together.
+    @ivar waitingMax: how many did at a time, at most.
+    @ivar spanUs: how much of the minute was replayed.
+    """
+
+    beginUs: int
+    usedMaxBytes: int
+    availableMinBytes: int
+    waitingMax: int
+    depletedUs: int = 0
+    mutedUs: int = 0
+    spanUs: int = 0
+
+
+class PoolWatch:
+    """
+    Looks at a pool whenever something happens to it.  In between everything is
+    as it was seen last.
+
+    @ivar minutes: what was seen, by minutes of wall time.
+    @ivar peakBytes: the most that was taken at a time.
+    """
+
+    def __init__(self, pool: IMemoryPool, nowUs: int, wallOffsetUs: int) -> None:
+        """
+        @param nowUs: the time, like all here in microseconds of the clock that
+            the recording goes by.
+        @param wallOffsetUs: what to add to it to have wall time.
+        """
+        self.peakBytes = 0
+        self._pool = pool
+        self._wallOffsetUs = wallOffsetUs
+        self._seenUs = nowUs
+        self._usedBytes = self._waiting = 0
+        self._availableBytes = pool.availableBytes
+        self._isDry = pool.isOutOfMemory()
+        self._minute = self._minuteOf(nowUs)
+        self.minutes = [self._minute]
+
+    def see(self, nowUs: int, changeBytes: int = 0) -> None:
+        """
+        Look.
+
+        @param changeBytes: how much has been taken since, or given back if it
+            is less than nothing.
+        """
+        if nowUs > self._seenUs:
+            self._pass(nowUs)
+        self._isDry = self._pool.isOutOfMemory()
+        self._availableBytes = availableBytes = self._pool.availableBytes
+        self._usedBytes = usedBytes = self._usedBytes + changeBytes
+        minute = self._minute
+        if usedBytes > minute.usedMaxBytes:
+            minute.usedMaxBytes = usedBytes
+            self.peakBytes = max(self.peakBytes, usedBytes)
+        if availableBytes < minute.availableMinBytes:
+            minute.availableMinBytes = availableBytes
+
+    def wait(self, nowUs: int, change: int) -> None:
+        """
+        A connection begins to wait, or does not wait any more.
+
+        @param change: 1 or -1.
+        """
+        self.see(nowUs)
+        self._waiting += change
+        if self._waiting > self._minute.waitingMax:
+            self._minute.waitingMax = self._waiting
+
+    def close(self, nowUs: int) -> None:
+        """
+        Nothing more will be seen.
+        """
+        self.see(nowUs)
+        if len(self.minutes) > 1 and not self._minute.spanUs:
+            self.minutes.pop()
+
+    def _pass(self, nowUs: int) -> None:
+        while True:
+            minute = self._minute
+            endUs = minute.beginUs + _MINUTE_US - self._wallOffsetUs
+            passedUs = min(nowUs, endUs) - self._seenUs
+            minute.spanUs += passedUs
+            minute.mutedUs += passedUs * self._waiting
+            if self._isDry:
+                minute.depletedUs += passedUs
+            self._seenUs += passedUs
+            if nowUs < endUs:
+                return
+            self._minute = self._minuteOf(endUs)
+            self.minutes.append(self._minute)
+
+    def _minuteOf(self, nowUs: int) -> Minute:
+        wallUs = nowUs + self._wallOffsetUs
+        return Minute(wallUs - wallUs % _MINUTE_US, self._usedBytes, self._availableBytes, self._waiting)
+
 
 AHEAD_US = MICROSECONDS
 """How much earlier than recorded a connection must be done to count as exhausted."""
@@ -82,10 +191,10 @@ class PoolRun:
         @param horizonUs: when to end; requests that come later do not count.
         """
         self._trace = trace
-        self.agenda = agenda = Agenda(trace.firstUs)
-        self.pool: IMemoryPool = build(agenda)
+        self.simulator = simulator = Simulator(trace.firstUs)
+        self.pool: IMemoryPool = build(simulator)
         random = Random(trace.gateSeed)
-        self.gate = Gate(self.pool, agenda, buildOrder(agenda, random), buildOrder(agenda, random))
+        self.gate = Gate(self.pool, simulator, buildOrder(simulator, random), buildOrder(simulator, random))
         self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs)
         self.largestBytes = self.pool.largestBytes
         self.clients = [ClientWaits() for _ in trace.clients]
@@ -102,8 +211,8 @@ class PoolRun:
         """
         self._expectCharge()
         self._expectReader()
-        self.agenda.runUntil(self._horizonUs)
-        self.watch.close(self.agenda.nowUs)
+        self.simulator.runUntil(self._horizonUs)
+        self.watch.close(self.simulator.nowUs)
         for reader in self._readers:
             reader.leave()
         if self._charge is not None:
@@ -138,21 +247,21 @@ class PoolRun:
             reader = _Reader(self, self._trace.firstRows[self._begun])
             self._readers[reader] = None
             self._begun += 1
-            self.agenda.at(reader.dueUs, self._expectReader)
-            self.agenda.at(reader.dueUs, reader.arrive)
+            self.simulator.at(reader.dueUs, self._expectReader)
+            self.simulator.at(reader.dueUs, reader.arrive)
 
     def _expectCharge(self) -> None:
         if self._charged < len(self._trace.charges):
             atUs, sizeBytes = self._trace.charges[self._charged]
             self._charged += 1
-            self.agenda.at(atUs, partial(self._chargeOthers, sizeBytes))
+            self.simulator.at(atUs, partial(self._chargeOthers, sizeBytes))
 
     def _chargeOthers(self, sizeBytes: int) -> None:
         if self._charge is not None:
             self._charge.release()
         # Nobody is served before this is taken again: the gate has a turn of its own for that.
         self._charge = self.pool.charge(sizeBytes, CONNECTIONS)
-        self.watch.see(self.agenda.nowUs, sizeBytes - self._chargedBytes)
+        self.watch.see(self.simulator.nowUs, sizeBytes - self._chargedBytes)
         self._chargedBytes = sizeBytes
         self._expectCharge()
 
@@ -206,7 +315,7 @@ class _Reader:
             self._hold(lease)
         else:
             self._isWaiting = True
-            run.watch.wait(run.agenda.nowUs, 1)
+            run.watch.wait(run.simulator.nowUs, 1)
 
     def leaseGranted(self, lease: ILease) -> None:
         """
@@ -247,7 +356,7 @@ class _Reader:
     def _waited(self) -> None:
         run, client = self._run, self._client
         self._isWaiting = False
-        nowUs = run.agenda.nowUs
+        nowUs = run.simulator.nowUs
         waitUs = nowUs - self.dueUs
         run.watch.wait(nowUs, -1)
         run.waitsUs.append(waitUs)
@@ -258,10 +367,10 @@ class _Reader:
     def _hold(self, lease: ILease | None) -> None:
         run = self._run
         self._lease = lease
-        self._grantedUs = run.agenda.nowUs
+        self._grantedUs = run.simulator.nowUs
         if lease is not None:
             run.watch.see(self._grantedUs, lease.sizeBytes)
-        run.agenda.at(self._grantedUs + self._holdUs, self._release)
+        run.simulator.at(self._grantedUs + self._holdUs, self._release)
 
     def _release(self) -> None:
         run, lease = self._run, self._lease
@@ -269,10 +378,10 @@ class _Reader:
             self._lease = None
             sizeBytes = lease.sizeBytes
             lease.release()
-            run.watch.see(run.agenda.nowUs, -sizeBytes)
+            run.watch.see(run.simulator.nowUs, -sizeBytes)
         if self._next < 0:
             run.done(self, self._recordedGrantUs - self._grantedUs > AHEAD_US)
             return
         self.dueUs = self._grantedUs + self._gapUs
         self._load(self._next)
-        run.agenda.at(self.dueUs, self.arrive)
+        run.simulator.at(self.dueUs, self.arrive)

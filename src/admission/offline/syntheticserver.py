@@ -1,0 +1,491 @@
+# -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
+"""
+Recordings of servers that do not exist: clients from a seed, put before the
+real policies in virtual time, and recorded by the real exporter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+from attrs import define, evolve
+from twisted.internet.defer import execute
+from zope.interface import implementer
+
+from ..control import SWEEP_SECONDS, AdmissionControl
+from ..gate import buildGate
+from ..interfaces import (
+    CONNECTION,
+    CONNECTIONS,
+    ILease,
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IMetricsExporter,
+    IMetricsExporterFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    IWaiter,
+    PolicyContext,
+    Refusal,
+    Request,
+    Usage,
+)
+from ..metrics.registry import SensorRegistry
+from ..plugins import PolicyError, buildPolicy, parseDescription
+from ..recording.eventof import eventOf, withoutNumbers
+from ..recording.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, UNKNOWN, Origin, RequestEvent
+from ..recording.recorder import MAX_SAMPLES, SAMPLE_SECONDS, EventRecorder
+from ..request import ServerRequest
+from ..units import formatBytes
+from .population import Draft, Population, Stream
+from .simulator import MICROSECONDS, Simulator
+
+CONNECTION_BYTES = 8 << 10
+"""What an open connection is charged for."""
+
+_STRANGER = "ANONYMOUS"
+
+# The names, keys and versions of Kafka's requests, by whether they write.
+_APIS = {True: ("Produce", 0, 9), False: ("Fetch", 1, 12)}
+
+
+@define(eq=False)
+class SyntheticRequestEvent(RequestEvent):
+    """
+    A request with the columns that a driver of Kafka's protocol records, since
+    the jobs read producer ids from them.
+
+    @ivar producerIds: the producer whose records a Produce carries.
+    """
+
+    apiKey: int = UNKNOWN
+    apiVersion: int = UNKNOWN
+    correlationId: int = UNKNOWN
+    producerIds: Sequence[int] = ()
+    producerEpoch: int = UNKNOWN
+    groupId: str | None = None
+
+    @property
+    def producerId(self) -> int:
+        """
+        The same producer, or L{UNKNOWN}.
+        """
+        return self.producerIds[0] if self.producerIds else UNKNOWN
+
+    @property
+    def producerIdCount(self) -> int:
+        """
+        How many producers there are.
+        """
+        return len(self.producerIds)
+
+
+@implementer(IWaiter)
+class SyntheticConnection:
+    """
+    Sends one request at a time, and goes on when its answer is there and the
+    server reads again.  It is the L{IWaiter} that the gate knows.
+
+    @ivar stream: what it asks for.
+    @ivar factory: the server.
+    @ivar connectionId: its number in the recording; L{None} while it is closed.
+    @ivar listener: the port that it came by.
+    @ivar host: its client's address.
+    @ivar principal: its user: all have logged in.
+    """
+
+    __slots__ = (
+        "_charge",
+        "_draft",
+        "_freeUs",
+        "_openedUs",
+        "_request",
+        "_requestCount",
+        "_simulator",
+        "connectionId",
+        "factory",
+        "host",
+        "listener",
+        "principal",
+        "stream",
+    )
+
+    _charge: ILease
+    _draft: Draft
+    _openedUs: int
+
+    def __init__(self, server: SyntheticServer, stream: Stream) -> None:
+        self.stream = stream
+        self.factory = server
+        self.connectionId: int | None = None
+        self.listener = "tcp:9092"
+        self.host = stream.member.peer
+        self.principal = stream.member.principal
+        self._simulator = server.simulator
+        self._requestCount = 0
+        self._freeUs = 0
+        self._request: ServerRequest | None = None
+
+    def open(self) -> None:
+        """
+        Connect; the policies are asked as by a server that does not know yet
+        who it is.
+        """
+        server = self.factory
+        self._freeUs = self._openedUs = self._simulator.nowUs
+        self.connectionId = server.recorder.connectionOpened(self.listener, self.host)
+        self._charge = server.pool.charge(CONNECTION_BYTES, CONNECTIONS)
+        if server.control.wants.decision:
+            now = self._simulator.seconds()
+            opening = ServerRequest(self, 0, now, poolAvailableBytes=server.pool.availableBytes)
+            opening.begin(now)
+            opening.kind, opening.principal, opening.serviceSeconds = CONNECTION, _STRANGER, 0.0
+            opening.view = Request(CONNECTION, _STRANGER, "", self.host, 0)
+            decision = server.control.admitRequest(opening, now, Refusal.ERROR)
+            delaySeconds = decision.delaySeconds
+            if decision.admitted:
+                delaySeconds = server.control.chargeRequest(opening, Usage(connections=1), now)
+            self._throttle(opening, delaySeconds)
+            opening.answer(now, delaySeconds)
+            self._over(opening)
+            if not decision.admitted:
+                self.leave(withoutNumbers(decision.reason))
+                return
+        self._think()
+
+    def leave(self, reason: str | None) -> None:
+        """
+        Disconnect, whatever is under way; no effect if it is not connected.
+        """
+        if self.connectionId is None:
+            return
+        server = self.factory
+        server.gate.forget(self)
+        request, self._request = self._request, None
+        if request is not None:
+            request.expire(reason or "")
+            self._over(request)
+        self._charge.release()
+        openSeconds = (self._simulator.nowUs - self._openedUs) / MICROSECONDS
+        server.recorder.connectionClosed(
+            self.connectionId, self.listener, self.host, self.principal, reason, self._requestCount, openSeconds
+        )
+        self.connectionId = None
+
+    @property
+    def holder(self) -> str:
+        """
+        Its user.
+        """
+        return self.principal
+
+    @property
+    def wantedBytes(self) -> int:
+        """
+        The size of its request.
+        """
+        return self._draft.requestBytes
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """
+        The request may be read.
+        """
+        self._receive(lease)
+
+    def turnGranted(self) -> None:
+        """
+        Never called: nobody here waits for a turn.
+        """
+
+    def _think(self) -> None:
+        self._draft = draft = self.stream.next()
+        self._simulator.at(self._freeUs + draft.thinkUs, self._arrive)
+
+    def _arrive(self) -> None:
+        draft, server = self._draft, self.factory
+        now = self._simulator.seconds()
+        self._requestCount += 1
+        request = ServerRequest(self, draft.requestBytes, now, poolAvailableBytes=server.pool.availableBytes)
+        request.kind = _APIS[draft.isProduce][0]
+        request.principal, request.clientId = self.principal, self.stream.member.clientId
+        request.asked = now
+        self._request = request
+        lease = server.gate.tryAllocate(self, draft.requestBytes)
+        if lease is not None:
+            self._receive(lease)
+
+    def _receive(self, lease: ILease) -> None:
+        request = self._request
+        assert request is not None
+        request.lease, request.granted = lease, self._simulator.seconds()
+        self._simulator.at(self._simulator.nowUs + self._draft.receiveUs, self._work)
+
+    def _work(self) -> None:
+        request, draft, control = self._request, self._draft, self.factory.control
+        assert request is not None and request.kind is not None and request.clientId is not None
+        request.complete = now = self._simulator.seconds()
+        request.begin(now)
+        if not draft.isProduce:
+            # Once it is decoded, a Fetch needs its memory no more.
+            request.release(now)
+        if control.wants.decision:
+            request.view = Request(
+                request.kind, self.principal, request.clientId, self.host, request.sizeBytes, self._identities
+            )
+            decision = control.admitRequest(request, now, Refusal.ERROR)
+            if not decision.admitted:
+                self._throttle(request, decision.delaySeconds)
+                request.release(now)
+                self._send()
+                return
+            control.beginRequest(request, now)
+        self._simulator.at(self._simulator.nowUs + draft.serviceUs, self._answer)
+
+    def _answer(self) -> None:
+        request, draft = self._request, self._draft
+        assert request is not None
+        now = self._simulator.seconds()
+        serviceSeconds = request.serviceSeconds = draft.serviceUs / MICROSECONDS
+        request.responseBytes = draft.responseBytes
+        control = self.factory.control
+        if request.view is not None:
+            usage = Usage(draft.requestBytes, draft.responseBytes, serviceSeconds)
+            self._throttle(request, control.chargeRequest(request, usage, now))
+        if not draft.isProduce:
+            self._send()
+            return
+        control.parkRequest(request, now)
+        self._simulator.at(self._simulator.nowUs + draft.commitUs, self._send)
+
+    def _send(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        now = self._simulator.seconds()
+        if request.parked is not None:
+            request.resume(now)
+        request.answer(now, request.delaySeconds)
+        self._freeUs = max(self._freeUs, self._simulator.nowUs)
+        self._over(request)
+        self._think()
+
+    @property
+    def _identities(self) -> tuple[int, ...]:
+        return (self._draft.producerId,) if self._draft.isProduce else ()
+
+    def _throttle(self, request: ServerRequest, delaySeconds: float) -> None:
+        request.delaySeconds = delaySeconds
+        self._freeUs = self._simulator.nowUs + round(delaySeconds * MICROSECONDS)
+
+    def _over(self, request: ServerRequest) -> None:
+        """
+        Tell whoever wants to know; the connection has let go of it.
+        """
+        server, now = self.factory, self._simulator.seconds()
+        server.control.endRequest(request, now)
+        event = eventOf(request, SyntheticRequestEvent)
+        if request.kind != CONNECTION:
+            _, event.apiKey, event.apiVersion = _APIS[self._draft.isProduce]
+            event.correlationId = self._requestCount
+            if self._draft.isProduce:
+                event.producerIds, event.producerEpoch = self._identities, 0
+        server.answered(event)
+
+
+BROKER_ID = "synthetic"
+"""What says that a recording is not of a real server."""
+
+BEGIN_SECONDS = 1_704_067_200.0
+"""When recordings begin unless told otherwise: with the year 2024."""
+
+MAX_DELAY_SECONDS = 20.0
+"""As C{quota.throttle.max} has it."""
+
+SMALLEST_POOL_BYTES = 64 << 20
+"""The pool that there is unless another is asked for, or the connections need a larger one."""
+
+PROGRESS_ROWS = 100_000
+"""How often progress is told."""
+
+_STOPPED = "the server was stopped"
+_MIN_CAP_BYTES = 1 << 30
+_CAP_BYTES_OF_EVENT = 512
+
+
+class RecordingFailed(Exception):
+    """
+    A recording cannot be made, or is not complete; in words.
+    """
+
+
+class SyntheticServer:
+    """
+    A server for a L{Population}: the real gate, pool and quota policies, and
+    requests that take as long as their drafts say.
+
+    It is simpler than a real one in that it is never busy: no request waits for
+    its turn or is slowed down by others, answers are taken at once, and a Fetch
+    is answered in full however little of a limit is left.  When it is asked for
+    something follows from the population and from how long it has held its
+    clients back.
+
+    Time is virtual and begins at zero.  The same arguments make the same
+    events.  Only C{producer-ids} has a chance of its own, so that nobody can
+    foresee which ids its filters take for known by mistake.
+
+    @ivar simulator: its time.
+    @ivar context: what exporters for it are built with.
+    @ivar origin: what is the same for all its events.
+    @ivar decisions: how many requests there have been of each decision.
+    """
+
+    recorder: EventRecorder
+
+    def __init__(
+        self,
+        population: Population,
+        quotas: Sequence[str] = (),
+        pool: str | None = None,
+        beginSeconds: float = BEGIN_SECONDS,
+    ) -> None:
+        """
+        @param quotas: the descriptions of quota policies.
+        @param pool: that of the memory pool; unless given, one that is large
+            enough for the connections.
+        @param beginSeconds: when it starts, in seconds since the epoch.
+        @raise ValueError: for a description that makes no sense, or a pool that
+            is too small for this population.
+        """
+        self.population = population
+        self.simulator = simulator = Simulator()
+        self.context = PolicyContext(simulator, lambda: beginSeconds + simulator.seconds())
+        self.decisions = dict.fromkeys((ADMIT, THROTTLE, REJECT, MUTE, EXPIRE), 0)
+        connectionBytes = population.clients * population.connections * CONNECTION_BYTES
+        poolDescription = pool or f"bounded:{formatBytes(max(SMALLEST_POOL_BYTES, 2 * connectionBytes))}"
+        self.pool: IMemoryPool = buildPolicy(IMemoryPoolFactory, poolDescription, self.context)
+        if self.pool.sizeBytes <= connectionBytes:
+            raise ValueError(
+                f"the pool {poolDescription} is too small: the connections alone take {formatBytes(connectionBytes)}"
+            )
+        if self.pool.largestBytes < population.largestBytes:
+            raise ValueError(
+                f"the pool {poolDescription} hands out {formatBytes(self.pool.largestBytes)} at most, "
+                f"and requests have up to {formatBytes(population.largestBytes)}"
+            )
+        gateSeed = Random(f"{population.seed} gate").getrandbits(63)
+        self.gate = buildGate(self.pool, evolve(self.context, random=Random(gateSeed)))
+        self.control = AdmissionControl(self._buildPolicies(quotas), MAX_DELAY_SECONDS, isObserved=True)
+        self.origin = Origin(
+            BROKER_ID,
+            f"{BROKER_ID}-{population.seed}",
+            gateSeed,
+            self.control.policyNames,
+            list(quotas),
+            self.context.quotaWindows,
+            self.context.quotaWindowSeconds,
+            MAX_DELAY_SECONDS,
+            poolDescription,
+        )
+        self._progress: Callable[[int, float], None] | None = None
+        self._nextProgress = PROGRESS_ROWS
+
+    @property
+    def requestCount(self) -> int:
+        """
+        How many requests have been recorded, connections that were put to the
+        policies included.
+        """
+        return sum(self.decisions.values())
+
+    def run(self, exporter: IMetricsExporter, progress: Callable[[int, float], None] | None = None) -> None:
+        """
+        Run, once, for as long as the population says.
+
+        @param exporter: is told of everything; built with C{context}.
+        @param progress: told, every L{PROGRESS_ROWS} or so, how many events
+            have been recorded and how many seconds have passed.
+        @raise OSError: if the exporter cannot start.
+        @raise RecordingFailed: if it dropped anything.
+        """
+        registry = SensorRegistry(self.simulator.seconds)
+        self._progress = progress
+        self.recorder = EventRecorder([("spark", exporter)], self.simulator, registry)
+        # What would wait in a thread is done at once: virtual time can stand still.
+        self.recorder.start(self.origin, execute)
+        self.gate.addSensors(registry)
+        self.control.addSensors(registry)
+        self.recorder.addSensors(registry)
+        for entity, limits in self.control.limits.items():
+            self.recorder.limitsChanged(entity, limits, self.simulator.seconds())
+        self._sweepNext()
+        connections = [SyntheticConnection(self, stream) for stream in self.population.streams()]
+        for connection in connections:
+            self.simulator.at(connection.stream.openedUs, connection.open)
+        self.simulator.runUntil(round(self.population.seconds * MICROSECONDS))
+        for connection in connections:
+            connection.leave(_STOPPED)
+        self.gate.close()
+        self.recorder.stop()
+        if exporter.droppedEvents:
+            raise RecordingFailed(f"there was no room for {exporter.droppedEvents} events; see that the disk has more")
+
+    def answered(self, event: SyntheticRequestEvent) -> None:
+        """
+        For connections: a request is over.
+        """
+        self.decisions[event.decision] += 1
+        self.recorder.requestAnswered(event)
+        if self._progress is not None and event.seq >= self._nextProgress:
+            self._nextProgress += PROGRESS_ROWS
+            self._progress(event.seq, self.simulator.seconds())
+
+    def _sweepNext(self) -> None:
+        self.simulator.at(self.simulator.nowUs + round(SWEEP_SECONDS * MICROSECONDS), self._sweep)
+
+    def _sweep(self) -> None:
+        self.control.sweep(self.simulator.seconds())
+        self._sweepNext()
+
+    def _buildPolicies(self, descriptions: Sequence[str]) -> list[tuple[str, IQuotaPolicy]]:
+        policies: list[tuple[str, IQuotaPolicy]] = []
+        for description in descriptions:
+            name = parseDescription(description)[0]
+            others = sum(each.partition("-#")[0] == name for each, _ in policies)
+            policy: IQuotaPolicy = buildPolicy(IQuotaPolicyFactory, description, self.context)
+            policies.append((f"{name}-#{others + 1}" if others else name, policy))
+        return policies
+
+
+def recordSynthetic(
+    directory: str | Path, server: SyntheticServer, progress: Callable[[int, float], None] | None = None
+) -> None:
+    """
+    Run C{server} and record it, as a real one is recorded by C{--export spark:DIRECTORY}.
+
+    @param directory: where there is nothing yet.
+    @param progress: see L{SyntheticServer.run}.
+    @raise RecordingFailed: if that cannot be done.
+    """
+    path = Path(directory)
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RecordingFailed(f"{path} is there already; name a directory that is empty or not there yet")
+        server.run(_exporterTo(path, server), progress)
+    except PolicyError as error:
+        # The path, or what is not installed; nobody has written that description.
+        raise RecordingFailed(str(error.__cause__ or error)) from error
+    except OSError as error:
+        raise RecordingFailed(f"{path} cannot be written to: {error.strerror or error}") from error
+
+
+def _exporterTo(path: Path, server: SyntheticServer) -> IMetricsExporter:
+    population = server.population
+    # The exporter keeps a bound by removing what is old, which must not happen here.
+    events = population.offeredRequests + population.seconds / SAMPLE_SECONDS * MAX_SAMPLES
+    capBytes = max(_MIN_CAP_BYTES, int(events) * _CAP_BYTES_OF_EVENT)
+    quoted = "".join(f"\\{each}" if each in ":=\\" else each for each in str(path))
+    # Segments are as long as they are large: virtual minutes pass quickly.
+    description = f"spark:{quoted}:rotate=3650d:cap={capBytes}:sealing=inline"
+    exporter: IMetricsExporter = buildPolicy(IMetricsExporterFactory, description, server.context)
+    return exporter
