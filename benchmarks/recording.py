@@ -143,7 +143,7 @@ def requestEvent(number: int, nowSeconds: float, hasLists: bool = False) -> Kafk
     event.poolUsedBytes = 1 << 20
     event.poolAvailableBytes = 1 << 28
     if hasLists:
-        event.producerIds = (number,)
+        event.identities = (number,)
         event.policyDelaysSeconds = (0.0, 0.25, 0.0, 0.0)
     return event
 

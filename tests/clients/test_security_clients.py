@@ -35,8 +35,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.scram import MIN_ITERATIONS
 from admission.kafka.security.passwordfile import Users, changeUsers
-from admission.kafka.security.scram import MIN_ITERATIONS
 from admission.kafka.wire.batches import Record, encodeBatch
 from tests.kit.brokerfixture import API_KEYS, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, certificates, freePort, strangersAuthority

@@ -107,7 +107,7 @@ class ArrowTests(SealingTestCase):
                 arrivedSeconds=st.floats(0, 1e7),
                 clientId=st.none() | st.text(max_size=5),
                 principal=st.none() | st.text(max_size=5),
-                producerIds=st.lists(st.integers(0, 2**63 - 1), max_size=6),
+                identities=st.lists(st.integers(0, 2**63 - 1), max_size=6),
                 policyDelaysSeconds=st.lists(st.floats(), max_size=7),
                 serviceSeconds=st.floats(),
                 isCounted=st.sampled_from([-1, False, True]),
@@ -133,7 +133,7 @@ class ArrowTests(SealingTestCase):
             self.record(
                 "a",
                 ConnectionEvent(1, 1.0, "opened", "tcp", "::1"),
-                KafkaRequestEvent(1, 2.0, listener="tcp", clientId="a", producerIds=[1, 2]),
+                KafkaRequestEvent(1, 2.0, listener="tcp", clientId="a", identities=[1, 2]),
                 LimitEvent(3.0, "me", None, None, "rate", float("nan")),
                 SensorSample(4.0, "Used", "gauge", 5.5),
                 KafkaRequestEvent(1, 5.0, listener="tcp", clientId="b", bloomSeen=True, policyDelaysSeconds=[0.5]),
@@ -168,7 +168,7 @@ class ArrowTests(SealingTestCase):
         )
         writer = SegmentWriter(str(self.segments / "a.segment"), SMALLEST_SEGMENT_BYTES)
         writer.begin(Header(Origin("3", "boot"), 1, 0.0, WALL_SECONDS, 0, layouts=[without]))
-        writer.append(KafkaRequestEvent(1, 1.0, clientId="a", producerIds=[4]))
+        writer.append(KafkaRequestEvent(1, 1.0, clientId="a", identities=[4]))
         writer.close()
         segment = Segment.load(writer.path)
         assert segment is not None

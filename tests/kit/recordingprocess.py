@@ -55,7 +55,7 @@ def main(description: str) -> None:
         for _ in range(EVENTS_PER_TURN):
             last += 1
             recorder.requestAnswered(
-                KafkaRequestEvent(1, clock.seconds(), clientId=f"client {last % 100}", producerIds=[last])
+                KafkaRequestEvent(1, clock.seconds(), clientId=f"client {last % 100}", identities=[last])
             )
         say(str(last))
         anyReactor.callLater(TURN_SECONDS, turn, last)

@@ -54,7 +54,7 @@ def someEvents(count: int = 10) -> list[Event]:
                 atSeconds,
                 principal="alice",
                 clientId=f"client {number % 3}",
-                producerIds=range(number),
+                identities=range(number),
                 policyDelaysSeconds=[0.25, 0.0],
                 decidedSeconds=atSeconds + 0.5,
                 isCounted=number % 2,

@@ -5,7 +5,9 @@ Who may import whom, read from the source.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 
@@ -14,59 +16,28 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kit.checkout import ROOT
 
-EVERYONE = {"interfaces", "plaintext", "units", "_version", "lazynames"}
-FOUNDATION = {"clock", "plugins", "operations", "metrics"}
+ALL_ABOVE = "all of the above but "
 
-ALLOWED = {
-    "interfaces": set[str](),
-    "plaintext": set[str](),
-    "units": set[str](),
-    "_version": set[str](),
-    "lazynames": set[str](),
-    "clock": EVERYONE,
-    "memorylimit": EVERYONE,
-    "plugins": EVERYONE,
-    "operations": EVERYONE,
-    "metrics": EVERYONE,
-    "quotas": EVERYONE | {"metrics"},
-    "control": EVERYONE | {"metrics", "quotas", "request"},
-    "gate": EVERYONE | FOUNDATION,
-    "request": EVERYONE,
-    "recording": EVERYONE | {"metrics", "request"},
-    "connection": EVERYONE | FOUNDATION | {"control", "gate", "request", "memorylimit"},
-    "profiling": EVERYONE | FOUNDATION | {"control"},
-    "testing": EVERYONE | FOUNDATION | {"control", "gate", "recording"},
-    "status": EVERYONE | FOUNDATION | {"profiling", "control", "gate"},
-    "kafka": EVERYONE
-    | FOUNDATION
-    | {
-        "control",
-        "gate",
-        "request",
-        "connection",
-        "quotas",
-        "recording",
-        "profiling",
-        "status",
-        "memorylimit",
-    },
-    "offline": EVERYONE | {"control", "gate", "request", "recording", "plugins", "metrics"},
-    "cli": EVERYONE | {"commands"},
-    "commands": EVERYONE | {"clock", "kafka", "memorylimit", "offline", "plugins", "profiling"},
-    "admission_plugins": EVERYONE | {"operations", "quotas", "metrics", "recording"},
-    "pyspark_admission": EVERYONE | {"plugins", "quotas", "metrics", "recording"},
-    "drop-ins": EVERYONE | {"plugins"},
-}
-"""For each part of the project the other parts that it may import."""
 
-ARGUED = {
-    ("offline", "kafka"): "synthetic servers record what the broker does",
-    ("offline", "pyspark_admission"): "what Spark is told of tables is said there once",
-    ("offline", "status"): "sizes are written as the page does",
-    ("status", "kafka"): "the sections of the page are the broker's",
-    ("drop-ins", "kafka"): "cred and endpoints want providers of their interfaces, which are light classes there",
-}
-"""Arrows added since the table was drawn, and why."""
+def tableIn(text: str) -> dict[str, set[str]]:
+    """
+    For each part of the project the other parts that it may import, as the
+    table in ARCHITECTURE.md says it.
+
+    @raise ValueError: if a part may import one that stands below it.
+    """
+    table: dict[str, set[str]] = {}
+    for row in re.findall(r"^\| `([\w.-]+)` \|[^|]*\|([^|]*)\|$", text, re.MULTILINE):
+        part, cell = row
+        named = set(re.findall(r"`([\w.-]+)`", cell))
+        allowed = set(table) - named if cell.strip().startswith(ALL_ABOVE) else named
+        if allowed - set(table):
+            raise ValueError(f"{part} may not import what stands below it: {', '.join(sorted(allowed - set(table)))}")
+        table[part] = allowed
+    return table
+
+
+ALLOWED = tableIn((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 
 CLOCKS = {
     "time": {
@@ -80,7 +51,16 @@ CLOCKS = {
     "datetime": {"now", "utcnow", "today"},
 }
 
-SPARK = {"offline", "pyspark_admission", "admission_plugins.spark"}
+SPARK = {"offline", "pyspark_admission"}
+
+
+CONVENTIONAL = {"__init__.py", "__main__.py", "options.py", "service.py"}
+
+KNOW_KAFKA = ("admission.kafka", "admission.commands", "twisted.plugins.")
+
+_KAFKAS = re.compile(
+    r"kafka|^(api_?(key|version)s?|correlation_?id|producer_?epoch|group_?id|broker_?epoch)$", re.IGNORECASE
+)
 
 
 @frozen
@@ -127,6 +107,9 @@ def partOf(name: str) -> str | None:
     """
     words = name.split(".")
     if words[0] == "admission":
+        inner = ".".join(words[1:3])
+        if inner in ALLOWED:
+            return inner
         return words[1] if len(words) > 1 and not words[1].startswith("__") else None
     return words[0] if words[0] in ALLOWED else None
 
@@ -144,8 +127,8 @@ def complaints(source: str, module: str, isPackage: bool = False) -> Iterator[tu
                 each.line,
                 "default policies are found by name, so that they have no private door; import none of them",
             )
-        elif part and other not in (None, part) and other not in ALLOWED[part] and (part, other) not in ARGUED:
-            allowed = sorted(ALLOWED[part] | {target for origin, target in ARGUED if origin == part})
+        elif part and other not in (None, part) and other not in ALLOWED[part]:
+            allowed = sorted(ALLOWED[part])
             yield each.line, f"{part} may not import {other}, only {', '.join(allowed) or 'nothing of ours'}"
         if each.atImport and (each.name + ".").startswith("twisted.internet.reactor."):
             yield each.line, "importing the reactor installs it; have it handed in, or import it inside a function"
@@ -169,6 +152,71 @@ def clockReads(tree: ast.Module) -> Iterator[tuple[int, str]]:
             owner = ast.unparse(node.value).rpartition(".")[2]
             if node.attr in CLOCKS.get("datetime" if owner == "date" else owner, ()):
                 yield node.lineno, f"{owner}.{node.attr}: {remedy}"
+
+
+def importGraph() -> Mapping[str, set[str]]:
+    """
+    Which of our modules each of them imports.  Packages that only publish
+    names are left out: importing one imports none of its modules.
+    """
+    known = {module: (path, isPackage) for path, module, isPackage in modules()}
+    graph: dict[str, set[str]] = {}
+    for module, (path, isPackage) in known.items():
+        if isPackage:
+            continue
+        graph[module] = set()
+        for each in importsOf(ast.parse(path.read_text(encoding="utf-8")), module):
+            name = each.name if each.name in known else each.name.rpartition(".")[0]
+            if name in known and not known[name][1]:
+                graph[module].add(name)
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """
+    The sets of modules that import each other, directly or not.
+    """
+
+    def reachable(begin: str) -> set[str]:
+        found: set[str] = set()
+        ahead = list(graph[begin])
+        while ahead:
+            module = ahead.pop()
+            if module not in found:
+                found.add(module)
+                ahead += graph[module]
+        return found
+
+    reached = {module: reachable(module) for module in graph}
+    seen: set[str] = set()
+    for module in sorted(graph):
+        if module in reached[module] and module not in seen:
+            circle = sorted(other for other in reached[module] if module in reached[other])
+            seen.update(circle)
+            yield circle
+
+
+def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """
+    The names of Kafka's protocol that code defines, uses or imports.
+    """
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Name):
+            names = [node.id]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.arg | ast.keyword):
+            names = [node.arg or ""]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            names = ["kafka" if name.split(".")[0] == "kio" else name for name in names][:]
+            names = ["kafka"] if "kafka" in "".join(names) else [name for name in names if "." not in name]
+        for name in names:
+            if _KAFKAS.search(name):
+                yield getattr(node, "lineno", 0), name
 
 
 def modules() -> Iterator[tuple[Path, str, bool]]:
@@ -204,6 +252,73 @@ class ImportRulesTests(SynchronousTestCase):
         """
         parts = {partOf(module) for path, module, isPackage in modules() if not module.startswith("twisted.")}
         self.assertEqual(parts - set(ALLOWED) - {None}, set())
+
+
+class CirclesTests(SynchronousTestCase):
+    """
+    Modules import each other in a line.
+    """
+
+    def test_none(self) -> None:
+        """
+        No module imports itself by way of others, for type checkers or inside functions included.
+        """
+        self.assertEqual(list(circles(importGraph())), [])
+
+    def test_found(self) -> None:
+        """
+        One that is there is found.
+        """
+        graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"e"}}
+        self.assertEqual(list(circles(graph)), [["b", "c"], ["e"]])
+
+
+class FileNamesTests(SynchronousTestCase):
+    """
+    A reader finds the file from the thing's name.
+    """
+
+    def test_once(self) -> None:
+        """
+        A file name occurs once, but for those that mean the same wherever they are.
+        """
+        counts = Counter(path.name for path, module, _ in modules() if not module.startswith("twisted."))
+        self.assertEqual(sorted(name for name, count in counts.items() if count > 1 and name not in CONVENTIONAL), [])
+
+
+class KafkaTests(SynchronousTestCase):
+    """
+    Only L{admission.kafka} knows Kafka.
+    """
+
+    def test_names(self) -> None:
+        """
+        Outside of it, of the commands and of the drop-ins no code has a name of Kafka's protocol, and nothing imports
+        its schemas.
+        """
+        found = [
+            f"{path.relative_to(ROOT)}:{line}: {name}"
+            for path, module, _ in modules()
+            if not module.startswith(KNOW_KAFKA)
+            for line, name in kafkaNames(ast.parse(path.read_text(encoding="utf-8")))
+        ]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_noticed(self) -> None:
+        """
+        Such names are noticed wherever code can have them.
+        """
+        for source in [
+            "import kio.index",
+            "from kio import index",
+            "class KafkaThing: pass",
+            "def apiKey(): pass",
+            "event.apiVersion = 1",
+            "f(correlationId=1)",
+            "KAFKA = 1",
+            "def f(groupId): pass",
+        ]:
+            self.assertEqual(len(list(kafkaNames(ast.parse(source)))), 1, source)
 
 
 class OneRuleTests(SynchronousTestCase):
@@ -284,7 +399,7 @@ class RulesTests(SynchronousTestCase):
 
     def test_allowed(self) -> None:
         """
-        What the table or the list of arguments allows passes, and so do other people's modules.
+        What the table allows passes, and so do other people's modules.
         """
         for source, module in [
             ("from ..gate import Gate", "admission.connection.factory"),
@@ -331,4 +446,4 @@ class RulesTests(SynchronousTestCase):
         """
         self.assertIn("pyspark is an extra", self.check("import pyspark.sql", "admission.cli")[0])
         self.assertEqual(self.check("from pyspark.sql import SparkSession", "admission.offline.ingest"), [])
-        self.assertEqual(self.check("from pyspark.sql import datasource", "admission_plugins.spark"), [])
+        self.assertEqual(self.check("from pyspark.sql import datasource", "pyspark_admission.batch"), [])

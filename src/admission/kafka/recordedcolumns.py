@@ -20,32 +20,16 @@ class KafkaRequestEvent(RequestEvent):
     A request of Kafka's protocol.
 
     @ivar apiKey: which API; L{UNKNOWN} if it was refused before that was read.
-    @ivar producerIds: the producers that it carries records of.  The first
-        four are recorded, and how many there were.
-    @ivar producerEpoch: the epoch of the first.
+    @ivar producerEpoch: the epoch of the first producer that it carries records
+        of; producer ids are its C{identities}.
     @ivar groupId: the consumer group that it is about.
     """
 
     apiKey: int = UNKNOWN
     apiVersion: int = UNKNOWN
     correlationId: int = UNKNOWN
-    producerIds: Sequence[int] = ()
     producerEpoch: int = UNKNOWN
     groupId: str | None = None
-
-    @property
-    def producerId(self) -> int:
-        """
-        The first of its producers.
-        """
-        return self.producerIds[0] if self.producerIds else UNKNOWN
-
-    @property
-    def producerIdCount(self) -> int:
-        """
-        How many there are.
-        """
-        return len(self.producerIds)
 
 
 KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
@@ -54,12 +38,7 @@ KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
         integer("api_version", "apiVersion", "h"),
         integer("correlation_id", "correlationId", "i"),
     ),
-    "response_bytes": (
-        Column("producer_id", ColumnType.IDENTITY, "producerId", "q"),
-        Column("producer_epoch", ColumnType.IDENTITY, "producerEpoch", "h"),
-        integer("producer_id_count", "producerIdCount", "i"),
-        Column("producer_ids", ColumnType.INTEGERS, "producerIds", "q", 4),
-        foreign("group_id", "groupId"),
-    ),
+    "producer_id": (Column("producer_epoch", ColumnType.IDENTITY, "producerEpoch", "h"),),
+    "producer_ids": (foreign("group_id", "groupId"),),
 }
 """By the column of the requests table that they stand behind."""

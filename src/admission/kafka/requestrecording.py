@@ -80,7 +80,7 @@ def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
         event.kind = None if api is None else api.name
     if apiKey == SASL_AUTHENTICATE:
         event.requestBytes += -event.requestBytes % LOGIN_GRAIN_BYTES
-    event.producerIds = request.identities
+    event.identities = request.identities
     event.producerEpoch = request.producerEpoch
     event.groupId = request.groupId
     return event

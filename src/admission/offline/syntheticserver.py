@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from attrs import define, evolve
+from attrs import evolve
 from twisted.internet.defer import execute
 from zope.interface import implementer
 
@@ -35,7 +35,7 @@ from ..interfaces import (
 from ..metrics.registry import SensorRegistry
 from ..plugins import PolicyError, buildPolicy, parseDescription
 from ..recording.eventof import eventOf, withoutNumbers
-from ..recording.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, UNKNOWN, Origin, RequestEvent
+from ..recording.events import ADMIT, EXPIRE, MUTE, REJECT, THROTTLE, Origin, RequestEvent
 from ..recording.recorder import MAX_SAMPLES, SAMPLE_SECONDS, EventRecorder
 from ..request import ServerRequest
 from ..units import formatBytes
@@ -47,39 +47,8 @@ CONNECTION_BYTES = 8 << 10
 
 _STRANGER = "ANONYMOUS"
 
-# The names, keys and versions of Kafka's requests, by whether they write.
-_APIS = {True: ("Produce", 0, 9), False: ("Fetch", 1, 12)}
-
-
-@define(eq=False)
-class SyntheticRequestEvent(RequestEvent):
-    """
-    A request with the columns that a driver of Kafka's protocol records, since
-    the jobs read producer ids from them.
-
-    @ivar producerIds: the producer whose records a Produce carries.
-    """
-
-    apiKey: int = UNKNOWN
-    apiVersion: int = UNKNOWN
-    correlationId: int = UNKNOWN
-    producerIds: Sequence[int] = ()
-    producerEpoch: int = UNKNOWN
-    groupId: str | None = None
-
-    @property
-    def producerId(self) -> int:
-        """
-        The same producer, or L{UNKNOWN}.
-        """
-        return self.producerIds[0] if self.producerIds else UNKNOWN
-
-    @property
-    def producerIdCount(self) -> int:
-        """
-        How many producers there are.
-        """
-        return len(self.producerIds)
+_KINDS = {True: "Produce", False: "Fetch"}
+"""What clients ask for, by whether they write; the words of the broker, whose limits are replayed."""
 
 
 @implementer(IWaiter)
@@ -208,7 +177,7 @@ class SyntheticConnection:
         now = self._simulator.seconds()
         self._requestCount += 1
         request = ServerRequest(self, draft.requestBytes, now, poolAvailableBytes=server.pool.availableBytes)
-        request.kind = _APIS[draft.isProduce][0]
+        request.kind = _KINDS[draft.isProduce]
         request.principal, request.clientId = self.principal, self.stream.member.clientId
         request.asked = now
         self._request = request
@@ -284,12 +253,9 @@ class SyntheticConnection:
         """
         server, now = self.factory, self._simulator.seconds()
         server.control.endRequest(request, now)
-        event = eventOf(request, SyntheticRequestEvent)
+        event = eventOf(request, RequestEvent)
         if request.kind != CONNECTION:
-            _, event.apiKey, event.apiVersion = _APIS[self._draft.isProduce]
-            event.correlationId = self._requestCount
-            if self._draft.isProduce:
-                event.producerIds, event.producerEpoch = self._identities, 0
+            event.identities = self._identities
         server.answered(event)
 
 
@@ -430,7 +396,7 @@ class SyntheticServer:
         if exporter.droppedEvents:
             raise RecordingFailed(f"there was no room for {exporter.droppedEvents} events; see that the disk has more")
 
-    def answered(self, event: SyntheticRequestEvent) -> None:
+    def answered(self, event: RequestEvent) -> None:
         """
         For connections: a request is over.
         """

@@ -112,7 +112,9 @@ class RequestEvent:
         not known.  What follows on the connection is the client's thinking.
     @ivar poolUsedBytes: how much of the pool was taken when it arrived.
     @ivar poolAvailableBytes: how much was left; may be negative.
-    @ivar bloomSeen: whether the first identity that it carries was known already.
+    @ivar identities: other identities that it carries, such as producer ids.  The
+        first four are recorded, and how many there are.
+    @ivar bloomSeen: whether the first of them was known already.
     @ivar refusal: how it could be refused, as
         L{admission.interfaces.Refusal} says; L{None} if no policy was asked.
     @ivar seq: which event of the process it is.  The recorder says; a number
@@ -144,9 +146,18 @@ class RequestEvent:
     sentSeconds: float = UNKNOWN_SECONDS
     poolUsedBytes: int = 0
     poolAvailableBytes: int = 0
+    identities: Sequence[int] = ()
     bloomSeen: int = UNKNOWN
     refusal: str | None = None
     seq: int = 0
+
+    @property
+    def firstIdentity(self) -> int:
+        return self.identities[0] if self.identities else UNKNOWN
+
+    @property
+    def identityCount(self) -> int:
+        return len(self.identities)
 
 
 @define(eq=False)

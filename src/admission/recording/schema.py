@@ -177,6 +177,10 @@ REQUESTS = Table(
         _text("kind", "kind"),
         integer("request_bytes", "requestBytes"),
         integer("response_bytes", "responseBytes"),
+        # Columns keep their names; the first identities that were recorded were those of producers.
+        Column("producer_id", ColumnType.IDENTITY, "firstIdentity", "q"),
+        integer("producer_id_count", "identityCount", "i"),
+        Column("producer_ids", ColumnType.INTEGERS, "identities", "q", 4),
         integer("inflight", "inFlight", "i"),
         _text("decision", "decision"),
         foreign("reason", "reason"),

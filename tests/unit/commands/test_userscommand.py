@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.commands.console import CommandFailed
 from admission.commands.userscommand import UsersOptions, run
+from admission.kafka.scram import HASHES, MIN_ITERATIONS
 from admission.kafka.security.passwordfile import Users, formatUsers, readUsers
-from admission.kafka.security.scram import HASHES, MIN_ITERATIONS
 
 
 class UsersCommandTests(SynchronousTestCase):

@@ -326,7 +326,7 @@ class ServedTests(RecordedTestCase):
         self.assertEqual((event.principal, event.clientId), (ANONYMOUS, "test"))
         self.assertEqual((event.apiKey, event.apiVersion, event.correlationId), (0, 9, 1))
         self.assertEqual((event.requestBytes, event.responseBytes), (len(frame) - 4, 0))
-        self.assertEqual((event.producerId, event.producerEpoch, event.producerIdCount), (7, 3, 1))
+        self.assertEqual((event.firstIdentity, event.producerEpoch, event.identityCount), (7, 3, 1))
         self.assertEqual((event.inFlight, event.throttleTimeMs, event.groupId), (1, 0, None))
         self.assertEqual((event.isCounted, event.bloomSeen, event.policyDelaysSeconds), (UNKNOWN, UNKNOWN, ()))
         self.assertTrue(isnan(event.decidedSeconds))
@@ -580,7 +580,7 @@ class ServedTests(RecordedTestCase):
         self.topic()
         self.connect().produce("events", batchOf(b"a", producerId=5)[: HEADER_BYTES - 1])
         event = self.request()
-        self.assertEqual((event.producerIdCount, event.producerEpoch, event.decision), (0, UNKNOWN, ADMIT))
+        self.assertEqual((event.identityCount, event.producerEpoch, event.decision), (0, UNKNOWN, ADMIT))
 
     def test_notRecording(self) -> None:
         """

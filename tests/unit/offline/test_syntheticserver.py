@@ -47,8 +47,9 @@ from admission.offline.population import (
     Population,
 )
 from admission.offline.simulator import MICROSECONDS, Simulator
-from admission.offline.syntheticserver import RecordingFailed, SyntheticRequestEvent, SyntheticServer, recordSynthetic
+from admission.offline.syntheticserver import RecordingFailed, SyntheticServer, recordSynthetic
 from admission.plugins import PolicyError, buildPolicy
+from admission.recording import TABLES
 from admission.recording.arrow import arrowSchema
 from admission.recording.events import (
     ADMIT,
@@ -60,10 +61,10 @@ from admission.recording.events import (
     THROTTLE,
     ConnectionEvent,
     LimitEvent,
+    RequestEvent,
     SensorSample,
 )
-from admission.recording.schema import CONNECTIONS, Column, ColumnType
-from admission.recording.tables import REQUESTS
+from admission.recording.schema import CONNECTIONS, REQUESTS, Column, ColumnType
 from tests.kit.replaypolicies import Following
 
 SMALL = Population(seed=1, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
@@ -83,7 +84,7 @@ HASTY_POLICIES = ("client-bytes:produce=600k:fetch=600k", "producer-ids:rate=2:w
 OF_ANSWERED = ("response_bytes", "policy", "throttle_ms", "service_us", "purgatory_wait_us")
 """What a request that is given up may have been recorded with in other versions."""
 
-PINNED = "13f4e2b1cf07b8ba694e0c58b3d4748d54ff843fd9b0d99f50dfe109f03c1671"
+PINNED = "babad8c5b755b258fd9fad22af8434f23eef6150a68cd0dbf703f82be2ca624a"
 """The digest of what L{SMALL} and L{HASTY} do, from before requests were the core's."""
 
 
@@ -133,17 +134,17 @@ class Kept:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def requests(self) -> list[SyntheticRequestEvent]:
+    def requests(self) -> list[RequestEvent]:
         """
         What was asked for, without the connections that were put to policies.
         """
-        return [event for event in self.of(SyntheticRequestEvent) if event.kind != CONNECTION]
+        return [event for event in self.of(RequestEvent) if event.kind != CONNECTION]
 
-    def byConnection(self) -> Iterator[tuple[int, list[SyntheticRequestEvent]]]:
+    def byConnection(self) -> Iterator[tuple[int, list[RequestEvent]]]:
         """
         What was asked for on each connection, in order.
         """
-        found: dict[int, list[SyntheticRequestEvent]] = defaultdict(list)
+        found: dict[int, list[RequestEvent]] = defaultdict(list)
         for event in self.requests:
             found[event.connectionId].append(event)
         yield from found.items()
@@ -164,7 +165,7 @@ def pinnedRows(kept: Kept) -> Iterator[list[Any]]:
     that were given up without what only those know that were answered.
     """
     for event in kept.events:
-        table = {SyntheticRequestEvent: REQUESTS, ConnectionEvent: CONNECTIONS}.get(type(event))
+        table = {RequestEvent: REQUESTS, ConnectionEvent: CONNECTIONS}.get(type(event))
         if table is not None:
             isGivenUp = table is REQUESTS and event.decision == EXPIRE
             leftOut = {"refusal", *(OF_ANSWERED if isGivenUp else ())}
@@ -190,7 +191,7 @@ def us(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
 
 
-def answeredUs(event: SyntheticRequestEvent) -> int:
+def answeredUs(event: RequestEvent) -> int:
     """
     When the client could go on: it was answered, and read again.
     """
@@ -373,7 +374,7 @@ class ServerTests(SynchronousTestCase):
         measured on one recording can be measured again.
         """
         small, hasty = ran(SMALL, POLICIES, TIGHT), ran(HASTY, HASTY_POLICIES, "bounded:1000KiB")
-        decisions = Counter(event.decision for kept in (small, hasty) for event in kept.of(SyntheticRequestEvent))
+        decisions = Counter(event.decision for kept in (small, hasty) for event in kept.of(RequestEvent))
         self.assertEqual(set(decisions), {ADMIT, THROTTLE, REJECT, MUTE, EXPIRE})
         rows = "\n".join(repr(row) for kept in (small, hasty) for row in pinnedRows(kept))
         self.assertEqual(sha256(rows.encode()).hexdigest(), PINNED)
@@ -384,7 +385,7 @@ class ServerTests(SynchronousTestCase):
         """
         kept = ran(SMALL, POLICIES)
         self.assertEqual(
-            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(SyntheticRequestEvent)},
+            {(event.refusal, math.isnan(event.decidedSeconds)) for event in kept.of(RequestEvent)},
             {("error", False)},
         )
         self.assertEqual({event.refusal for event in ran(SMALL).requests}, {None})
@@ -416,15 +417,11 @@ class ServerTests(SynchronousTestCase):
         drafts = [[stream.next() for _ in range(1500)] for stream in streams]
         for quotas, pool in (((), None), (POLICIES, TIGHT), (("producer-ids:rate=1:window=1m",), None)):
             kept = ran(SMALL, quotas, pool)
-            freeUs = {
-                each.connectionId: answeredUs(each)
-                for each in kept.of(SyntheticRequestEvent)
-                if each.kind == CONNECTION
-            }
+            freeUs = {each.connectionId: answeredUs(each) for each in kept.of(RequestEvent) if each.kind == CONNECTION}
             for connectionId, events in kept.byConnection():
                 for event, draft in zip(events, drafts[connectionId - 1], strict=False):
                     self.assertEqual(
-                        (event.kind == "Produce", event.requestBytes, event.responseBytes, *event.producerIds),
+                        (event.kind == "Produce", event.requestBytes, event.responseBytes, *event.identities),
                         (
                             draft.isProduce,
                             draft.requestBytes,
@@ -444,7 +441,7 @@ class ServerTests(SynchronousTestCase):
         ask for the same delays.
         """
         kept = ran(SMALL, POLICIES, TIGHT)
-        told = [event for event in kept.of(SyntheticRequestEvent) if event.policyDelaysSeconds]
+        told = [event for event in kept.of(RequestEvent) if event.policyDelaysSeconds]
         self.assertEqual({event.decision for event in told}, {ADMIT, MUTE, THROTTLE})
         self.assertTrue(all(event.isCounted for event in told))
         simulator = Simulator()
@@ -454,7 +451,7 @@ class ServerTests(SynchronousTestCase):
         # Events come when the answer is sent, which for a Produce is later.
         for event in sorted(told, key=lambda event: event.decidedSeconds):
             request = Request(
-                event.kind, event.principal, event.clientId or "", event.peer, event.requestBytes, event.producerIds
+                event.kind, event.principal, event.clientId or "", event.peer, event.requestBytes, event.identities
             )
             usage = Usage(connections=1)
             if event.kind != CONNECTION:
@@ -467,7 +464,7 @@ class ServerTests(SynchronousTestCase):
         which policy; a shadow policy is recorded and has no say.
         """
         kept = ran(SMALL, (*POLICIES, "client-bytes:produce=1:fetch=1:shadow=yes"))
-        throttled = [event for event in kept.of(SyntheticRequestEvent) if event.decision == THROTTLE]
+        throttled = [event for event in kept.of(RequestEvent) if event.decision == THROTTLE]
         policies = Counter(event.policy for event in throttled)
         self.assertEqual(set(policies), {"client-bytes", "request-time", "connections"})
         for event in throttled:
@@ -547,7 +544,7 @@ class ServerTests(SynchronousTestCase):
         Without policies nobody is asked anything, and connections are no requests.
         """
         kept = ran(SMALL)
-        self.assertEqual(len(kept.of(SyntheticRequestEvent)), len(kept.requests))
+        self.assertEqual(len(kept.of(RequestEvent)), len(kept.requests))
         self.assertEqual({event.isCounted for event in kept.requests}, {-1})
         self.assertEqual({math.isnan(event.decidedSeconds) for event in kept.requests}, {True})
 
@@ -597,7 +594,7 @@ class RecordingTests(SynchronousTestCase):
         directory = self.mktemp()
         server = self.record(directory)
         table = _requestsIn(directory)
-        self.assertEqual(table.schema.names, arrowSchema(REQUESTS).names)
+        self.assertEqual(table.schema.names, arrowSchema(TABLES[0]).names)
         self.assertEqual(table.num_rows, server.requestCount)
         for column, value in (
             ("broker_id", "synthetic"),

@@ -107,7 +107,9 @@ class SchemaTests(SynchronousTestCase):
         """
         for table, kind in EVENT_OF.items():
             recorded = {column.attribute for column in table.recorded}
-            derived = {name for name, value in vars(kind).items() if isinstance(value, property)}
+            derived = {
+                name for each in kind.__mro__ for name, value in vars(each).items() if isinstance(value, property)
+            }
             self.assertEqual(recorded, derived.union(each.name for each in fields(kind)), table.name)
 
     def test_extended(self) -> None:
@@ -193,7 +195,7 @@ class RecordTests(SynchronousTestCase):
             groupId=TEXTS,
             apiKey=SHORTS,
             requestBytes=COUNTS,
-            producerIds=st.lists(COUNTS, max_size=6),
+            identities=st.lists(COUNTS, max_size=6),
             policyDelaysSeconds=st.lists(st.floats(0, 3600), max_size=6),
             decidedSeconds=st.floats(),
             throttleTimeMs=COUNTS,
@@ -223,7 +225,7 @@ class RecordTests(SynchronousTestCase):
             self.assertEqual(read[name], getattr(event, attribute), name)
         self.assertEqual(read["mono_us"], microseconds(event.arrivedSeconds))
         self.assertEqual(read["decided_mono_us"], microseconds(event.decidedSeconds))
-        self.assertEqual(read["producer_ids"], list(event.producerIds[:4]))
+        self.assertEqual(read["producer_ids"], list(event.identities[:4]))
         self.assertEqual(read["policy_delays_us"], [round(each * 1e6) for each in event.policyDelaysSeconds])
         self.assertEqual(read["is_counted"], None if event.isCounted == UNKNOWN else bool(event.isCounted))
 
@@ -254,7 +256,7 @@ class RecordTests(SynchronousTestCase):
             },
         )
         # What it does not have, because only some drivers do, is not known either.
-        self.assertEqual(record(REQUESTS, RequestEvent(0, 0.0)), {**read, "producer_id_count": UNKNOWN})
+        self.assertEqual(record(REQUESTS, RequestEvent(0, 0.0)), read)
         self.assertEqual((read["producer_ids"], read["policy_delays_us"]), ([], []))
         self.assertEqual(record(REQUESTS, KafkaRequestEvent(0, 0.0, clientId=""))["client_id"], "")
 

@@ -82,7 +82,7 @@ class WritingTests(SegmentTestCase):
         writer = self.writer()
         events = [
             ConnectionEvent(1, 101.0, "opened", "tcp", "::1", seq=1),
-            KafkaRequestEvent(1, 101.5, clientId="a", producerIds=[5, 6], policyDelaysSeconds=(0.0, 0.5), seq=2),
+            KafkaRequestEvent(1, 101.5, clientId="a", identities=[5, 6], policyDelaysSeconds=(0.0, 0.5), seq=2),
             LimitEvent(102.0, "me", None, None, "rate", 5.0, seq=3),
             KafkaRequestEvent(1, 103.0, clientId="b", seq=4),
             SensorSample(104.0, "Used", "gauge", 7.5, seq=5),

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ..security.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramKeys, xor
+from ..scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramKeys, xor
 from .errors import AuthenticationFailed
 
 PLAIN = "PLAIN"

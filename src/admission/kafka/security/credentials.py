@@ -19,7 +19,7 @@ from twisted.cred.portal import IRealm
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface, implementer
 
-from .scram import ScramExchange, ScramSecret
+from ..scram import ScramExchange, ScramSecret
 
 
 class IPrincipal(Interface):

@@ -21,9 +21,9 @@ from twisted.python.failure import Failure
 
 from admission.connection.protocol import AdmittedProtocol
 
+from ..scram import HASHES, ScramExchange
 from ..wire.versions import API_VERSIONS, BY_KEY, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from .credentials import IPrincipal, IScramCredentials, PlainCredentials, ScramCredentials
-from .scram import HASHES, ScramExchange
 
 PLAIN = "PLAIN"
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from attrs import define, field
 from twisted.logger import Logger
 
-from .scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramSecret
+from ..scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, ScramSecret
 
 DEFAULT_ITERATIONS = 16_384
 """The most that Kafka's own tools allow; a login with a plain password takes 5 ms of a thread."""

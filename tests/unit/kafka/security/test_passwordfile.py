@@ -13,6 +13,7 @@ from typing import Any
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.scram import HASHES, MIN_ITERATIONS
 from admission.kafka.security.passwordfile import (
     DEFAULT_ITERATIONS,
     PasswordFile,
@@ -23,7 +24,6 @@ from admission.kafka.security.passwordfile import (
     parseUsers,
     readUsers,
 )
-from admission.kafka.security.scram import HASHES, MIN_ITERATIONS
 
 KEY = b"k" * 32
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.security.test_scram -*-
+# -*- test-case-name: tests.unit.kafka.test_scram -*-
 """
 SCRAM (RFC 5802, RFC 7677) without I/O: the keys of a password, for both sides,
 and the server's messages.

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.security.scram}.
+Tests for L{admission.kafka.scram}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from kafka.net.sasl.scram import ScramClient
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.security.scram import HASHES, ScramError, ScramExchange, ScramSecret
+from admission.kafka.scram import HASHES, ScramError, ScramExchange, ScramSecret
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 SECRET = ScramSecret.ofPassword("SCRAM-SHA-256", b"pencil", 4096, SALT)
