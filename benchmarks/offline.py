@@ -24,12 +24,12 @@ from admission.interfaces import IMemoryPoolFactory
 from admission.offline.aggregate import clientMinutes
 from admission.offline.clean import clean
 from admission.offline.recording import Recording
-from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
-from admission.offline.replay.decisions import CLOSED, OPEN
-from admission.offline.replay.runs import Run
-from admission.offline.replay.sparkreplay import PoolTrial, Scale, replayPoolTrials
-from admission.offline.replay.tally import outcomes, totalsOf
-from admission.offline.replay.trials import Trial, TrialKey, planTrials
+from admission.offline.simulate.candidates import resolveCandidate, resolveCandidates
+from admission.offline.simulate.decisions import CLOSED, OPEN
+from admission.offline.simulate.runs import Run
+from admission.offline.simulate.sparkreplay import PoolTrial, Scale, replayPoolTrials
+from admission.offline.simulate.tally import outcomes, totalsOf
+from admission.offline.simulate.trials import Trial, TrialKey, planTrials
 from admission.offline.sparksession import openSession
 from admission.offline.survey import completeRuns, findRuns, limitsFromTheStart, numbered
 from admission.recording.schema import LIMITS

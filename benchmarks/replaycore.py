@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
 
-from admission.offline.replay.arrivals import COLUMNS
-from admission.offline.replay.candidates import Candidate
-from admission.offline.replay.keys import clientsOf, findClients
-from admission.offline.replay.pool import replayPools
-from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.replay.shards import planReplays
-from admission.offline.replay.totals import addUp, countMinutes, mergeMinutes
-from admission.offline.replay.trials import Trial, TrialKey
+from admission.offline.simulate.arrivals import COLUMNS
+from admission.offline.simulate.candidates import Candidate
+from admission.offline.simulate.keys import clientsOf, findClients
+from admission.offline.simulate.pool import replayPools
+from admission.offline.simulate.pooltrace import POOL_COLUMNS
+from admission.offline.simulate.shards import planReplays
+from admission.offline.simulate.totals import addUp, countMinutes, mergeMinutes
+from admission.offline.simulate.trials import Trial, TrialKey
 
 from .measure import cpuSeconds
 from .recordings import SyntheticRecording

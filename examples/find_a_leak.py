@@ -21,21 +21,19 @@ from admission import (
     FRAMES,
     AdmittedFactory,
     AdmittedProtocol,
+    Gate,
     HangUpWatch,
     ILease,
     IMemoryPool,
     IMemoryPoolFactory,
     MonotonicClock,
     PolicyContext,
-    Profiler,
     ServerRequest,
     buildGate,
     buildPolicy,
     wallSeconds,
 )
-from admission.gate import Gate
-from admission.profiling.objectgroups import Group, Grouping, implementing, subclassOf
-from admission.profiling.reports import textOf
+from admission.profiling import Group, Grouping, Profiler, implementing, subclassOf, textOf
 
 REQUESTS = 3000
 LINE = b"the quick brown fox jumps over the lazy dog " * 20

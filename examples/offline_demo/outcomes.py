@@ -85,7 +85,7 @@ def predicted(results: Path, label: str, clientIds: Sequence[str], mode: str = C
 
     @param results: what C{admission replay --out} was given.
     @param label: of the candidate.
-    @param mode: of L{admission.offline.replay.decisions}.
+    @param mode: of L{admission.offline.simulate.decisions}.
     """
     rows = pq.read_table(results / "replay_client.parquet").to_pylist()
     found = {

@@ -3,9 +3,10 @@ The front door: every name that a server's owner or a policy's author needs.
 Contracts, the values they pass, base classes of policies, the core that serves
 requests, and what protects a server that knows nothing of all this.
 
-What is here, in L{admission.recording}, L{admission.kafka}, L{admission.offline}
-and L{admission.testing} keeps its name and its meaning, or is renamed once with
-a note in the news.  Modules behind these doors may move without notice.
+The names that are here, and in L{admission.kafka}, L{admission.offline},
+L{admission.profiling}, L{admission.recording}, L{admission.status} and
+L{admission.testing}, keep their meaning, or are renamed once with a note in the
+news.  Modules behind these doors may move without notice.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .connection.protocol import AdmittedProtocol as AdmittedProtocol
     from .connection.wrapping import wrapFactory as wrapFactory
     from .control import AdmissionControl as AdmissionControl
-    from .gate import buildGate as buildGate
+    from .gate import Gate as Gate, buildGate as buildGate
     from .interfaces import (
         ADMITTED as ADMITTED,
         CONNECTION as CONNECTION,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from .metrics.registry import SensorRegistry as SensorRegistry
     from .operations import DelayedOperation as DelayedOperation, waitFor as waitFor
     from .plugins import PolicyError as PolicyError, PolicyFactory as PolicyFactory, buildPolicy as buildPolicy
-    from .profiling.profiler import Profiler as Profiler
     from .quotas.limits import LimitTable as LimitTable
     from .quotas.metering import Buckets as Buckets, Meters as Meters, Windows as Windows
     from .quotas.policy import MeteredPolicy as MeteredPolicy, QuotaPolicy as QuotaPolicy
@@ -76,7 +76,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         "connection.protocol": ("AdmittedProtocol",),
         "connection.wrapping": ("wrapFactory",),
         "control": ("AdmissionControl",),
-        "gate": ("buildGate",),
+        "gate": ("Gate", "buildGate"),
         "interfaces": (
             "ADMITTED",
             "CONNECTION",
@@ -118,7 +118,6 @@ __all__, __getattr__, __dir__ = lazyNames(
             "PolicyFactory",
             "buildPolicy",
         ),
-        "profiling.profiler": ("Profiler",),
         "quotas.limits": ("LimitTable",),
         "quotas.metering": (
             "Buckets",

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 
-from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
-from admission.offline.replay.pool import CLIENTS, MINUTES, TOTALS
-from admission.offline.replay.totals import DELAY_BOUNDS_US, addUp, binsOf, countMinutes, mergeMinutes
+from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
+from admission.offline.simulate.pool import CLIENTS, MINUTES, TOTALS
+from admission.offline.simulate.totals import DELAY_BOUNDS_US, addUp, binsOf, countMinutes, mergeMinutes
 
 BEGIN = datetime(2024, 1, 1, 12, tzinfo=UTC)
 """When the recording begins: with a minute."""

@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 
 from admission.control import AdmissionControl
 from admission.interfaces import CONNECTION, IQuotaPolicyFactory, PolicyContext, QuotaEntity, Refusal, Request, Usage
-from admission.offline.replay.arrivals import (
+from admission.offline.simulate.arrivals import (
     CLOSED_GROUP,
     CLOSED_ORDER,
     COLUMNS,
@@ -25,10 +25,10 @@ from admission.offline.replay.arrivals import (
     PARKED_COLUMN,
     makeArrivals,
 )
-from admission.offline.replay.closedloop import replayClosedLoop
-from admission.offline.replay.decisions import DECISIONS
-from admission.offline.replay.identity import VERDICT_COLUMNS
-from admission.offline.replay.keys import (
+from admission.offline.simulate.closedloop import replayClosedLoop
+from admission.offline.simulate.decisions import DECISIONS
+from admission.offline.simulate.identity import VERDICT_COLUMNS
+from admission.offline.simulate.keys import (
     COMPONENTS,
     NO_CONNECTIONS,
     clientsOf,
@@ -39,10 +39,10 @@ from admission.offline.replay.keys import (
     findKeys,
     findLinks,
 )
-from admission.offline.replay.openloop import replayOpenLoop
-from admission.offline.replay.ordered import distinctRows, numbersOf
-from admission.offline.replay.runs import GAPS, LIMIT_COLUMNS, Run, findGaps, withHistory
-from admission.offline.replay.trials import Trial, TrialKey
+from admission.offline.simulate.openloop import replayOpenLoop
+from admission.offline.simulate.ordered import distinctRows, numbersOf
+from admission.offline.simulate.runs import GAPS, LIMIT_COLUMNS, Run, findGaps, withHistory
+from admission.offline.simulate.trials import Trial, TrialKey
 from admission.plugins import buildPolicy
 
 WALL_OFFSET_US = 1_700_000_000_000_000

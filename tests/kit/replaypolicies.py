@@ -21,8 +21,8 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.offline.replay import trials
-from admission.offline.replay.candidates import Candidate
+from admission.offline.simulate import trials
+from admission.offline.simulate.candidates import Candidate
 from admission.quotas.policy import QuotaPolicy
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit import replaymodel

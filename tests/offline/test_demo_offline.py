@@ -21,9 +21,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.offline.replay.candidates import resolveCandidates
-from admission.offline.replay.runs import Run
-from admission.offline.replay.trials import planTrials
+from admission.offline.simulate.candidates import resolveCandidates
+from admission.offline.simulate.runs import Run
+from admission.offline.simulate.trials import planTrials
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS
 from examples.offline_demo.__main__ import CANDIDATES, main
@@ -36,7 +36,7 @@ from tests.kit.browser import consoleErrors, openBrowser
 from tests.kit.longform import longForm
 from tests.kit.replaymodel import Recording, closedLoop, openLoop
 from tests.kit.sparksession import sharedSession
-from tests.unit.offline.replay.test_identity import gate
+from tests.unit.offline.simulate.test_identity import gate
 
 CROWD = Crowd(connections=14, seconds=7.0)
 STRICTER = "client-bytes:produce=50k"

@@ -50,7 +50,7 @@ from runpy import run_path
 sys.path.insert(0, {package!r})
 from importlib.resources import files
 import admission_plugins.clientquotas, pyspark_admission.files
-from admission.offline.replay import candidates
+from admission.offline.simulate import candidates
 assert all(each.__file__.startswith({package!r}) for each in (candidates, admission_plugins, pyspark_admission))
 assert files("admission.offline.report").joinpath("assets", "page.html").is_file()
 assert not any(name.startswith("twisted") for name in zipfile.ZipFile({package!r}).namelist())

@@ -1,6 +1,6 @@
 """
-Tests for L{admission.offline.replay.sparkreplay}, L{admission.offline.replay.tally}
-and L{admission.offline.replay.sparkreplay}, in Spark.
+Tests for L{admission.offline.simulate.sparkreplay}, L{admission.offline.simulate.tally}
+and L{admission.offline.simulate.sparkreplay}, in Spark.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import IMemoryPoolFactory
 from admission.offline.failures import TraceError
-from admission.offline.replay.candidates import resolveCandidate, resolveCandidates
-from admission.offline.replay.decisions import CLOSED, DECISIONS, OPEN
-from admission.offline.replay.pool import RESULTS, replayPools
-from admission.offline.replay.pooltrace import POOL_COLUMNS
-from admission.offline.replay.runs import LIMIT_COLUMNS
-from admission.offline.replay.sparkreplay import (
+from admission.offline.simulate.candidates import resolveCandidate, resolveCandidates
+from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
+from admission.offline.simulate.pool import RESULTS, replayPools
+from admission.offline.simulate.pooltrace import POOL_COLUMNS
+from admission.offline.simulate.runs import LIMIT_COLUMNS
+from admission.offline.simulate.sparkreplay import (
     Scale,
     collected,
     countClients,
@@ -30,9 +30,9 @@ from admission.offline.replay.sparkreplay import (
     replay,
     replayPoolTrials,
 )
-from admission.offline.replay.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
-from admission.offline.replay.totals import MINUTES, addUp, countMinutes, mergeMinutes
-from admission.offline.replay.trials import Trial, TrialKey, planRecorded, planTrials
+from admission.offline.simulate.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
+from admission.offline.simulate.totals import MINUTES, addUp, countMinutes, mergeMinutes
+from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.offline.survey import completeRuns, findRuns
 from tests.kit.replaymodel import (
     REQUEST_COLUMNS,

@@ -5,6 +5,7 @@ Tests for L{admission.lazynames} and the packages that publish names by it.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,13 +14,21 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.kit.checkout import ROOT
+
 PACKAGES = (
     "admission",
     "admission.kafka",
     "admission.offline",
+    "admission.profiling",
     "admission.recording",
     "admission.status",
     "admission.testing",
+    "admission_plugins",
+)
+
+_IMPORTS = re.compile(
+    r"^[ >]*from ((?:admission|admission_plugins|pyspark_admission)(?:\.\w+)*) import (\([^)]*\)|[^\n(]+)$", re.M
 )
 
 HEAVY = ("twisted.internet", "kio", "pyarrow", "pyspark", "lmdb", "OpenSSL", "rbloom", "pympler", "numpy")
@@ -38,6 +47,28 @@ def announced(package: str) -> Iterator[str]:
                 for alias in statement.names:
                     assert alias.asname == alias.name
                     yield f"{statement.module}.{alias.name}"
+
+
+class DocumentsTests(SynchronousTestCase):
+    """
+    The manual and the examples show what users may rely on.
+    """
+
+    def test_publicOnly(self) -> None:
+        """
+        They import public names only, and the function that is the command.
+        """
+        found = [
+            f"{path.relative_to(ROOT)}: from {module} import {name}"
+            for pattern in ("README.md", "docs/*.md", "examples/**/*.py")
+            for path in sorted(ROOT.glob(pattern))
+            for module, names in _IMPORTS.findall(path.read_text(encoding="utf-8"))
+            for name in names.strip("()").replace("\n", " ").split(",")
+            if name.strip()
+            and (module, name.split()[0]) != ("admission.cli", "main")
+            and (module not in PACKAGES or name.split()[0] not in import_module(module).__all__)
+        ]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
 
 
 class PublicNamesTests(SynchronousTestCase):

@@ -19,9 +19,9 @@ from twisted.python.usage import UsageError
 from ..interfaces import IMemoryPoolFactory, IPolicyFactory, IQuotaPolicyFactory
 from ..offline.evaluation import Selection
 from ..offline.failures import JobFailed, ReportError
-from ..offline.replay.candidates import Candidate, resolveCandidate
 from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
+from ..offline.simulate.candidates import Candidate, resolveCandidate
 from ..plaintext import table
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
 from .console import CommandFailed, CommandOptions, DirectoryOptions
@@ -128,7 +128,7 @@ class ReplayOptions(_Tried, RecordingOptions):
     C{replay}.
 
     After parsing, C{candidate} and C{pool} are lists of
-    L{admission.offline.replay.candidates.Candidate}, and C{mode} is one of
+    L{admission.offline.simulate.candidates.Candidate}, and C{mode} is one of
     modes.
     """
 

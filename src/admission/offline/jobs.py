@@ -39,12 +39,12 @@ from .outputs import ordered, writeResult, writeTable
 from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
-from .replay.candidates import Candidate
-from .replay.identity import Fidelity
-from .replay.runs import Run
-from .replay.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
-from .replay.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
-from .replay.trials import RECORDED, planRecorded, planTrials
+from .simulate.candidates import Candidate
+from .simulate.identity import Fidelity
+from .simulate.runs import Run
+from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
+from .simulate.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
+from .simulate.trials import RECORDED, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import completeRuns, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
 from .syntheticserver import BROKER_ID
@@ -63,7 +63,7 @@ class Question:
 
     @ivar candidates: quota policies to try.
     @ivar pools: memory pools to try.
-    @ivar modes: of L{admission.offline.replay.decisions}.
+    @ivar modes: of L{admission.offline.simulate.decisions}.
     """
 
     candidates: Sequence[Candidate]

@@ -20,8 +20,8 @@ from .aggregate import RUN
 from .bloomaudit import FilterShape
 from .failures import RecordingError
 from .recording import Recording
-from .replay.runs import GAPS, LIMIT_COLUMNS, LONGEST_DELAY_US, Run, findGaps, withHistory
-from .replay.sparkreplay import collected, sparkSchema
+from .simulate.runs import GAPS, LIMIT_COLUMNS, LONGEST_DELAY_US, Run, findGaps, withHistory
+from .simulate.sparkreplay import collected, sparkSchema
 
 _PRODUCERS = "producer-ids"
 """The policy whose filters are audited."""

@@ -1,0 +1,32 @@
+"""
+Where the memory of a server is: what the heap says beside what the ledger says.
+Names that are not here may move without notice.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..lazynames import lazyNames
+
+if TYPE_CHECKING:
+    from .objectgroups import (
+        Group as Group,
+        Grouping as Grouping,
+        implementing as implementing,
+        subclassOf as subclassOf,
+    )
+    from .profiler import Profiler as Profiler
+    from .reports import textOf as textOf
+
+__all__, __getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "objectgroups": (
+            "Group",
+            "Grouping",
+            "implementing",
+            "subclassOf",
+        ),
+        "profiler": ("Profiler",),
+        "reports": ("textOf",),
+    },
+)

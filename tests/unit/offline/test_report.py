@@ -27,8 +27,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.failures import ReportError
 from admission.offline.outputtables import OUTPUTS
-from admission.offline.replay.decisions import CLOSED, OPEN
-from admission.offline.replay.pool import TOTALS
 from admission.offline.report.elements import markup
 from admission.offline.report.lines import MAX_POINTS, Line, Timeline, delayLines, fairnessLines, replayMinutes
 from admission.offline.report.plots import MAX_LINES, Plot, scaled
@@ -36,6 +34,8 @@ from admission.offline.report.resultfiles import Results
 from admission.offline.report.verdict import Trust, Verdict, passGate, reach
 from admission.offline.report.words import client, count, duration, index, plural, share, shown, size
 from admission.offline.report.writing import writeReport
+from admission.offline.simulate.decisions import CLOSED, OPEN
+from admission.offline.simulate.pool import TOTALS
 from tests.kit.evaluated import (
     BEGIN,
     FITTING,

@@ -12,9 +12,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
-from ..replay.decisions import CLOSED, OPEN
-from ..replay.totals import TOTAL_COLUMNS
-from ..replay.trials import RECORDED
+from ..simulate.decisions import CLOSED, OPEN
+from ..simulate.totals import TOTAL_COLUMNS
+from ..simulate.trials import RECORDED
 from .elements import Cell, absent, bullets, named, section, table
 from .resultfiles import Results, grouped, only
 from .verdict import Standing, Verdict

@@ -13,7 +13,7 @@ from twisted.web.template import Tag, tags
 
 from ..evaluation import EVALUATION
 from ..outputtables import OUTPUTS
-from ..replay.totals import MAX_EXHAUSTED_SHARE
+from ..simulate.totals import MAX_EXHAUSTED_SHARE
 from .elements import absent, bullets, named, section
 from .resultfiles import Results
 from .words import plural, share, shown

@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
-from ..replay.identity import MIN_MATCHING
+from ..simulate.identity import MIN_MATCHING
 from .elements import Cell, absent, bullets, named, section, table
 from .resultfiles import Results, Row, grouped
 from .verdict import GateOutcome

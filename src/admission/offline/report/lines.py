@@ -15,7 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
 from pyarrow import compute as pc
 
-from ..replay.decisions import CLOSED
+from ..simulate.decisions import CLOSED
 from .resultfiles import Results, grouped, only
 
 RECORDED_LINE = "as recorded"

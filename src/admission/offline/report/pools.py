@@ -13,9 +13,9 @@ from attrs import frozen
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
-from ..replay.pool import TOTALS
-from ..replay.totals import MAX_EXHAUSTED_SHARE
-from ..replay.trials import RECORDED
+from ..simulate.pool import TOTALS
+from ..simulate.totals import MAX_EXHAUSTED_SHARE
+from ..simulate.trials import RECORDED
 from .elements import Cell, absent, bullets, named, section, table
 from .lines import RECORDED_LINE, Line, poolLines
 from .plots import Plot, figures, scaled, timeNote

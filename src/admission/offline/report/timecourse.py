@@ -14,7 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
-from ..replay.decisions import CLOSED
+from ..simulate.decisions import CLOSED
 from .elements import Cell, named, section, table
 from .lines import RECORDED_LINE, Line, delayLines, fairnessLines, heldLines
 from .plots import Plot, figures, timeNote

@@ -19,10 +19,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from pyarrow import compute as pc
 
-from ..replay.decisions import CLOSED
-from ..replay.identity import MIN_MATCHING, Fidelity
-from ..replay.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
-from ..replay.trials import RECORDED
+from ..simulate.decisions import CLOSED
+from ..simulate.identity import MIN_MATCHING, Fidelity
+from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
+from ..simulate.trials import RECORDED
 from .lines import busiestBytes, starvedMinutes
 from .resultfiles import Results, Row, grouped
 from .words import count, duration, plural, share, shown, size

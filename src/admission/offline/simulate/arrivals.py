@@ -1,0 +1,274 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_arrivals -*-
+"""
+Requests as a replay may see them: what was asked of the server, without what
+the policy that is replaced made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import compute as pc
+
+from admission.interfaces import Refusal
+from admission.recording.events import EXPIRE, REJECT
+
+from .keys import KeyFinder
+from .live import REFUSALS
+from .ordered import codesOf, distinctRows, numbersOf
+from .trials import Trial, TrialKey
+
+REFUSABLE = ("Produce", "Fetch", "InitProducerId")
+"""The kinds of requests that Kafka's protocol has a way to refuse, where recordings do not say."""
+
+COLUMNS: Sequence[str] = (
+    "broker_id",
+    "boot_id",
+    "seq",
+    "mono_us",
+    "conn_id",
+    "peer",
+    "principal",
+    "client_id",
+    "kind",
+    "request_bytes",
+    "response_bytes",
+    "producer_ids",
+    "decision",
+    "policy",
+    "policy_delays_us",
+    "decided_mono_us",
+    "is_counted",
+    "throttle_ms",
+    "service_us",
+    "sent_mono_us",
+    "refusal",
+)
+"""What of the requests table a replay needs."""
+
+PARKED_COLUMN = "purgatory_wait_us"
+"""What it needs besides for candidates that follow requests."""
+
+ARRIVALS = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("replay_key", pa.string()),
+        ("slice", pa.int64()),
+        ("seq", pa.int64()),
+        ("conn_id", pa.int64()),
+        # What the policy is told, and when: when the request was decided, or its work began if it follows requests.
+        ("at_us", pa.int64()),
+        ("kind", pa.string()),
+        ("principal", pa.string()),
+        ("client_id", pa.string()),
+        ("peer", pa.string()),
+        ("request_bytes", pa.int64()),
+        ("response_bytes", pa.int64()),
+        ("service_us", pa.int64()),
+        ("producer_ids", pa.list_(pa.int64())),
+        ("is_counted", pa.bool_()),
+        ("refusal", pa.int8()),
+        ("is_asked", pa.bool_()),
+        # What the policies that stay have made of it.
+        ("is_barred", pa.bool_()),
+        ("retained_us", pa.int64()),
+        # What the client's thinking is found by, and nothing else may read but when a request that is followed ends.
+        ("arrived_us", pa.int64()),
+        ("sent_us", pa.int64()),
+        ("released_us", pa.int64()),
+    ]
+)
+"""
+What is put to a candidate, in a row for each request and candidate: no delay
+and no decision of the policy that it replaces is there.
+
+C{refusal} is a place in L{admission.offline.simulate.live.REFUSALS}.  A
+connection's rows are all there, C{is_asked} or not, since each of them takes its
+time.  Without a C{replay_key} the candidate takes no notice of a request.
+"""
+
+OPEN_GROUP = ("candidate", "broker_id", "boot_id", "replay_key", "slice")
+"""What rows are to be brought together by for an open-loop replay."""
+
+OPEN_ORDER = ("at_us", "seq")
+"""How they are to be sorted then."""
+
+CLOSED_GROUP = ("candidate", "broker_id", "boot_id", "component")
+"""The same for a closed-loop replay."""
+
+CLOSED_ORDER = ("conn_id", "arrived_us", "seq")
+"""The same."""
+
+
+_NUMBERS: Mapping[str | None, int] = {each.value: number for number, each in enumerate(REFUSALS)}
+_ERROR, _DELAY, _NEVER = map(REFUSALS.index, (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER))
+_FOREVER_US = 2**62
+
+
+def columnsFor(trials: Iterable[Trial]) -> Sequence[str]:
+    """
+    What of the requests table these trials need.
+    """
+    return [*COLUMNS, PARKED_COLUMN] if any(trial.isFollowing for trial in trials) else COLUMNS
+
+
+def makeArrivals(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+    """
+    Make of each request what each candidate is to see of it.
+
+    @param batches: of L{columnsFor} these trials, in any order.
+    @return: of L{ARRIVALS}.
+    """
+    byRun: dict[tuple[str, ...], list[tuple[Trial, KeyFinder]]] = {}
+    for trial in trials.values():
+        byRun.setdefault(trial.key[1:], []).append((trial, KeyFinder(trial)))
+    for batch in batches:
+        runs, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
+        for index, each in enumerate(runs):
+            if each in byRun:
+                requests = _Requests(batch.filter(pa.array(rows == index)))
+                for trial, finder in byRun[each]:
+                    yield requests.arrivalsFor(trial, finder)
+
+
+class _Requests:
+    """
+    Requests of one run.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._requesters, self._rows = distinctRows(
+            [batch.column(name) for name in ("kind", "principal", "client_id", "peer")]
+        )
+        self._arrivedUs = numbersOf(batch.column("mono_us"))
+        self._isDecided = batch.column("decided_mono_us").is_valid().to_numpy(zero_copy_only=False)
+        self._atUs = np.where(self._isDecided, numbersOf(batch.column("decided_mono_us")), self._arrivedUs)
+        self._sentUs = np.maximum(numbersOf(batch.column("sent_mono_us")), self._atUs)
+        # What was put to the policies and not told them afterwards, one of them has refused.
+        self._isRefused = self._isDecided & ~numbersOf(batch.column("is_counted").is_valid())
+        self._toldUs = numbersOf(batch.column("throttle_ms")) * 1000
+        self._delaysUs, self._counts = _matrix(batch.column("policy_delays_us"))
+        self._refusals = self._findRefusals()
+        # A server may impose less of a refusal that became a delay than its policy asks for.
+        isDelayed = self._refusals == _DELAY
+        self._maxUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
+
+    def arrivalsFor(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
+        """
+        What one candidate is to see of them.
+        """
+        batch, run = self._batch, trial.run
+        size = batch.num_rows
+        atUs = self._begunUs() if trial.isFollowing else self._atUs
+        replaced = [run.policyNames[index] for index in trial.replaced] if trial.hasSay else []
+        isOwn = pc.is_in(batch.column("policy").cast(pa.string()), value_set=pa.array(replaced, pa.string()))
+        isBarred = self._isRefused & ~numbersOf(isOwn)
+        # Not all delays are recorded of many policies.
+        isPartial = self._counts < max(len(run.policyNames), 1)
+        heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
+        retainedUs = self._strictest(trial.retained)
+        if self._maxUs is not None:
+            heldUs, retainedUs = np.minimum(heldUs, self._maxUs), np.minimum(retainedUs, self._maxUs)
+        isAsked = self._isDecided if trial.isRecorded else self._isDecided | self._wouldBeAsked(trial)
+        isAsked = isAsked & ~isBarred
+        columns = {
+            "candidate": _repeated(trial.candidate.label, size),
+            "replay_key": self._keys(finder, atUs),
+            "slice": np.zeros(size, np.int64),
+            "at_us": atUs,
+            "is_counted": batch.column("is_counted").fill_null(True),
+            "refusal": self._refusals,
+            "is_asked": isAsked,
+            "is_barred": isBarred,
+            "retained_us": np.where(isAsked, retainedUs, heldUs),
+            "arrived_us": self._arrivedUs,
+            "sent_us": self._sentUs,
+            "released_us": np.maximum(self._sentUs, atUs + heldUs),
+        }
+        for name in ("request_bytes", "response_bytes", "service_us"):
+            columns[name] = numbersOf(batch.column(name))
+        for name in ("kind", "principal", "client_id", "peer"):
+            columns[name] = batch.column(name).cast(pa.string()).fill_null("")
+        arrays = [columns[name] if name in columns else batch.column(name) for name in ARRIVALS.names]
+        return pa.record_batch(
+            [_asType(each, type) for each, type in zip(arrays, ARRIVALS.types, strict=True)], ARRIVALS
+        )
+
+    def _isDecision(self, decision: str) -> Any:
+        return numbersOf(pc.equal(self._batch.column("decision").cast(pa.string()), decision))
+
+    def _findRefusals(self) -> Any:
+        """
+        How each could be refused: as recorded, or else, where no policy was
+        asked and in recordings of before, by its kind.
+        """
+        ofKinds = [_ERROR if kind in REFUSABLE else _NEVER for kind, *_ in self._requesters]
+        refusals = np.array(ofKinds, np.int8)[self._rows]
+        column = self._batch.column("refusal")
+        if column.null_count == len(column):
+            return refusals
+        codes, names = codesOf(column)
+        # The last is for null, which has the code -1.
+        recorded = np.array([_NUMBERS.get(name, -1) for name in [*names, None]], np.int8)[codes]
+        return np.where(recorded < 0, refusals, recorded)
+
+    def _wouldBeAsked(self, trial: Trial) -> Any:
+        """
+        Which requests no policy was asked about because there were no limits.
+        """
+        moments = np.array(trial.unlimited(), np.int64)
+        isUnlimited = np.searchsorted(moments, self._arrivedUs, side="right") % 2 == 1
+        isServed = numbersOf(self._batch.column("kind").is_valid())
+        isServed &= ~(self._isDecision(EXPIRE) | self._isDecision(REJECT))
+        return isUnlimited & isServed
+
+    def _strictest(self, policies: Sequence[int]) -> Any:
+        known = [index for index in policies if index < self._delaysUs.shape[1]]
+        return self._delaysUs[:, known].max(axis=1, initial=0)
+
+    def _begunUs(self) -> Any:
+        """
+        When the work on each began: its service before it was decided, and the
+        time that it was parked as far as that did not come afterwards.
+        """
+        serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", PARKED_COLUMN))
+        parkedBeforeUs = np.maximum(parkedUs - (self._sentUs - self._atUs), 0)
+        return np.maximum(self._atUs - serviceUs - parkedBeforeUs, self._arrivedUs)
+
+    def _keys(self, finder: KeyFinder, atUs: Any) -> pa.Array:
+        eras = finder.eras(atUs)
+        places = eras * len(self._requesters) + self._rows
+        found, rows = np.unique(places, return_inverse=True)
+        wanted = []
+        for place in found.tolist():
+            era, requester = divmod(place, len(self._requesters))
+            kind, principal, clientId, peer = (each or "" for each in self._requesters[requester])
+            wanted.append((era, (kind, principal, clientId, peer)))
+        return pa.array(finder.find(wanted), pa.string()).take(pa.array(rows))
+
+
+def _matrix(lists: pa.Array) -> tuple[Any, Any]:
+    """
+    Lists as the rows of a matrix, with zeros where they are shorter, and their
+    lengths.
+    """
+    counts = numbersOf(pc.list_value_length(lists)).astype(np.int64)
+    matrix = np.zeros((len(lists), int(counts.max(initial=0))), np.int64)
+    matrix[np.arange(matrix.shape[1]) < counts[:, None]] = numbersOf(lists.flatten())
+    return matrix, counts
+
+
+def _repeated(text: str, size: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), size)
+
+
+def _asType(values: Any, type: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values.cast(type)
+    return pa.array(values, type)

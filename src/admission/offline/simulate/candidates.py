@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_candidates -*-
+"""
+Policies to be tried on a trace, in a form that other machines can build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from attrs import field, frozen
+from twisted.python.reflect import namedAny
+
+from admission.interfaces import IPolicyFactory, IQuotaPolicyFactory, PolicyContext
+from admission.plugins import PolicyError, checkPolicy, findFactory, implementationOf, parseDescription
+
+_LABELLED = re.compile(r"([^:=\\]+)=(.*)", re.DOTALL)
+
+
+@frozen
+class Candidate:
+    """
+    A policy that is found already and not built yet.  It can be pickled, and
+    built where no plug-ins are installed, if only their modules can be imported.
+
+    @ivar label: what to call it in results.
+    @ivar name: the name of its plug-in; it takes the place of the recorded
+        policies of that name.
+    @ivar description: what it was described as.
+    @ivar implementation: see L{admission.plugins.implementationOf}.
+    @ivar args: the arguments of the description.
+    @ivar kwargs: those with names.
+    """
+
+    label: str
+    name: str
+    description: str
+    implementation: str
+    args: Sequence[str] = ()
+    kwargs: Mapping[str, str] = field(factory=dict, hash=False)
+
+    def build(
+        self, clock: Any, quotaWindows: int = 11, quotaWindowSeconds: float = 1.0, random: Random | None = None
+    ) -> Any:
+        """
+        Make the policy.
+
+        @param clock: an L{twisted.internet.interfaces.IReactorTime}.
+        @param quotaWindows: see L{PolicyContext}, like what follows.
+        @raise PolicyError: if its arguments make no sense, or it cannot be
+            imported here, in one sentence.
+        """
+        try:
+            found = namedAny(self.implementation)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise PolicyError(
+                f"{self.label!r} needs {self.implementation}, which cannot be imported here ({error}); "
+                "install its package wherever the replay runs"
+            ) from error
+        build = found().build if IPolicyFactory.implementedBy(found) else found
+        context = PolicyContext(clock, clock.seconds, None, quotaWindows, quotaWindowSeconds, random)
+        try:
+            return build(context, *self.args, **self.kwargs)
+        except ValueError as error:
+            raise PolicyError(f"{self.label!r}: {error}") from error
+
+
+def resolveCandidate(text: str, interface: type[IPolicyFactory] = IQuotaPolicyFactory) -> Candidate:
+    """
+    Find what C{text} describes among the installed plug-ins.
+
+    @param text: a description such as C{client-bytes:produce=4M}, with a label
+        and an equals sign before it if it is to be called something else:
+        C{generous=client-bytes:produce=4M}.
+    @param interface: the kind of factory.
+    @raise PolicyError: if the description is wrong in any way that can be
+        found without building the policy.
+    """
+    labelled = _LABELLED.fullmatch(text)
+    label, description = labelled.groups() if labelled else (text, text)
+    checkPolicy(interface, description)
+    name, args, kwargs = parseDescription(description)
+    implementation = implementationOf(findFactory(interface, name).factory)
+    return Candidate(label.strip(), name, description, implementation, args, kwargs)
+
+
+def resolveCandidates(texts: Collection[str]) -> list[Candidate]:
+    """
+    Find what several quota policies' descriptions are, see L{resolveCandidate}.
+
+    @raise PolicyError: also if two have the same label.
+    """
+    candidates = [resolveCandidate(text) for text in texts]
+    labels = [candidate.label for candidate in candidates]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise PolicyError(f"two candidates are called {label!r}; write another label and = before one of them")
+    return candidates

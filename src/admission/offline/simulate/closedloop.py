@@ -1,0 +1,244 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_closedloop -*-
+"""
+The main result: what would have happened.
+
+A client sends its next request when it has the answer to the last one, was let
+go, and has thought; so a policy that throttles it moves everything that comes
+after.  What a recording tells of a connection is therefore taken as durations:
+how long the client thought, how long a request waited and was worked on, how
+long its answer took.  Only the candidate's delays are new.
+
+It is exact for clients whose thinking does not depend on how fast they are
+served.  It is none for a candidate that is more generous than the recorded
+policies: what clients would have sent besides is not in the recording.  Their
+connections run out of requests earlier than they did, or are let go earlier
+after the last one; these are marked as exhausted, and with many of them there
+is no forecast.
+
+Requests that were sent before the last one was answered follow the request
+before them at the same distance, but none before their connection is read
+again.  Where refused requests were sent once more, they still are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from .arrivals import CLOSED_GROUP, CLOSED_ORDER
+from .component import AHEAD, ASKED, COUNTED, IDENTITIES_FROM, SLACK_US, TOLD, Component, Packer, Texts
+from .decisions import CLOSED, decisionBatch, isAfterGap
+from .live import LivePolicy
+from .ordered import Ordered, numbersOf
+from .trials import Trial, TrialKey
+
+_ROWS_AT_A_TIME = 16_384
+
+_COLUMNS = (
+    "seq",
+    "conn_id",
+    "requester",
+    "replay_key",
+    "at_us",
+    "request_bytes",
+    "response_bytes",
+    "delay_us",
+    "held_us",
+    "is_refused",
+    "is_barred",
+    "is_first",
+    "is_exhausted",
+)
+
+
+def replayClosedLoop(
+    batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
+) -> Iterator[pa.RecordBatch]:
+    """
+    Let clients go through their requests under candidates.  It ends where the
+    recording does; what would come later is not counted.
+
+    @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS} with the column
+        C{component}, brought together by C{CLOSED_GROUP} and sorted by
+        C{CLOSED_ORDER} within.
+    @param shared: the trials that the rows of each trial are for.
+    @return: of L{admission.offline.simulate.decisions.DECISIONS}, in the order of
+        their time within each component and trial.
+    @raise OutOfOrder: if they are not sorted so.
+    """
+    ordered = Ordered(CLOSED_GROUP, CLOSED_ORDER)
+    replays: list[_Replay] = []
+    replayed: Sequence[Trial] = ()
+    component = Component()
+    texts = Texts()
+    packer = Packer(texts)
+    for batch in batches:
+        groups = list(ordered.groups(batch))
+        if not groups:
+            continue
+        isStart = np.zeros(batch.num_rows, bool)
+        isStart[[start for _, isNew, start, _ in groups if isNew]] = True
+        rows, isFirst = packer.pack(batch, isStart)
+        connectionIds, releasedUs = numbersOf(batch.column("conn_id")), numbersOf(batch.column("released_us"))
+        for (*trialKey, _), isNew, start, stop in groups:
+            trials = shared[tuple(trialKey)]
+            if isNew:
+                for replay in replays:
+                    yield from replay.run(component)
+                component.close()
+                component = Component()
+            if trials is not replayed:
+                for replay in replays:
+                    yield from replay.flush()
+                replays, replayed = [_Replay(trial, texts) for trial in trials], trials
+            part = slice(start, stop)
+            component.add(rows[part], isFirst[part], connectionIds[part], releasedUs[part])
+    for replay in replays:
+        yield from replay.run(component)
+        yield from replay.flush()
+    component.close()
+
+
+class _Replay:
+    """
+    One trial, a component at a time.
+    """
+
+    def __init__(self, trial: Trial, texts: Texts) -> None:
+        self._trial = trial
+        self._texts = texts
+        self._told: list[tuple[Any, ...]] = []
+
+    def run(self, component: Component) -> Iterator[pa.RecordBatch]:
+        """
+        Replay a component.
+
+        @return: some decisions; all others come out of L{flush}.
+        """
+        trial = self._trial
+        horizonUs, hasSay = trial.run.horizonUs, trial.hasSay
+        requesters, keys = self._texts.requesters, self._texts.keys
+        told = self._told
+        live: LivePolicy | None = None
+        # When each is decided, its number, when it arrived, whose it is, whether any of these was told before, and it.
+        heap: list[Any] = []
+        for connectionId, lastUs, rows in component.connections():
+            row = next(rows)
+            heap.append((row[1] + row[2], row[0], row[1], connectionId, lastUs, rows, True, row))
+        heapify(heap)
+        while heap:
+            atUs, _, arrivedUs, connectionId, lastUs, rows, isFirst, row = heap[0]
+            if atUs > horizonUs:
+                break
+            (
+                seq,
+                _,
+                _,
+                answerUs,
+                heldUs,
+                requestBytes,
+                responseBytes,
+                serviceUs,
+                requester,
+                key,
+                flags,
+                identityCount,
+                refusal,
+                _,
+                _,
+                _,
+                _,
+            ) = row
+            delayUs, isRefused = 0, False
+            if flags & ASKED and keys[key] is not None:
+                if live is None:
+                    live = trial.begin(atUs)
+                delayUs, isRefused = live.answer(
+                    atUs,
+                    requesters[requester],
+                    requestBytes,
+                    responseBytes,
+                    serviceUs,
+                    row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else (),
+                    flags & COUNTED != 0,
+                    refusal,
+                    answerUs,
+                )
+                if hasSay and (isRefused or delayUs > heldUs):
+                    heldUs = delayUs
+            following = next(rows, None)
+            if flags & TOLD:
+                # Who is free earlier than it was would have sent something that is not in the recording.
+                isExhausted = following is None and atUs + max(answerUs, heldUs) < min(lastUs, horizonUs) - SLACK_US
+                told.append(
+                    (
+                        seq,
+                        connectionId,
+                        requester,
+                        key,
+                        atUs,
+                        requestBytes,
+                        responseBytes,
+                        delayUs,
+                        heldUs,
+                        isRefused,
+                        not flags & ASKED,
+                        isFirst,
+                        isExhausted,
+                    )
+                )
+                isFirst = False
+                if len(told) >= _ROWS_AT_A_TIME:
+                    yield from self.flush()
+            if following is None:
+                heappop(heap)
+                continue
+            if not following[10] & AHEAD:
+                nextUs = atUs + max(answerUs, heldUs) + following[1]
+            elif heldUs:
+                nextUs = max(arrivedUs + following[1], atUs + heldUs)
+            else:
+                nextUs = arrivedUs + following[1]
+            # One request at a time: none is decided before the one before it.
+            heapreplace(
+                heap,
+                (
+                    max(nextUs + following[2], atUs),
+                    following[0],
+                    nextUs,
+                    connectionId,
+                    lastUs,
+                    rows,
+                    isFirst,
+                    following,
+                ),
+            )
+        if live is not None:
+            live.finish()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """
+        The decisions that have not come out yet.
+        """
+        if not self._told:
+            return
+        columns = dict(zip(_COLUMNS, zip(*self._told, strict=True), strict=True))
+        self._told.clear()
+        kinds, principals, clientIds, _ = zip(*self._texts.requesters, strict=True)
+        requesters = pa.array(columns["requester"])
+        yield decisionBatch(
+            self._trial,
+            CLOSED,
+            {
+                **columns,
+                "replay_key": pa.array(self._texts.keys, pa.string()).take(pa.array(columns["replay_key"])),
+                "kind": pa.array(kinds).take(requesters),
+                "principal": pa.array(principals).take(requesters),
+                "client_id": pa.array(clientIds).take(requesters),
+                "is_poisoned": isAfterGap(self._trial, columns["seq"], columns["at_us"], None),
+            },
+        )

@@ -1,0 +1,298 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_closedloop -*-
+"""
+The requests of connections that are replayed together, packed: times are not
+kept as they were but as what came before them determines them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import define, field
+from pyarrow import compute as pc
+
+from .live import Requester
+from .ordered import distinctRows, numbersOf
+
+MAX_ROWS_IN_MEMORY = 200_000
+"""How many rows are held; with more, all are in a file."""
+
+
+class PackedRows:
+    """
+    Rows of a numpy structure, added in order and then read anywhere.  Beyond a
+    number of them they are in a temporary file that has no name, and go with
+    the process.
+
+    They are read from the file and not mapped: what is mapped counts as the
+    process's memory as soon as it has been looked at.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], maxInMemory: int = MAX_ROWS_IN_MEMORY) -> None:
+        """
+        @param maxInMemory: how many rows to hold.
+        """
+        self._dtype = dtype
+        self._maxInMemory = maxInMemory
+        self._held: list[Any] = []
+        self._file: BinaryIO | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        """
+        How many rows there are.
+        """
+        return self._count
+
+    def append(self, rows: Any) -> None:
+        """
+        Add an array of rows; it is not to be changed any more.
+        """
+        self._count += len(rows)
+        if self._file is not None:
+            self._file.write(rows.tobytes())
+            return
+        self._held.append(rows)
+        if self._count > self._maxInMemory:
+            self._file = tempfile.TemporaryFile(prefix="admission-replay-")  # noqa: SIM115
+            for each in self._held:
+                self._file.write(each.tobytes())
+            self._held = []
+
+    def seal(self) -> None:
+        """
+        Call it between the last L{append} and the first L{read}.
+        """
+        if self._file is not None:
+            self._file.flush()
+        else:
+            self._held = [np.concatenate(self._held) if self._held else np.zeros(0, self._dtype)]
+
+    def read(self, start: int, stop: int) -> Any:
+        """
+        Some of the rows.
+        """
+        if self._file is None:
+            return self._held[0][start:stop]
+        size = self._dtype.itemsize
+        data = os.pread(self._file.fileno(), (stop - start) * size, start * size)
+        return np.frombuffer(data, self._dtype)
+
+    def tuples(self, start: int, stop: int, chunkRows: int) -> Iterator[tuple[Any, ...]]:
+        """
+        Rows one by one, of which no more than C{chunkRows} are Python objects.
+        """
+        for begin in range(start, stop, chunkRows):
+            yield from self.read(begin, min(begin + chunkRows, stop)).tolist()
+
+    def close(self) -> None:
+        """
+        Let go of everything.
+        """
+        self._held = []
+        if self._file is not None:
+            self._file.close()
+
+
+SLACK_US = 1000
+"""Who seems to have thought for less than nothing, by no more than this, has not sent ahead: timers may be early."""
+
+MAX_IDENTITIES = 4
+"""How many producers a recorded request has."""
+
+_MAX_TUPLES = 100_000
+_MAX_TUPLES_OF_ONE = 1024
+
+IDENTITIES_FROM = 13
+"""Where in a row its producers begin."""
+
+ASKED, COUNTED, AHEAD = 1, 2, 4
+"""The flags: the candidate is asked; it is told what was taken; the request came before the last one was answered."""
+
+TOLD = 8
+"""The request is among the decisions."""
+
+PACKED = np.dtype(
+    [
+        ("seq", "i8"),
+        # Until it arrives: since the connection is free again, since the arrival before (AHEAD), or the moment itself.
+        ("waitUs", "i8"),
+        # From its arrival until it is decided, and from then until its answer is sent.
+        ("workUs", "i8"),
+        ("answerUs", "i8"),
+        ("retainedUs", "i8"),
+        ("requestBytes", "i8"),
+        ("responseBytes", "i8"),
+        ("serviceUs", "i8"),
+        ("requester", "i4"),
+        ("replayKey", "i4"),
+        ("flags", "u1"),
+        ("identityCount", "u1"),
+        ("refusal", "u1"),
+        *((f"identity{index}", "i8") for index in range(MAX_IDENTITIES)),
+    ]
+)
+"""A request; its producers come last, for they are not of a number."""
+
+
+@define(eq=False)
+class Texts:
+    """
+    The texts that packed rows have codes for.
+
+    @ivar requesters: by code.
+    @ivar keys: by code.
+    """
+
+    requesters: list[Requester] = field(factory=list)
+    keys: list[str | None] = field(factory=list)
+    _codes: dict[Any, int] = field(factory=dict)
+
+    def codesOf(self, values: Sequence[Any], known: list[Any]) -> Any:
+        """
+        The codes of values, of which some may be new.
+
+        @param known: C{requesters} or C{keys}.
+        """
+        codes = []
+        for value in values:
+            place = (known is self.keys, value)
+            code = self._codes.get(place)
+            if code is None:
+                code = self._codes[place] = len(known)
+                known.append(value)
+            codes.append(code)
+        return np.array(codes, np.int32)
+
+
+@define(eq=False)
+class Packer:
+    """
+    Packs rows as they come.
+    """
+
+    _texts: Texts
+    _before: tuple[int, int, int] = field(default=(-1, 0, 0), init=False)
+
+    def pack(self, batch: pa.RecordBatch, isComponentStart: Any) -> tuple[Any, Any]:
+        """
+        @param batch: of L{admission.offline.simulate.arrivals.ARRIVALS}, sorted by
+            connection and arrival.
+        @param isComponentStart: for each row whether another component begins.
+        @return: rows of L{PACKED}, and for each whether a connection begins.
+        """
+        number = {name: numbersOf(batch.column(name)) for name in _NUMBERS}
+        connections, arrivedUs, releasedUs = number["conn_id"], number["arrived_us"], number["released_us"]
+        before = self._before
+        isFirst = isComponentStart | (connections != np.concatenate([[before[0]], connections[:-1]]))
+        thoughtUs = arrivedUs - np.concatenate([[before[2]], releasedUs[:-1]])
+        sinceUs = arrivedUs - np.concatenate([[before[1]], arrivedUs[:-1]])
+        isAhead = thoughtUs < -SLACK_US
+        self._before = int(connections[-1]), int(arrivedUs[-1]), int(releasedUs[-1])
+
+        rows = np.zeros(batch.num_rows, PACKED)
+        rows["seq"] = number["seq"]
+        rows["waitUs"] = np.where(isFirst, arrivedUs, np.where(isAhead, sinceUs, thoughtUs))
+        rows["workUs"] = number["at_us"] - arrivedUs
+        rows["answerUs"] = number["sent_us"] - number["at_us"]
+        rows["retainedUs"] = number["retained_us"]
+        rows["requestBytes"] = number["request_bytes"]
+        rows["responseBytes"] = number["response_bytes"]
+        rows["serviceUs"] = number["service_us"]
+        rows["refusal"] = number["refusal"]
+        requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
+        rows["requester"] = self._texts.codesOf(requesters, self._texts.requesters)[places]
+        keys, places = distinctRows([batch.column("replay_key")])
+        rows["replayKey"] = self._texts.codesOf([key for (key,) in keys], self._texts.keys)[places]
+        isTold = number["is_asked"] | number["is_barred"]
+        rows["flags"] = number["is_asked"] * ASKED + number["is_counted"] * COUNTED + isAhead * AHEAD + isTold * TOLD
+        identities = batch.column("producer_ids")
+        counts = np.minimum(numbersOf(pc.list_value_length(identities)), MAX_IDENTITIES)
+        rows["identityCount"] = counts
+        for index in range(int(counts.max(initial=0))):
+            chosen = counts > index
+            rows[f"identity{index}"][chosen] = numbersOf(pc.list_element(identities.filter(pa.array(chosen)), index))
+        return rows, isFirst
+
+
+_NUMBERS = (
+    "seq",
+    "conn_id",
+    "at_us",
+    "arrived_us",
+    "sent_us",
+    "released_us",
+    "retained_us",
+    "request_bytes",
+    "response_bytes",
+    "service_us",
+    "is_asked",
+    "is_barred",
+    "is_counted",
+    "refusal",
+)
+
+
+@define(eq=False)
+class Component:
+    """
+    Connections that are replayed together.
+
+    @ivar connectionIds: which, in order.
+    @ivar releasedUs: when each might go on after the last of its requests that
+        is told, in the recording.
+    """
+
+    connectionIds: list[int] = field(factory=list)
+    releasedUs: list[int] = field(factory=list)
+    _starts: list[int] = field(factory=list)
+    _stops: list[int] = field(factory=list)
+    _rows: PackedRows = field(factory=lambda: PackedRows(PACKED, MAX_ROWS_IN_MEMORY))
+
+    def add(self, rows: Any, isFirst: Any, connectionIds: Any, releasedUs: Any) -> None:
+        """
+        Add packed rows.
+
+        @param isFirst: for each whether a connection begins.
+        @param connectionIds: for each its connection.
+        @param releasedUs: for each when its connection might go on, in the recording.
+        """
+        count = len(self._rows)
+        starts = np.flatnonzero(isFirst)
+        for start, connectionId in zip(starts.tolist(), connectionIds[starts].tolist(), strict=True):
+            self.connectionIds.append(connectionId)
+            self.releasedUs.append(0)
+            self._starts.append(count + start)
+            self._stops.append(count + start)
+        bounds = starts if len(starts) and not starts[0] else np.concatenate([[0], starts])
+        told = np.where((rows["flags"] & TOLD) > 0, np.arange(len(rows)), -1)
+        lasts = np.maximum.reduceat(told, bounds).tolist()
+        for index, last in enumerate(lasts, len(self._starts) - len(lasts)):
+            if last >= 0:
+                self._stops[index] = count + last + 1
+                self.releasedUs[index] = int(releasedUs[last])
+        self._rows.append(rows)
+
+    def connections(self) -> Iterator[tuple[int, int, Iterator[tuple[Any, ...]]]]:
+        """
+        The connections with requests that are told: the number of each, when
+        it might go on after the last of these, and its rows up to that one.
+        """
+        self._rows.seal()
+        chunkRows = max(min(_MAX_TUPLES // max(len(self._starts), 1), _MAX_TUPLES_OF_ONE), 4)
+        for connectionId, releasedUs, start, stop in zip(
+            self.connectionIds, self.releasedUs, self._starts, self._stops, strict=True
+        ):
+            if stop > start:
+                yield connectionId, releasedUs, self._rows.tuples(start, stop, chunkRows)
+
+    def close(self) -> None:
+        """
+        Let go of all rows.
+        """
+        self._rows.close()

@@ -1,0 +1,90 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
+"""
+What became of each request in a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from .trials import Trial
+
+OPEN = "open"
+"""The mode in which requests come when they came."""
+
+CLOSED = "closed"
+"""The mode in which a client sends its next request as long after an answer as it did."""
+
+DECISIONS = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("mode", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("replay_key", pa.string()),
+        ("seq", pa.int64()),
+        ("conn_id", pa.int64()),
+        ("principal", pa.string()),
+        ("client_id", pa.string()),
+        ("kind", pa.string()),
+        # When it was decided, which closed loop is another time than the recorded one.
+        ("at_us", pa.int64()),
+        ("wall_us", pa.int64()),
+        ("request_bytes", pa.int64()),
+        ("response_bytes", pa.int64()),
+        # What the candidate asks for, and what becomes of it beside the policies that stay.
+        ("delay_us", pa.int64()),
+        ("held_us", pa.int64()),
+        # Refused by the candidate, or by another policy, so that the candidate was not told.
+        ("is_refused", pa.bool_()),
+        ("is_barred", pa.bool_()),
+        # Events are missing that may have mattered.
+        ("is_poisoned", pa.bool_()),
+        # Of a connection, closed loop: its first request, and the last one of one that then had no more to send.
+        ("is_first", pa.bool_()),
+        ("is_exhausted", pa.bool_()),
+    ]
+)
+"""A row for each request that the policies were told of."""
+
+
+def decisionBatch(trial: Trial, mode: str, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """
+    Decisions of one trial.
+
+    @param columns: arrays for L{DECISIONS}, but for what the trial says.
+    """
+    run, size = trial.run, len(columns["seq"])
+    atUs = np.asarray(columns["at_us"], np.int64)
+    constants = {"candidate": trial.candidate.label, "mode": mode, "broker_id": run.brokerId, "boot_id": run.bootId}
+    arrays = []
+    for field in DECISIONS:
+        if field.name in constants:
+            arrays.append(pa.repeat(pa.scalar(constants[field.name], pa.string()), size))
+        elif field.name == "wall_us":
+            arrays.append(pa.array(atUs + run.wallOffsetUs))
+        else:
+            values = columns[field.name]
+            arrays.append(values if isinstance(values, pa.Array) else pa.array(values, field.type))
+    return pa.record_batch(arrays, DECISIONS)
+
+
+def isAfterGap(trial: Trial, seqs: Sequence[int], atUs: Sequence[int], horizonSeconds: float | None) -> Any:
+    """
+    Which requests come after events that are missing.
+
+    @param horizonSeconds: for how long that matters; L{None} for ever.
+    """
+    gaps = trial.run.gaps
+    if not gaps:
+        return np.zeros(len(seqs), bool)
+    before = np.searchsorted(np.array([gap.seq for gap in gaps]), np.asarray(seqs), side="right")
+    isAfter = before > 0
+    if horizonSeconds is not None:
+        since = np.array([gap.atUs for gap in gaps])[np.maximum(before - 1, 0)]
+        isAfter &= np.asarray(atUs) - since < horizonSeconds * 1e6
+    return isAfter

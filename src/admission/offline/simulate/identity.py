@@ -1,0 +1,241 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_identity -*-
+"""
+The identity gate: a replay of the policy that was in force must say what was
+recorded, or no answer about another policy can be trusted.
+
+What was recorded is taken here, apart from what a replay sees, and laid beside
+the decisions of a replay afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import frozen
+from pyarrow import compute as pc
+
+from .ordered import distinctRows, numbersOf
+from .trials import Trial, TrialKey
+
+MIN_MATCHING = 0.999
+"""The share of requests that a replay must get right."""
+
+TOLERANCE_US = 1000
+"""By how much a delay may be off."""
+
+VERDICT_COLUMNS = (
+    "broker_id",
+    "boot_id",
+    "seq",
+    "policy",
+    "policy_delays_us",
+    "decided_mono_us",
+    "is_counted",
+)
+"""What L{findVerdicts} reads of the requests table."""
+
+VERDICTS = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("seq", pa.int64()),
+        ("recorded_delay_us", pa.int64()),
+        ("was_refused", pa.bool_()),
+    ]
+)
+"""What each policy in force said to each request that it was told of."""
+
+FIDELITY = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("mode", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("compared", pa.int64()),
+        ("matching", pa.int64()),
+        ("throttled", pa.int64()),
+        ("error_us", pa.int64()),
+    ]
+)
+"""
+How a replay and the recording agree; rows of the same place may be added up.
+C{throttled} is how many of the compared requests were throttled or refused, in
+the recording or the replay; C{error_us} the sum of what delays are off by.
+"""
+
+_ON = ["candidate", "broker_id", "boot_id", "seq"]
+
+
+@frozen
+class Fidelity:
+    """
+    How far the answers about a run's policy can be trusted.
+
+    @ivar candidate: the label of the policy in force.
+    @ivar mode: of the replay.
+    @ivar compared: how many requests were.
+    @ivar matchShare: of how many of them the replay says what was recorded:
+        throttled or not, refused or not, and for how long within a millisecond.
+    @ivar meanErrorMs: how far off delays are on average.
+    @ivar throttled: how many of the compared requests were throttled.
+    @ivar seqGaps: in how many places events are missing.
+    @ivar missing: how many recorded requests the replay did not come to.
+    """
+
+    candidate: str
+    mode: str
+    brokerId: str
+    bootId: str
+    compared: int
+    matchShare: float
+    meanErrorMs: float
+    throttled: int
+    seqGaps: int
+    missing: int
+
+    @property
+    def isTrusted(self) -> bool:
+        """
+        Whether answers about other policies in its place may be believed.
+        """
+        return self.compared > 0 and self.matchShare * self.compared >= MIN_MATCHING * (self.compared + self.missing)
+
+    def inWords(self) -> str:
+        """
+        The verdict, and why.
+        """
+        what = f"{self.candidate}, {self.mode} loop, boot {self.bootId} of broker {self.brokerId}"
+        if not self.compared:
+            return f"{what}: answers cannot be trusted, since the policy was told of no request that could be compared"
+        agreement = (
+            f"the replay agrees with the recording in {self.matchShare:.3%} of {self.compared} requests, "
+            f"of which {self.throttled} were throttled; delays are off by {self.meanErrorMs:.3f} ms on average"
+        )
+        gaps = f"; events are missing in {self.seqGaps} places" if self.seqGaps else ""
+        behind = f"; {self.missing} recorded requests did not come up in the replay" if self.missing else ""
+        if not self.isTrusted:
+            return f"{what}: answers cannot be trusted: {agreement}{behind}{gaps}; {MIN_MATCHING:.1%} are needed"
+        if not self.throttled:
+            return f"{what}: {agreement}{behind}{gaps}; with nobody throttled that proves little"
+        return f"{what}: {agreement}{behind}{gaps}"
+
+
+def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
+    """
+    Take from a recording what the policies in force said.
+
+    @param batches: of L{VERDICT_COLUMNS}, in any order.
+    @param trials: as L{admission.offline.simulate.trials.planRecorded} makes them.
+    @return: of L{VERDICTS}.
+    """
+    for batch in batches:
+        runs, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
+        for index, run in enumerate(runs):
+            told = batch.filter(pa.array(rows == index)).filter
+            requests = told(pa.array(numbersOf(batch.column("decided_mono_us").is_valid())[rows == index]))
+            for (_, *where), trial in trials.items():
+                if tuple(where) == run:
+                    yield _verdicts(requests, trial)
+
+
+def compare(decisions: pa.Table, verdicts: pa.Table) -> pa.Table:
+    """
+    Lay decisions beside what was recorded.  Where both are large, let Spark
+    join them and call L{countMatches}.
+
+    @param decisions: of L{admission.offline.simulate.decisions.DECISIONS}.
+    @param verdicts: of L{VERDICTS}.
+    @return: both, as L{countMatches} takes them.
+    """
+    wanted = decisions.select([*_ON, "mode", "delay_us", "is_refused"])
+    return wanted.join(verdicts, _ON, join_type="inner")
+
+
+def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Count where a replay and the recording agree.
+
+    @param compared: of the columns of L{VERDICTS} with C{mode}, C{delay_us}
+        and C{is_refused} of the decision about the same request.
+    @return: of L{FIDELITY}.
+    """
+    for batch in compared:
+        table = pa.table({name: batch.column(name) for name in FIDELITY.names[:4]})
+        delayUs, recordedUs = numbersOf(batch.column("delay_us")), numbersOf(batch.column("recorded_delay_us"))
+        isRefused, wasRefused = numbersOf(batch.column("is_refused")), numbersOf(batch.column("was_refused"))
+        errorUs = np.abs(delayUs - recordedUs)
+        isThrottled = (delayUs > 0) | (recordedUs > 0) | isRefused | wasRefused
+        isMatching = (isRefused == wasRefused) & ((delayUs > 0) == (recordedUs > 0)) & (errorUs <= TOLERANCE_US)
+        for name, values in (
+            ("compared", np.ones(len(table), np.int64)),
+            ("matching", isMatching.astype(np.int64)),
+            ("throttled", isThrottled.astype(np.int64)),
+            ("error_us", errorUs),
+        ):
+            table = table.append_column(name, pa.array(values))
+        yield from _added(table).to_batches()
+
+
+def judge(
+    fidelity: Iterable[pa.RecordBatch], verdictCounts: Mapping[TrialKey, int], trials: Mapping[TrialKey, Trial]
+) -> list[Fidelity]:
+    """
+    Say for each policy in force and each mode how far answers can be trusted.
+
+    @param fidelity: of L{FIDELITY}; for each trial with decisions at all.
+    @param verdictCounts: how many rows of L{VERDICTS} there are for each trial.
+    @return: by label, mode, broker and run.
+    """
+    added = _added(pa.Table.from_batches(fidelity, FIDELITY)).to_pylist()
+    judged = []
+    for each in added:
+        key = (each["candidate"], each["broker_id"], each["boot_id"])
+        compared = each["compared"]
+        judged.append(
+            Fidelity(
+                each["candidate"],
+                each["mode"],
+                each["broker_id"],
+                each["boot_id"],
+                compared,
+                each["matching"] / compared if compared else 0.0,
+                each["error_us"] / compared / 1000 if compared else 0.0,
+                each["throttled"],
+                len(trials[key].run.gaps),
+                max(verdictCounts.get(key, 0) - compared, 0),
+            )
+        )
+    return sorted(judged, key=lambda each: (each.candidate, each.mode, each.brokerId, each.bootId))
+
+
+def _verdicts(requests: pa.RecordBatch, trial: Trial) -> pa.RecordBatch:
+    [index] = trial.replaced
+    name = trial.run.policyNames[index]
+    isRefused = ~numbersOf(requests.column("is_counted").is_valid())
+    isOwn = numbersOf(pc.equal(requests.column("policy").cast(pa.string()), name)) & trial.hasSay
+    requests = requests.filter(pa.array(~isRefused | isOwn))
+    wasRefused = isRefused[~isRefused | isOwn]
+    delays = requests.column("policy_delays_us")
+    counts = numbersOf(pc.list_value_length(delays))
+    delayUs = np.zeros(len(counts), np.int64)
+    hasShare = counts > index
+    delayUs[hasShare] = numbersOf(pc.list_element(delays.filter(pa.array(hasShare)), index))
+    columns: list[Any] = [
+        pa.repeat(pa.scalar(trial.candidate.label), len(counts)),
+        requests.column("broker_id").cast(pa.string()),
+        requests.column("boot_id").cast(pa.string()),
+        requests.column("seq"),
+        pa.array(delayUs),
+        pa.array(wasRefused),
+    ]
+    return pa.record_batch(columns, VERDICTS)
+
+
+def _added(table: pa.Table) -> pa.Table:
+    names = FIDELITY.names
+    added = table.group_by(names[:4]).aggregate([(name, "sum") for name in names[4:]])
+    return added.rename_columns({f"{name}_sum": name for name in names[4:]}).select(names).cast(FIDELITY)

@@ -1,0 +1,264 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_arrivals -*-
+"""
+Which requests have to be replayed together.
+
+Open loop, those that share a key of the policy.  Closed loop, what a policy does
+to one request moves all that follow on its connection, so connections stay
+whole, and those that share any key are replayed together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import frozen
+
+from .live import Requester
+from .ordered import Batches, batchOf, distinctRows, numbersOf
+from .trials import Trial, TrialKey
+
+CLIENT_REQUESTS = pa.schema(
+    [
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("conn_id", pa.int64()),
+        ("kind", pa.string()),
+        ("principal", pa.string()),
+        ("client_id", pa.string()),
+        ("peer", pa.string()),
+        ("is_decided", pa.bool_()),
+        ("requests", pa.int64()),
+    ]
+)
+"""
+Who asked for what, how often, and whether the policies were asked about it.
+There may be several rows of the same.
+"""
+
+LINKS = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("conn_id", pa.int64()),
+        ("replay_key", pa.string()),
+    ]
+)
+"""A connection with a request of that key."""
+
+COMPONENTS = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("conn_id", pa.int64()),
+        ("component", pa.int64()),
+    ]
+)
+"""With whom a connection is replayed; who is not there is replayed alone, as its own number."""
+
+Connections = tuple[Any, Any]
+"""Arrays: the numbers of connections in order, and the component of each."""
+
+Key = str | None
+"""A policy's key in words; L{None} if the policy takes no notice of the request."""
+
+Keys = Mapping[Requester, Sequence[str]]
+"""The keys that requesters have, at whatever time."""
+
+
+class KeyFinder:
+    """
+    The keys of one trial.
+
+    A key goes by the kind of a request and by who sent it, not by its size and
+    what else is in it.  It may change with the limits: it matters whether it is
+    a user's or a client id's limit that holds.
+
+    @ivar moments: when they changed.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self.moments: Sequence[int] = sorted({change.atUs for change in trial.changes if not change.isStart})
+        self._found: dict[tuple[int, Requester], Key] = {}
+
+    def eras(self, atUs: Any) -> Any:
+        """
+        How often the limits had changed before each of these moments.
+
+        @param atUs: an array.
+        """
+        return np.searchsorted(np.array(self.moments, np.int64), atUs, side="right")
+
+    def find(self, wanted: Iterable[tuple[int, Requester]]) -> Sequence[Key]:
+        """
+        The keys of requesters, each in an era.
+        """
+        wanted = list(wanted)
+        missing = sorted({each for each in wanted if each not in self._found})
+        if missing:
+            live = self._trial.begin(min(self.moments, default=0) - 1_000_000)
+            for era, requester in missing:
+                if era:
+                    live.advance(self.moments[era - 1])
+                key = live.keyOf(requester)
+                self._found[era, requester] = None if key is None else repr(key)
+        return [self._found[each] for each in wanted]
+
+    def findAll(self, requesters: Collection[Requester]) -> tuple[Keys, bytes]:
+        """
+        The keys of requesters in all eras.
+
+        @return: for each that has any its keys, and a digest: the same if in
+            every era all requesters have the same keys.
+        """
+        keys: dict[Requester, dict[str, None]] = {}
+        digest = blake2b(repr(self.moments).encode())
+        wanted = [(era, requester) for era in range(len(self.moments) + 1) for requester in requesters]
+        for (era, requester), key in zip(wanted, self.find(wanted), strict=True):
+            digest.update(repr((era, requester, key)).encode())
+            if key is not None:
+                keys.setdefault(requester, {})[key] = None
+        return {requester: list(found) for requester, found in keys.items()}, digest.digest()
+
+
+@frozen
+class Client:
+    """
+    Who asked for one kind of thing on one connection, and how often.
+    """
+
+    connectionId: int
+    requester: Requester
+    requests: int
+
+
+def findClients(requests: Batches) -> pa.RecordBatch:
+    """
+    Find who asked for what.
+
+    @param requests: of L{admission.offline.simulate.arrivals.COLUMNS}, in any
+        order.
+    @return: of L{CLIENT_REQUESTS}, each once.
+    """
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for batch in requests:
+        columns = [batch.column(name) for name in CLIENT_REQUESTS.names[:-2]]
+        found, rows = distinctRows([*columns, batch.column("decided_mono_us").is_valid()])
+        for (brokerId, bootId, connectionId, *requester, isDecided), requested in zip(
+            found, np.bincount(rows, minlength=len(found)).tolist(), strict=True
+        ):
+            names = (each or "" for each in requester)
+            counts[brokerId, bootId, connectionId, *names, isDecided] += requested
+    return batchOf([(*client, requests) for client, requests in counts.items()], CLIENT_REQUESTS)
+
+
+def clientsOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, list[Client]]:
+    """
+    Of whom each trial may be asked.
+
+    @param batches: of L{CLIENT_REQUESTS}.
+    """
+    decided: dict[tuple[str, ...], list[Client]] = {}
+    others: dict[tuple[str, ...], list[Client]] = {}
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in CLIENT_REQUESTS.names)
+        for brokerId, bootId, connectionId, *requester, isDecided, requests in zip(*columns, strict=True):
+            client = Client(connectionId, (requester[0], requester[1], requester[2], requester[3]), requests)
+            (decided if isDecided else others).setdefault((brokerId, bootId), []).append(client)
+    return {
+        key: decided.get(key[1:], []) + (others.get(key[1:], []) if trial.mayBeAskedMore else [])
+        for key, trial in trials.items()
+    }
+
+
+def findKeys(trial: Trial, clients: Iterable[Client]) -> tuple[Keys, bytes]:
+    """
+    Which keys each of those who ask has, see L{KeyFinder.findAll}.
+    """
+    return KeyFinder(trial).findAll(sorted({client.requester for client in clients}))
+
+
+def findLinks(clients: Mapping[TrialKey, Sequence[Client]], keys: Mapping[TrialKey, Keys]) -> pa.Table:
+    """
+    Find which keys the connections have, at whatever time.
+
+    @param clients: of each trial, see L{clientsOf}.
+    @param keys: of those trials that it is to be found for, see L{findKeys}.
+    @return: of L{LINKS}, each once.
+    """
+    links = dict.fromkeys(
+        (*trialKey, client.connectionId, key)
+        for trialKey, keysOf in keys.items()
+        for client in clients[trialKey]
+        for key in keysOf.get(client.requester, ())
+    )
+    return pa.Table.from_batches([batchOf(list(links), LINKS)])
+
+
+def findComponents(links: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """
+    Put connections together that share keys, directly or through others.  For
+    the driver: it remembers every connection and every key.
+
+    @param links: of L{LINKS}.
+    @return: of L{COMPONENTS}; a component is called by its first connection.
+    """
+    forests: dict[TrialKey, dict[int | str, int | str]] = {}
+    for batch in links:
+        for label, brokerId, bootId, connectionId, key in zip(
+            *(batch.column(name).to_pylist() for name in LINKS.names), strict=True
+        ):
+            parents = forests.setdefault((label, brokerId, bootId), {})
+            parents[_root(parents, key)] = _root(parents, connectionId)
+    rows: list[tuple[Any, ...]] = []
+    for trialKey, parents in sorted(forests.items()):
+        firsts: dict[int | str, int] = {}
+        connections = sorted(node for node in parents if isinstance(node, int))
+        rows += [(*trialKey, each, firsts.setdefault(_root(parents, each), each)) for each in connections]
+    return batchOf(rows, COMPONENTS)
+
+
+NO_CONNECTIONS: Connections = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""Everybody is replayed alone."""
+
+
+def connectionsOf(components: pa.RecordBatch) -> dict[TrialKey, Connections]:
+    """
+    Each trial's connections in order, and their components.
+
+    @param components: of L{COMPONENTS}.
+    """
+    known: dict[TrialKey, Connections] = {}
+    found, rows = distinctRows([components.column(name) for name in COMPONENTS.names[:3]])
+    connections, numbers = (numbersOf(components.column(name)) for name in COMPONENTS.names[3:])
+    for index, (label, brokerId, bootId) in enumerate(found):
+        here = np.flatnonzero(rows == index)
+        here = here[np.argsort(connections[here])]
+        known[label, brokerId, bootId] = connections[here], numbers[here]
+    return known
+
+
+def componentsIn(connections: Connections, connectionIds: Any) -> Any:
+    """
+    With whom some connections are replayed.
+    """
+    known, numbers = connections
+    if not len(known):
+        return connectionIds
+    places = np.minimum(np.searchsorted(known, connectionIds), len(known) - 1)
+    return np.where(known[places] == connectionIds, numbers[places], connectionIds)
+
+
+def _root(parents: dict[int | str, int | str], node: int | str) -> int | str:
+    parent = parents.setdefault(node, node)
+    while parent != node:
+        parents[node] = parents[parent]
+        node, parent = parents[node], parents[parents[node]]
+    return node

@@ -1,0 +1,217 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
+"""
+A policy at work on a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+from twisted.python.components import proxyForInterface
+
+from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
+from admission.interfaces import (
+    CONNECTION,
+    NOTHING,
+    RECEIVED,
+    SENT,
+    IQuotaPolicy,
+    IReplayable,
+    IRequestLifecycle,
+    Outcome,
+    Refusal,
+    Request,
+    Usage,
+)
+
+from .runs import LimitChange
+
+REFUSALS: Sequence[Refusal] = (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER)
+"""How requests can be refused, by the numbers that a replay has for it."""
+
+ADMITTED_AT_ONCE = (0, False)
+"""What L{LivePolicy.answer} returns for most requests."""
+
+EVERYTHING = "everything"
+"""The key of all requests, of a policy that does not say who influences whom."""
+
+Requester = tuple[str, str, str, str]
+"""The kind, principal, client id and peer of a request."""
+
+# Named tuples are made without the call that gives their fields names: this runs for every request of a recording.
+_newTuple: Any = tuple.__new__
+
+_UNANSWERED = frozenset({CONNECTION, RECEIVED, SENT})
+
+_SWEEP_US = round(SWEEP_SECONDS * 1e6)
+
+
+class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
+    """
+    A shadow policy that is to be judged, and so as if it were none.
+    """
+
+    isShadow = False
+
+
+class _FollowingWithSay(_WithSay, proxyForInterface(IRequestLifecycle)):  # type: ignore[misc]
+    """
+    The same of one that wants to know which requests are under way.
+    """
+
+
+class LivePolicy:
+    """
+    Asks a policy what a server would ask it, at the moments of a trace: limits
+    change as they did, and now and then it is swept.
+
+    One that is an L{IRequestLifecycle} is told when requests begin and end, in
+    the order of these moments, and what it says is approximate:
+
+      - it is asked, and told what a request took, when the work on it begins,
+        so that a delay begins then, too,
+      - of requests that no policy was asked about it is not told,
+      - all are taken to be answered, and as fast as they were,
+      - whatever is not service is taken for being parked, after the work.
+
+    @ivar policy: which one.
+    """
+
+    def __init__(
+        self,
+        policy: IQuotaPolicy,
+        beginUs: int,
+        changes: Sequence[LimitChange],
+        maxDelayUs: int,
+        hasSay: bool = True,
+    ) -> None:
+        """
+        @param policy: one that nobody has asked anything.
+        @param beginUs: when the trace begins.
+        @param changes: in their order.
+        @param maxDelayUs: the longest delay to give at a time.
+        @param hasSay: whether it can refuse; what delays it asks for is told in any case.
+        """
+        self.policy = policy
+        self._isFollowing = IRequestLifecycle.providedBy(policy)
+        withSay = _FollowingWithSay if self._isFollowing else _WithSay
+        self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
+        # Looked up here, for what runs for every request.
+        self._admit = self._control.admit
+        self._charge = self._control.charge
+        self._refusals = REFUSALS if hasSay else (Refusal.NEVER,) * len(REFUSALS)
+        self._changes = [change for change in changes if not change.isStart]
+        self._changed = 0
+        # When requests end, in which order they began, and what is to be said then.
+        self._ends: list[tuple[int, int, Begun, Request, Outcome]] = []
+        self._begunCount = 0
+        self._isLimiting = self._control.isLimiting
+        for change in changes:
+            if change.isStart:
+                self._change(change, beginUs)
+        self._sweepUs: float = beginUs + _SWEEP_US
+        self._nextUs: float = beginUs
+        self._findNext()
+
+    def keyOf(self, requester: Requester) -> Hashable:
+        """
+        With whose other requests theirs have to be replayed, see L{IReplayable}.
+        """
+        policy = self.policy
+        return policy.replayKey(Request(*requester, 0)) if IReplayable.providedBy(policy) else EVERYTHING
+
+    def advance(self, atUs: int) -> None:
+        """
+        Let time pass, and what happens meanwhile happen.
+        """
+        changes = self._changes
+        while self._changed < len(changes) and changes[self._changed].atUs <= atUs:
+            change = changes[self._changed]
+            self._endUntil(change.atUs)
+            self._changed += 1
+            self._change(change, change.atUs)
+        self._endUntil(atUs)
+        if atUs >= self._sweepUs:
+            self._sweepUs = atUs + _SWEEP_US
+            self._control.sweep(atUs / 1e6)
+        self._findNext()
+
+    def answer(
+        self,
+        atUs: int,
+        requester: Requester,
+        requestBytes: int,
+        responseBytes: int,
+        serviceUs: int,
+        identities: Sequence[int],
+        isCounted: bool,
+        refusal: int,
+        answerUs: int = 0,
+    ) -> tuple[int, bool]:
+        """
+        Put a request to the policy, as the server does when it has served it.
+
+        @param atUs: when, not before the last one.
+        @param isCounted: whether the policy is told what it took.
+        @param refusal: how it can be refused: its place in L{REFUSALS}.
+        @param answerUs: how much later its answer is sent; for policies that
+            follow requests.
+        @return: the delay in microseconds, and whether it was refused.
+        """
+        if atUs >= self._nextUs:
+            self.advance(atUs)
+        if not self._isLimiting:
+            return ADMITTED_AT_ONCE
+        now = atUs / 1e6
+        request = _newTuple(Request, (*requester, requestBytes, identities))
+        decision = self._admit(request, now, self._refusals[refusal])
+        if not decision.admitted:
+            return round(decision.delaySeconds * 1e6), True
+        if self._isFollowing:
+            self._begin(request, atUs, serviceUs, answerUs)
+        usage = NOTHING
+        if isCounted:
+            usage = _newTuple(
+                Usage, (requestBytes, responseBytes, serviceUs / 1e6, 1 if requester[0] == CONNECTION else 0)
+            )
+        delaySeconds = self._charge(request, usage, now, decision).delaySeconds
+        return (round(delaySeconds * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
+
+    def finish(self) -> None:
+        """
+        Nothing comes any more: let all requests that are under way end.
+        """
+        self._endUntil(inf)
+
+    def _begin(self, request: Request, atUs: int, serviceUs: int, answerUs: int) -> None:
+        if request.kind in _UNANSWERED:
+            return
+        begun = self._control.begin(request, atUs / 1e6)
+        if not begun:
+            return
+        # One that does not count requests that are parked is told when the work is done.
+        lastUs = answerUs if IRequestLifecycle(self.policy).countsParked else min(serviceUs, answerUs)
+        outcome = Outcome(True, serviceUs / 1e6, max(lastUs - serviceUs, 0) / 1e6)
+        heappush(self._ends, (atUs + lastUs, self._begunCount, begun, request, outcome))
+        self._begunCount += 1
+        if atUs + lastUs < self._nextUs:
+            self._nextUs = atUs + lastUs
+
+    def _endUntil(self, atUs: float) -> None:
+        ends = self._ends
+        while ends and ends[0][0] <= atUs:
+            endUs, _, begun, request, outcome = heappop(ends)
+            self._control.end(begun, request, outcome, endUs / 1e6)
+
+    def _change(self, change: LimitChange, atUs: int) -> None:
+        self._control.configure(change.entity, {change.name: change.value}, atUs / 1e6)
+        self._isLimiting = self._control.isLimiting
+
+    def _findNext(self) -> None:
+        changes = self._changes
+        changeUs = changes[self._changed].atUs if self._changed < len(changes) else inf
+        endUs = self._ends[0][0] if self._ends else inf
+        self._nextUs = min(changeUs, self._sweepUs, endUs)

@@ -1,0 +1,132 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
+"""
+The same offered arrivals: every request is put to the candidate when it was put
+to the policies that were there, with what it took then.
+
+Clients that are throttled send less, so for them this is no forecast: it may
+be wrong by orders of magnitude, see L{admission.offline.simulate.closedloop}.  It
+is what a candidate would say to just these requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from .arrivals import OPEN_GROUP, OPEN_ORDER
+from .decisions import OPEN, decisionBatch, isAfterGap
+from .live import ADMITTED_AT_ONCE, LivePolicy
+from .ordered import Ordered, distinctRows, listsOf, numbersOf
+from .trials import Trial, TrialKey
+
+_KEPT = ("replay_key", "seq", "conn_id", "principal", "client_id", "kind", "at_us", "request_bytes", "response_bytes")
+
+
+def replayOpenLoop(
+    batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
+) -> Iterator[pa.RecordBatch]:
+    """
+    Put requests to candidates.
+
+    @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS}, brought
+        together by C{OPEN_GROUP} and sorted by C{OPEN_ORDER} within.  Rows
+        without a key, and those that the candidate is not asked about, may be
+        anywhere.
+    @param shared: the trials that the rows of each trial are for.
+    @return: of L{admission.offline.simulate.decisions.DECISIONS}.
+    @raise OutOfOrder: if they are not sorted so.
+    """
+    ordered = Ordered(OPEN_GROUP, OPEN_ORDER)
+    isFollowed = any(trial.isFollowing for trials in shared.values() for trial in trials)
+    lives: list[LivePolicy] = []
+    for batch in batches:
+        isNoticed = numbersOf(batch.column("is_asked")) & numbersOf(batch.column("replay_key").is_valid())
+        isTold = numbersOf(batch.column("is_asked")) | numbersOf(batch.column("is_barred"))
+        yield from _unaffected(batch.filter(pa.array(isTold & ~isNoticed)), shared)
+        noticed = batch.filter(pa.array(isNoticed))
+        columns = _told(noticed, isFollowed)
+        answers: list[list[tuple[int, bool]]] = []
+        begun = 0
+        trials: Sequence[Trial] = ()
+        for (*trialKey, _, _), isNew, start, stop in ordered.groups(noticed):
+            ofGroup = shared[tuple(trialKey)]
+            if ofGroup is not trials:
+                yield from map(_decided, trials, repeat(noticed.slice(begun, start - begun)), answers)
+                trials, answers, begun = ofGroup, [[] for _ in ofGroup], start
+            if isNew:
+                _finish(lives)
+                lives = [trial.begin(columns[0][start]) for trial in trials]
+            told = [column[start:stop] for column in columns]
+            for live, said in zip(lives, answers, strict=True):
+                said += map(live.answer, *told)
+        yield from map(_decided, trials, repeat(noticed.slice(begun)), answers)
+    _finish(lives)
+
+
+def _finish(lives: Iterable[LivePolicy]) -> None:
+    for live in lives:
+        live.finish()
+
+
+def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
+    """
+    For each argument of L{LivePolicy.answer} its values.
+
+    @param isFollowed: whether any candidate follows requests, and so has to be
+        told when their answers are sent.
+    """
+    requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
+    atUs, requestBytes, responseBytes, serviceUs, isCounted, refusals = (
+        numbersOf(batch.column(name)).tolist()
+        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted", "refusal")
+    )
+    asked: list[Any] = [requesters[place] for place in places.tolist()]
+    identities = listsOf(batch.column("producer_ids"))
+    told = [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals]
+    if isFollowed:
+        told.append((numbersOf(batch.column("sent_us")) - numbersOf(batch.column("at_us"))).tolist())
+    return told
+
+
+def _unaffected(rows: pa.RecordBatch, shared: Mapping[TrialKey, Sequence[Trial]]) -> Iterator[pa.RecordBatch]:
+    """
+    The candidate is not asked about these, or takes no notice; they need no
+    order.
+    """
+    if not rows.num_rows:
+        return
+    found, places = distinctRows([rows.column(name) for name in OPEN_GROUP[:3]])
+    for index, trialKey in enumerate(found):
+        here = rows.filter(pa.array(places == index))
+        for trial in shared[trialKey]:
+            yield _decided(trial, here, [ADMITTED_AT_ONCE] * here.num_rows)
+
+
+def _decided(trial: Trial, rows: pa.RecordBatch, answers: Sequence[tuple[int, bool]]) -> pa.RecordBatch:
+    delaysUs = np.array([delayUs for delayUs, _ in answers], np.int64)
+    isRefused = np.array([refused for _, refused in answers], bool)
+    isBarred = numbersOf(rows.column("is_barred"))
+    heldUs = numbersOf(rows.column("retained_us"))
+    if trial.hasSay:
+        heldUs = np.where(isRefused, delaysUs, np.maximum(delaysUs, heldUs))
+    nowhere = np.zeros(rows.num_rows, bool)
+    columns = {name: rows.column(name) for name in _KEPT}
+    seqs, atUs = numbersOf(rows.column("seq")), numbersOf(rows.column("at_us"))
+    return decisionBatch(
+        trial,
+        OPEN,
+        {
+            **columns,
+            "delay_us": delaysUs,
+            "held_us": heldUs,
+            "is_refused": isRefused,
+            "is_barred": isBarred,
+            "is_poisoned": isAfterGap(trial, seqs, atUs, trial.horizonSeconds),
+            "is_first": nowhere,
+            "is_exhausted": nowhere,
+        },
+    )

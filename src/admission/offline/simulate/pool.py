@@ -1,0 +1,272 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
+"""
+What other memory pools would have done with a recording.
+
+The pool that is tried is the real class behind the real gate
+(L{admission.gate.Gate}), in virtual time, so that who finds no memory waits,
+newcomers do not overtake, and memory is handed out in the default order, which is random.
+What this can tell, and what not:
+
+  - A wait delays everything that comes after it on the connection, and nothing
+    else does: service times, quota delays and the clients' thinking stay as
+    recorded, as do the times for which requests have their memory.
+  - The gate draws from the recorded seed, but what comes of a draw depends on
+    who waits at that moment.  A recording that is exact to the microsecond, as
+    of a synthetic server, comes out as it was; with one of a real server waits
+    may fall to others, so look at their number and lengths.
+  - What else is charged to the pool, such as connections and unsent responses,
+    is known as a figure for each second only.  It stays as recorded, and is
+    taken for nothing where the recorded pool had no bound.
+  - Nobody can tell what clients would have sent besides.  With a pool that is
+    larger than the recorded one connections are done early, and results say how
+    many: their waits are too few rather than too many.
+  - A larger request than the pool hands out is counted, and passes.  A server
+    would close its connection.
+
+Everything in a pool concerns everything else, so a run of a server (C{broker_id}
+and C{boot_id}) is replayed in one piece; runs, and candidates, can be spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from admission.gate import DEFAULT_ORDER
+from admission.interfaces import IMemoryPool, IWaitOrderFactory
+
+from .candidates import Candidate, resolveCandidate
+from .ordered import Ordered
+from .poolrun import PoolRun
+from .pooltrace import PoolTrace
+
+ROWS_OF_BATCH = 10_000
+
+_ORDER = ("mono_us", "seq")
+_GROUP = ("broker_id", "boot_id")
+
+MINUTES = pa.schema(
+    [
+        ("minute", pa.timestamp("us", "UTC")),
+        ("span_us", pa.int64()),
+        ("used_max_bytes", pa.int64()),
+        ("available_min_bytes", pa.int64()),
+        ("depleted_share", pa.float64()),
+        ("muted_us", pa.int64()),
+        ("waiting_max", pa.int64()),
+    ]
+)
+"""
+One for each minute of wall time: how much of it was replayed (C{span_us}), the
+most that was taken and the least that was left, the share of the time in which
+nothing was, for how long connections waited, all together, and how many at a
+time.
+"""
+
+TOTALS = pa.schema(
+    [
+        ("span_us", pa.int64()),
+        ("requests", pa.int64()),
+        ("waits", pa.int64()),
+        ("unserved", pa.int64()),
+        ("wait_p50_us", pa.int64()),
+        ("wait_p99_us", pa.int64()),
+        ("wait_max_us", pa.int64()),
+        ("muted_us", pa.int64()),
+        ("depleted_share", pa.float64()),
+        ("peak_bytes", pa.int64()),
+        ("oversized", pa.int64()),
+        ("connections", pa.int64()),
+        ("exhausted_connections", pa.int64()),
+        ("unreleased_bytes", pa.int64()),
+    ]
+)
+"""
+One for each candidate: C{waits} counts the requests that waited, C{unserved} of
+them still did at the end, and percentiles are theirs; null if there were none.
+For the others see L{PoolRun}.
+"""
+
+CLIENTS = pa.schema(
+    [
+        ("principal", pa.string()),
+        ("client_id", pa.string()),
+        ("requests", pa.int64()),
+        ("request_bytes", pa.int64()),
+        ("waits", pa.int64()),
+        ("wait_us", pa.int64()),
+        ("wait_max_us", pa.int64()),
+    ]
+)
+"""
+One for each client, its longest wait above all; see
+L{ClientWaits <admission.offline.simulate.poolrun.ClientWaits>}.
+"""
+
+RESULTS = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("minute", pa.struct(list(MINUTES))),
+        ("total", pa.struct(list(TOTALS))),
+        ("client", pa.struct(list(CLIENTS))),
+    ]
+)
+"""All three in one; each row has one of the last three columns."""
+
+
+class PoolCandidate(Protocol):
+    """
+    A pool to try, such as an L{admission.offline.simulate.candidates.Candidate}
+    of an L{IMemoryPoolFactory <admission.interfaces.IMemoryPoolFactory>}.
+    """
+
+    @property
+    def label(self) -> str:
+        """
+        What to call it in results.
+        """
+
+    def build(self, clock: Any) -> IMemoryPool:
+        """
+        Make the pool, given an L{IReactorTime <twisted.internet.interfaces.IReactorTime>}.
+        """
+
+
+def defaultOrder() -> Candidate:
+    """
+    The order in which servers serve their waiters unless told otherwise; can
+    be pickled, for where no plug-ins are installed.
+    """
+    return resolveCandidate(DEFAULT_ORDER, IWaitOrderFactory)
+
+
+def replayPools(
+    batches: Iterable[pa.RecordBatch],
+    candidates: Sequence[PoolCandidate],
+    horizons: Mapping[tuple[str, str], int] | None = None,
+    order: Candidate | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """
+    Put each run of a server before each pool.
+
+    A run takes 64 bytes of a temporary file for each request, and of memory
+    only what connections, clients and waits take.
+
+    @param batches: rows with L{POOL_COLUMNS <admission.offline.simulate.pooltrace.POOL_COLUMNS>},
+        sorted by C{broker_id}, C{boot_id}, C{mono_us} and C{seq}.
+    @param horizons: when runs end, by broker and run, in microseconds of the
+        monotonic clock; the last moment in the rows where it is not said.
+    @param order: in which order waiters are served; the default, for which
+        plug-ins must be installed here, unless given.
+    @return: rows of L{RESULTS}.
+    @raise OutOfOrder: if rows are not sorted so.
+    """
+    ordered = Ordered(_GROUP, _ORDER)
+    trace: PoolTrace | None = None
+    group: Any = None
+    try:
+        for batch in batches:
+            for found, isNew, start, stop in ordered.groups(batch):
+                if isNew:
+                    if trace is not None:
+                        yield from _replay(trace, group, candidates, horizons, order or defaultOrder())
+                        trace.close()
+                    trace, group = PoolTrace(), found
+                assert trace is not None
+                trace.add(batch.slice(start, stop - start))
+        if trace is not None:
+            yield from _replay(trace, group, candidates, horizons, order or defaultOrder())
+    finally:
+        if trace is not None:
+            trace.close()
+
+
+def _replay(
+    trace: PoolTrace,
+    group: tuple[str, str],
+    candidates: Sequence[PoolCandidate],
+    horizons: Mapping[tuple[str, str], int] | None,
+    order: Candidate,
+) -> Iterator[pa.RecordBatch]:
+    trace.finish()
+    horizonUs = (horizons or {}).get(group, trace.lastUs)
+    for candidate in candidates:
+        run = PoolRun(trace, candidate.build, horizonUs, lambda clock, random: order.build(clock, random=random))
+        run.run()
+        rows = _rows(trace, run)
+        for first in range(0, len(rows), ROWS_OF_BATCH):
+            same = {"candidate": candidate.label, "broker_id": group[0], "boot_id": group[1]}
+            some = [{**same, **row} for row in rows[first : first + ROWS_OF_BATCH]]
+            yield pa.RecordBatch.from_pylist(some, schema=RESULTS)
+
+
+def _rows(trace: PoolTrace, run: PoolRun) -> list[dict[str, Any]]:
+    minutes = [
+        {
+            "minute": each.beginUs,
+            "span_us": each.spanUs,
+            "used_max_bytes": each.usedMaxBytes,
+            "available_min_bytes": each.availableMinBytes,
+            "depleted_share": _share(each.depletedUs, each.spanUs),
+            "muted_us": each.mutedUs,
+            "waiting_max": each.waitingMax,
+        }
+        for each in run.watch.minutes
+    ]
+    clients = [
+        {
+            "principal": principal,
+            "client_id": clientId,
+            "requests": each.requests,
+            "request_bytes": each.requestBytes,
+            "waits": each.waits,
+            "wait_us": each.waitUs,
+            "wait_max_us": each.waitMaxUs,
+        }
+        for (principal, clientId), each in zip(trace.clients, run.clients, strict=True)
+    ]
+    return [
+        {"total": _total(trace, run)},
+        *({"minute": each} for each in minutes),
+        *({"client": each} for each in clients),
+    ]
+
+
+def _total(trace: PoolTrace, run: PoolRun) -> dict[str, Any]:
+    waitsUs = np.sort(np.frombuffer(run.waitsUs, np.int64))
+    p50Us, p99Us, maxUs = (_quantile(waitsUs, share) for share in (0.5, 0.99, 1.0))
+    spanUs = sum(each.spanUs for each in run.watch.minutes)
+    return {
+        "span_us": spanUs,
+        "requests": run.requests,
+        "waits": len(waitsUs),
+        "unserved": run.unserved,
+        "wait_p50_us": p50Us,
+        "wait_p99_us": p99Us,
+        "wait_max_us": maxUs,
+        "muted_us": sum(each.mutedUs for each in run.watch.minutes),
+        "depleted_share": _share(sum(each.depletedUs for each in run.watch.minutes), spanUs),
+        "peak_bytes": run.watch.peakBytes,
+        "oversized": run.oversized,
+        "connections": len(trace.firstRows),
+        "exhausted_connections": run.exhausted,
+        "unreleased_bytes": run.unreleasedBytes,
+    }
+
+
+def _quantile(ascending: Any, share: float) -> int | None:
+    """
+    The smallest value that so many are no larger than; L{None} if there is none.
+    """
+    count = len(ascending)
+    return int(ascending[ceil(count * share) - 1]) if count else None
+
+
+def _share(partUs: int, wholeUs: int) -> float:
+    return round(partUs / wholeUs, 9) if wholeUs else 0.0

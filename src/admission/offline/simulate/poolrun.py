@@ -1,0 +1,388 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
+"""
+The requests of a recording before another memory pool, in virtual time, and
+what is seen of the pool.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from attrs import define
+from zope.interface import implementer
+
+from admission.gate import Gate
+from admission.interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter, IWaitOrder
+
+from ..simulator import MICROSECONDS, Simulator
+from .pooltrace import PoolTrace
+
+_MINUTE_US = 60 * MICROSECONDS
+
+
+@define
+class Minute:
+    """
+    A minute of the pool.
+
+    @ivar beginUs: when it began, in microseconds since the epoch.
+    @ivar usedMaxBytes: the most that was taken.
+    @ivar availableMinBytes: the least that was left.
+    @ivar depletedUs: for how long nothing was left.
+    @ivar mutedUs: for how long connections waited for memory, all together.
+    @ivar waitingMax: how many did at a time, at most.
+    @ivar spanUs: how much of the minute was replayed.
+    """
+
+    beginUs: int
+    usedMaxBytes: int
+    availableMinBytes: int
+    waitingMax: int
+    depletedUs: int = 0
+    mutedUs: int = 0
+    spanUs: int = 0
+
+
+class PoolWatch:
+    """
+    Looks at a pool whenever something happens to it.  In between everything is
+    as it was seen last.
+
+    @ivar minutes: what was seen, by minutes of wall time.
+    @ivar peakBytes: the most that was taken at a time.
+    """
+
+    def __init__(self, pool: IMemoryPool, nowUs: int, wallOffsetUs: int) -> None:
+        """
+        @param nowUs: the time, like all here in microseconds of the clock that
+            the recording goes by.
+        @param wallOffsetUs: what to add to it to have wall time.
+        """
+        self.peakBytes = 0
+        self._pool = pool
+        self._wallOffsetUs = wallOffsetUs
+        self._seenUs = nowUs
+        self._usedBytes = self._waiting = 0
+        self._availableBytes = pool.availableBytes
+        self._isDry = pool.isOutOfMemory()
+        self._minute = self._minuteOf(nowUs)
+        self.minutes = [self._minute]
+
+    def see(self, nowUs: int, changeBytes: int = 0) -> None:
+        """
+        Look.
+
+        @param changeBytes: how much has been taken since, or given back if it
+            is less than nothing.
+        """
+        if nowUs > self._seenUs:
+            self._pass(nowUs)
+        self._isDry = self._pool.isOutOfMemory()
+        self._availableBytes = availableBytes = self._pool.availableBytes
+        self._usedBytes = usedBytes = self._usedBytes + changeBytes
+        minute = self._minute
+        if usedBytes > minute.usedMaxBytes:
+            minute.usedMaxBytes = usedBytes
+            self.peakBytes = max(self.peakBytes, usedBytes)
+        if availableBytes < minute.availableMinBytes:
+            minute.availableMinBytes = availableBytes
+
+    def wait(self, nowUs: int, change: int) -> None:
+        """
+        A connection begins to wait, or does not wait any more.
+
+        @param change: 1 or -1.
+        """
+        self.see(nowUs)
+        self._waiting += change
+        if self._waiting > self._minute.waitingMax:
+            self._minute.waitingMax = self._waiting
+
+    def close(self, nowUs: int) -> None:
+        """
+        Nothing more will be seen.
+        """
+        self.see(nowUs)
+        if len(self.minutes) > 1 and not self._minute.spanUs:
+            self.minutes.pop()
+
+    def _pass(self, nowUs: int) -> None:
+        while True:
+            minute = self._minute
+            endUs = minute.beginUs + _MINUTE_US - self._wallOffsetUs
+            passedUs = min(nowUs, endUs) - self._seenUs
+            minute.spanUs += passedUs
+            minute.mutedUs += passedUs * self._waiting
+            if self._isDry:
+                minute.depletedUs += passedUs
+            self._seenUs += passedUs
+            if nowUs < endUs:
+                return
+            self._minute = self._minuteOf(endUs)
+            self.minutes.append(self._minute)
+
+    def _minuteOf(self, nowUs: int) -> Minute:
+        wallUs = nowUs + self._wallOffsetUs
+        return Minute(wallUs - wallUs % _MINUTE_US, self._usedBytes, self._availableBytes, self._waiting)
+
+
+AHEAD_US = MICROSECONDS
+"""How much earlier than recorded a connection must be done to count as exhausted."""
+
+
+@define(eq=False)
+class ClientWaits:
+    """
+    What became of one client.
+
+    @ivar requests: how many of its requests arrived.
+    @ivar requestBytes: how large they were, all together.
+    @ivar waits: how many had to wait, those included that still did at the end.
+    @ivar waitUs: for how long, all together.
+    @ivar waitMaxUs: the longest that one did.
+    """
+
+    requests: int = 0
+    requestBytes: int = 0
+    waits: int = 0
+    waitUs: int = 0
+    waitMaxUs: int = 0
+
+
+class PoolRun:
+    """
+    Puts every request of a trace to a pool, through the real gate.
+
+    A connection sends its next request as much later than it was given memory
+    for this one as it did in the recording, so that who waits longer asks later:
+    all that a server did in between, quota delays included, stays as it was.
+
+    What requests had besides their frames, connections and responses for
+    instance, is charged as it was at that time in the recording.
+
+    @ivar pool: the pool.
+    @ivar watch: what was seen of it.
+    @ivar clients: what became of each client, by its number in the trace.
+    @ivar waitsUs: how long each request waited that had to.
+    @ivar requests: how many requests arrived.
+    @ivar oversized: how many of them were larger than the pool hands out; a
+        server refuses these, and here they pass without memory.
+    @ivar unserved: how many waited at the end.
+    @ivar exhausted: how many connections had nothing more to send although, in
+        the recording, they went on for more than L{AHEAD_US}: with a pool that
+        is larger than the recorded one, they might have sent more.
+    @ivar unreleasedBytes: what the pool has as taken when all has been given back.
+    """
+
+    def __init__(
+        self,
+        trace: PoolTrace,
+        build: Callable[[Any], IMemoryPool],
+        horizonUs: int,
+        buildOrder: Callable[[Any, Random], IWaitOrder],
+    ) -> None:
+        """
+        @param build: makes the pool, given a clock.
+        @param buildOrder: makes an order of waiters, given a clock and what to
+            draw from.
+        @param horizonUs: when to end; requests that come later do not count.
+        """
+        self._trace = trace
+        self.simulator = simulator = Simulator(trace.firstUs)
+        self.pool: IMemoryPool = build(simulator)
+        random = Random(trace.gateSeed)
+        self.gate = Gate(self.pool, simulator, buildOrder(simulator, random), buildOrder(simulator, random))
+        self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs)
+        self.largestBytes = self.pool.largestBytes
+        self.clients = [ClientWaits() for _ in trace.clients]
+        self.waitsUs = array("q")
+        self.requests = self.oversized = self.unserved = self.exhausted = self.unreleasedBytes = 0
+        self._horizonUs = horizonUs
+        self._readers: dict[_Reader, None] = {}
+        self._begun = self._charged = self._chargedBytes = 0
+        self._charge: ILease | None = None
+
+    def run(self) -> None:
+        """
+        Do it, once.
+        """
+        self._expectCharge()
+        self._expectReader()
+        self.simulator.runUntil(self._horizonUs)
+        self.watch.close(self.simulator.nowUs)
+        for reader in self._readers:
+            reader.leave()
+        if self._charge is not None:
+            self._charge.release()
+        self.gate.close()
+        self.unreleasedBytes = sum(self.pool.usedBytesByPurpose.values())
+
+    def row(self, number: int) -> tuple[int, ...]:
+        """
+        For readers, like all that follows: see L{PoolTrace.row}.
+        """
+        return self._trace.row(number)
+
+    def holder(self, client: int, connection: int) -> str:
+        """
+        See L{PoolTrace.holder}.
+        """
+        return self._trace.holder(client, connection)
+
+    def done(self, reader: _Reader, isEarly: bool) -> None:
+        """
+        A connection has nothing more to send.
+        """
+        del self._readers[reader]
+        self.exhausted += isEarly
+
+    def _expectReader(self) -> None:
+        """
+        See to it that the next connection begins in its time.
+        """
+        if self._begun < len(self._trace.firstRows):
+            reader = _Reader(self, self._trace.firstRows[self._begun])
+            self._readers[reader] = None
+            self._begun += 1
+            self.simulator.at(reader.dueUs, self._expectReader)
+            self.simulator.at(reader.dueUs, reader.arrive)
+
+    def _expectCharge(self) -> None:
+        if self._charged < len(self._trace.charges):
+            atUs, sizeBytes = self._trace.charges[self._charged]
+            self._charged += 1
+            self.simulator.at(atUs, partial(self._chargeOthers, sizeBytes))
+
+    def _chargeOthers(self, sizeBytes: int) -> None:
+        if self._charge is not None:
+            self._charge.release()
+        # Nobody is served before this is taken again: the gate has a turn of its own for that.
+        self._charge = self.pool.charge(sizeBytes, CONNECTIONS)
+        self.watch.see(self.simulator.nowUs, sizeBytes - self._chargedBytes)
+        self._chargedBytes = sizeBytes
+        self._expectCharge()
+
+
+@implementer(IWaiter)
+class _Reader:
+    """
+    A connection; the L{IWaiter} that the gate knows.
+
+    @ivar dueUs: when its request arrives, or did.
+    @ivar wantedBytes: how large that is.
+    @ivar holder: the principal that sent it, or else the address, as recorded.
+    """
+
+    __slots__ = (
+        "_client",
+        "_gapUs",
+        "_grantedUs",
+        "_holdUs",
+        "_isWaiting",
+        "_lease",
+        "_next",
+        "_recordedGrantUs",
+        "_run",
+        "dueUs",
+        "holder",
+        "wantedBytes",
+    )
+
+    def __init__(self, run: PoolRun, row: int) -> None:
+        self._run = run
+        self._lease: ILease | None = None
+        self._isWaiting = False
+        self._grantedUs = 0
+        self.dueUs = self._load(row)
+
+    def arrive(self) -> None:
+        """
+        The size of its request is known.
+        """
+        run, client, sizeBytes = self._run, self._client, self.wantedBytes
+        run.requests += 1
+        client.requests += 1
+        client.requestBytes += sizeBytes
+        if not 0 < sizeBytes <= run.largestBytes:
+            run.oversized += sizeBytes > 0
+            self._hold(None)
+            return
+        lease = run.gate.tryAllocate(self, sizeBytes)
+        if lease is not None:
+            self._hold(lease)
+        else:
+            self._isWaiting = True
+            run.watch.wait(run.simulator.nowUs, 1)
+
+    def leaseGranted(self, lease: ILease) -> None:
+        """
+        Its wait is over.
+        """
+        self._waited()
+        self._hold(lease)
+
+    def turnGranted(self) -> None:
+        """
+        Never called: nobody here waits for a turn.
+        """
+
+    def leave(self) -> None:
+        """
+        The time is up.
+        """
+        if self._isWaiting:
+            self._run.unserved += 1
+            self._run.gate.forget(self)
+            self._waited()
+        if self._lease is not None:
+            self._lease.release()
+
+    def _load(self, row: int) -> int:
+        """
+        Look at a request.
+
+        @return: when it arrived in the recording.
+        """
+        run = self._run
+        arrivedUs, waitUs, self.wantedBytes, self._holdUs, self._gapUs, self._next, client, connection = run.row(row)
+        self._recordedGrantUs = arrivedUs + waitUs
+        self._client = run.clients[client]
+        self.holder = run.holder(client, connection)
+        return arrivedUs
+
+    def _waited(self) -> None:
+        run, client = self._run, self._client
+        self._isWaiting = False
+        nowUs = run.simulator.nowUs
+        waitUs = nowUs - self.dueUs
+        run.watch.wait(nowUs, -1)
+        run.waitsUs.append(waitUs)
+        client.waits += 1
+        client.waitUs += waitUs
+        client.waitMaxUs = max(client.waitMaxUs, waitUs)
+
+    def _hold(self, lease: ILease | None) -> None:
+        run = self._run
+        self._lease = lease
+        self._grantedUs = run.simulator.nowUs
+        if lease is not None:
+            run.watch.see(self._grantedUs, lease.sizeBytes)
+        run.simulator.at(self._grantedUs + self._holdUs, self._release)
+
+    def _release(self) -> None:
+        run, lease = self._run, self._lease
+        if lease is not None:
+            self._lease = None
+            sizeBytes = lease.sizeBytes
+            lease.release()
+            run.watch.see(run.simulator.nowUs, -sizeBytes)
+        if self._next < 0:
+            run.done(self, self._recordedGrantUs - self._grantedUs > AHEAD_US)
+            return
+        self.dueUs = self._grantedUs + self._gapUs
+        self._load(self._next)
+        run.simulator.at(self.dueUs, self.arrive)

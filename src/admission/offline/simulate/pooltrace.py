@@ -1,0 +1,250 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
+"""
+What the replay of a memory pool needs of a recording, in a file: however many
+requests there are, memory holds few of them at a time.
+"""
+
+from __future__ import annotations
+
+import mmap
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from ..simulator import MICROSECONDS
+from .ordered import codesOf, numbersOf
+
+POOL_COLUMNS: Sequence[str] = (
+    "broker_id",
+    "boot_id",
+    "seq",
+    "ts",
+    "mono_us",
+    "gate_seed",
+    "conn_id",
+    "peer",
+    "principal",
+    "client_id",
+    "request_bytes",
+    "service_us",
+    "pool_wait_us",
+    "pool_hold_us",
+    "sent_mono_us",
+    "pool_used_bytes",
+)
+"""What is read of each request, by the names of L{admission.recording.schema}."""
+
+_FIELDS = ("arrivedUs", "waitUs", "sizeBytes", "holdUs", "gapUs", "next", "client", "connection")
+_ROW = np.dtype([(name, "<i8") for name in _FIELDS])
+_STRUCT = Struct(f"<{len(_FIELDS)}q")
+_CHUNK_ROWS = 1 << 16
+_NONE = -1
+_STRANGERS = (None, "", "ANONYMOUS")
+"""What is recorded as the principal of who has not logged in."""
+_UNKNOWN = -(1 << 62)
+
+
+class PoolTrace:
+    """
+    The requests of one run of one server, each with the one that followed it on
+    its connection.
+
+    @ivar rowCount: how many requests there are.
+    @ivar clients: principals and client ids, by the number that rows have.
+    @ivar gateSeed: what the gate's order came from; 0 if that is not known.
+    @ivar firstUs: when the first request arrived, like all moments in
+        microseconds of the monotonic clock.
+    @ivar lastUs: the last moment that anything is known of.
+    @ivar wallOffsetUs: what to add to have wall time.
+    @ivar firstRows: the first request of each connection, in order.
+    @ivar charges: moments, a second or more apart, and how many bytes were
+        charged from then on for other things than requests.
+    """
+
+    def __init__(self) -> None:
+        self.rowCount = 0
+        self.clients: list[tuple[str | None, str | None]] = []
+        self.gateSeed = 0
+        self.firstUs = self.lastUs = self.wallOffsetUs = 0
+        self.firstRows: Sequence[int] = ()
+        self._peers: dict[int, str] = {}
+        self._codes: dict[tuple[str | None, str | None], int] = {}
+        self._file = TemporaryFile(prefix="admission-pool-")  # noqa: SIM115
+        self._charges = _Charges()
+        self._map: mmap.mmap | None = None
+
+    @property
+    def charges(self) -> Sequence[tuple[int, int]]:
+        """
+        See above.
+        """
+        return self._charges.steps
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """
+        Take the next requests, in the order of their arrival.
+        """
+        rows = np.zeros(batch.num_rows, _ROW)
+        arrivedUs = rows["arrivedUs"] = numbersOf(batch.column("mono_us"))
+        rows["waitUs"] = numbersOf(batch.column("pool_wait_us"))
+        rows["sizeBytes"] = numbersOf(batch.column("request_bytes"))
+        holdUs = numbersOf(batch.column("pool_hold_us"), _UNKNOWN)
+        rows["holdUs"] = np.where(holdUs == _UNKNOWN, numbersOf(batch.column("service_us")), holdUs)
+        rows["connection"] = numbersOf(batch.column("conn_id"))
+        rows["client"] = self._clientsOf(batch)
+        self._notePeers(rows["connection"], batch.column("peer"))
+        if not self.rowCount:
+            self.firstUs = self.lastUs = int(arrivedUs[0])
+            self.wallOffsetUs = batch.column("ts").cast(pa.int64())[0].as_py() - self.firstUs
+            self.gateSeed = batch.column("gate_seed")[0].as_py() or 0
+        sentUs = numbersOf(batch.column("sent_mono_us"), _UNKNOWN)
+        self.lastUs = max(self.lastUs, int(arrivedUs[-1]), int(sentUs.max()))
+        self._charges.add(rows, numbersOf(batch.column("pool_used_bytes")))
+        self._file.write(rows.tobytes())
+        self.rowCount += batch.num_rows
+
+    def finish(self) -> None:
+        """
+        All requests are there: find which follows which.
+        """
+        self._charges.finish()
+        self._file.flush()
+        rows = np.memmap(self._file, _ROW, "r+", shape=(self.rowCount,))
+        # From the end, so that each connection's next request is known already.
+        following: dict[int, tuple[int, int]] = {}
+        for stop in range(self.rowCount, 0, -_CHUNK_ROWS):
+            start = max(stop - _CHUNK_ROWS, 0)
+            _link(rows[start:stop], start, following)
+        rows.flush()
+        self.firstRows = array("q", sorted(row for row, _ in following.values()))
+        self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def row(self, number: int) -> tuple[int, ...]:
+        """
+        One request.
+
+        @return: when it arrived; for how long it waited for memory; its size in
+            bytes; for how long it had its memory; how much later than that had
+            been granted the next one on its connection arrived; which one that
+            is, -1 for none; whose it is, see C{clients}; and its connection.
+        """
+        assert self._map is not None
+        return _STRUCT.unpack_from(self._map, number * _STRUCT.size)
+
+    def holder(self, client: int, connection: int) -> str:
+        """
+        Whom a pool is told that a request's memory is for: the principal of
+        its client, or else the address of its connection; empty if neither is
+        known.
+        """
+        principal, _ = self.clients[client]
+        return self._peers.get(connection, "") if principal in _STRANGERS else str(principal)
+
+    def close(self) -> None:
+        """
+        Remove the file.
+        """
+        if self._map is not None:
+            self._map.close()
+        self._file.close()
+
+    def _notePeers(self, connections: Any, peers: Any) -> None:
+        codes, names = codesOf(peers)
+        found, places = np.unique(connections, return_index=True)
+        for connection, code in zip(found.tolist(), codes[places].tolist(), strict=True):
+            if code != _NONE:
+                self._peers[connection] = names[code]
+
+    def _clientsOf(self, batch: pa.RecordBatch) -> Any:
+        principals, principalNames = codesOf(batch.column("principal"))
+        clientIds, clientNames = codesOf(batch.column("client_id"))
+        width = len(clientNames) + 1
+        # Together one number; 0 stands for none.
+        found, places = np.unique((principals + 1) * width + clientIds + 1, return_inverse=True)
+        principalOf, clientOf = [None, *principalNames], [None, *clientNames]
+        pairs = [divmod(each, width) for each in found.tolist()]
+        numbers = [self._number(principalOf[principal], clientOf[client]) for principal, client in pairs]
+        return np.array(numbers, np.int64)[places]
+
+    def _number(self, principal: str | None, clientId: str | None) -> int:
+        number = self._codes.setdefault((principal, clientId), len(self.clients))
+        if number == len(self.clients):
+            self.clients.append((principal, clientId))
+        return number
+
+
+class _Charges:
+    """
+    Works out what else there was in the pool: what was taken when requests
+    arrived, less what requests had.  Each second has one figure, the median.
+
+    @ivar steps: moments and bytes.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []
+        self._heldBytes = 0
+        self._momentsUs = self._changes = np.zeros(0, np.int64)
+        self._second = _NONE
+        self._seen: list[Any] = []
+
+    def add(self, rows: Any, usedBytes: Any) -> None:
+        arrivedUs = rows["arrivedUs"]
+        grantedUs = arrivedUs + rows["waitUs"]
+        momentsUs = np.concatenate((self._momentsUs, grantedUs, grantedUs + rows["holdUs"]))
+        changes = np.concatenate((self._changes, rows["sizeBytes"], -rows["sizeBytes"]))
+        order = np.argsort(momentsUs, kind="stable")
+        momentsUs, changes = momentsUs[order], changes[order]
+        heldBytes = np.concatenate(([0], np.cumsum(changes))) + self._heldBytes
+        chargedBytes = np.maximum(usedBytes - heldBytes[np.searchsorted(momentsUs, arrivedUs)], 0)
+        past = int(np.searchsorted(momentsUs, arrivedUs[-1]))
+        self._heldBytes = int(heldBytes[past])
+        self._momentsUs, self._changes = momentsUs[past:], changes[past:]
+        # What has no size may not have been recorded with what the pool had.
+        isRequest = rows["sizeBytes"] > 0
+        self._note(arrivedUs[isRequest] // MICROSECONDS, chargedBytes[isRequest])
+
+    def finish(self) -> None:
+        if self._seen:
+            chargedBytes = int(np.median(np.concatenate(self._seen)))
+            if not self.steps or self.steps[-1][1] != chargedBytes:
+                self.steps.append((self._second * MICROSECONDS, chargedBytes))
+        self._seen = []
+
+    def _note(self, seconds: Any, chargedBytes: Any) -> None:
+        found, starts = np.unique(seconds, return_index=True)
+        if not len(found):
+            return
+        for second, part in zip(found.tolist(), np.split(chargedBytes, starts[1:]), strict=True):
+            if second != self._second:
+                self.finish()
+                self._second = second
+            self._seen.append(part)
+
+
+def _link(rows: Any, start: int, following: dict[int, tuple[int, int]]) -> None:
+    """
+    Fill in C{next} and C{gapUs}.
+
+    @param following: by connection, the first of the requests behind these and
+        when it arrived; updated.
+    """
+    arrivedUs = np.array(rows["arrivedUs"])
+    order = np.argsort(rows["connection"], kind="stable")
+    connections, numbers, sortedUs = rows["connection"][order], order + start, arrivedUs[order]
+    isLast = np.append(connections[1:] != connections[:-1], True)
+    isFirst = np.append(True, isLast[:-1])
+    nextRows, nextUs = np.append(numbers[1:], _NONE), np.append(sortedUs[1:], 0)
+    for place in np.flatnonzero(isLast).tolist():
+        nextRows[place], nextUs[place] = following.get(int(connections[place]), (_NONE, 0))
+    for place in np.flatnonzero(isFirst).tolist():
+        following[int(connections[place])] = int(numbers[place]), int(sortedUs[place])
+    rows["next"][order] = nextRows
+    # A server reads no request before it is done with the one before; microseconds may have been rounded.
+    gapUs = nextUs - sortedUs - rows["waitUs"][order]
+    rows["gapUs"][order] = np.maximum(gapUs, rows["holdUs"][order])

@@ -1,0 +1,185 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
+"""
+Runs of servers: the policies and limits of each, what of its record is missing,
+and when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import evolve, frozen
+from pyarrow import compute as pc
+
+from admission.interfaces import QuotaEntity
+
+from ..failures import TraceError
+
+LIMIT_COLUMNS: Sequence[str] = (
+    "broker_id",
+    "boot_id",
+    "seq",
+    "mono_us",
+    "user",
+    "client_id",
+    "ip",
+    "limit_name",
+    "value",
+    "changed_by",
+)
+"""What L{withHistory} reads of the limits table."""
+
+GAPS = pa.schema(
+    [
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("seq", pa.int64()),
+        ("at_us", pa.int64()),
+        ("missing", pa.int64()),
+    ]
+)
+"""Where events were dropped: the number and moment of the first event after it, and how many are missing."""
+
+LONGEST_DELAY_US = 2**53
+"""The longest delay of a run that does not say."""
+
+
+@frozen
+class LimitChange:
+    """
+    A limit was set or removed.
+
+    @ivar atUs: when.
+    @ivar entity: for whom.
+    @ivar name: which limit.
+    @ivar value: in its unit; L{None} if it was removed.
+    @ivar isStart: whether the server was started with it.
+    """
+
+    atUs: int
+    entity: QuotaEntity
+    name: str
+    value: float | None
+    isStart: bool = False
+
+
+@frozen
+class Gap:
+    """
+    Events are missing.
+
+    @ivar seq: the number of the first event after them.
+    @ivar atUs: when that one was.
+    @ivar missing: how many there are missing.
+    """
+
+    seq: int
+    atUs: int
+    missing: int = 1
+
+
+@frozen
+class Run:
+    """
+    One run of one server.
+
+    @ivar brokerId: which server.
+    @ivar bootId: which run.
+    @ivar horizonUs: the last moment that was recorded.
+    @ivar policyNames: what its quota policies were called, in their order.
+    @ivar policyDescriptions: the description of each.
+    @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, like
+        C{quotaWindowSeconds}.
+    @ivar maxDelayUs: the longest delay that anybody was given at a time.
+    @ivar wallOffsetUs: what to add to a moment for microseconds of the epoch.
+    @ivar changes: of limits, in their order; see L{withHistory}.
+    @ivar gaps: in their order; likewise.
+    @ivar requests: how many there are.
+    @ivar beginUs: when the first one came, in microseconds since the epoch.
+    @ivar endUs: when the last one came.
+    @ivar pool: the description of the memory pool; L{None} if it is not known.
+    @ivar gateSeed: the seed of the order in which memory was handed out.
+    """
+
+    brokerId: str
+    bootId: str
+    horizonUs: int
+    policyNames: Sequence[str] = ()
+    policyDescriptions: Sequence[str] = ()
+    quotaWindows: int = 11
+    quotaWindowSeconds: float = 1.0
+    maxDelayUs: int = LONGEST_DELAY_US
+    wallOffsetUs: int = 0
+    changes: Sequence[LimitChange] = ()
+    gaps: Sequence[Gap] = ()
+    requests: int = 0
+    beginUs: int = 0
+    endUs: int = 0
+    pool: str | None = None
+    gateSeed: int | None = None
+
+    @property
+    def policies(self) -> Mapping[str, str]:
+        """
+        The descriptions of the quota policies, by their names.
+        """
+        return dict(zip(self.policyNames, self.policyDescriptions, strict=False))
+
+
+def findGaps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Find where numbers are missing.
+
+    @param batches: of C{broker_id}, C{boot_id}, C{seq} and C{mono_us} of all
+        tables together, sorted by the first three.
+    @return: of L{GAPS}.
+    """
+    before = None
+    for batch in batches:
+        table = pa.table({name: batch.column(name) for name in ("broker_id", "boot_id", "seq", "mono_us")})
+        if before is not None:
+            table = pa.concat_tables([before, table])
+        before = table.slice(max(len(table) - 1, 0))
+        later, earlier = table.slice(1), table.slice(0, max(len(table) - 1, 0))
+        # Where a run begins depends on what was kept of its record.
+        isSame = pc.and_(
+            pc.equal(later["broker_id"], earlier["broker_id"]), pc.equal(later["boot_id"], earlier["boot_id"])
+        )
+        missing = pc.subtract(pc.subtract(later["seq"], earlier["seq"]), 1)
+        found = later.append_column("missing", missing).filter(pc.and_(isSame, pc.greater(missing, 0)))
+        yield from found.rename_columns(GAPS.names).cast(GAPS).to_batches()
+
+
+def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[Run]:
+    """
+    Runs with the changes of limits and the gaps in each.
+
+    @param limits: the limits table, with L{LIMIT_COLUMNS} at least.
+    @param gaps: of L{GAPS}.
+    @raise TraceError: if a run cannot be replayed.
+    """
+    changes: dict[tuple[str, str], list[LimitChange]] = {}
+    for each in limits.select(LIMIT_COLUMNS).sort_by([("mono_us", "ascending"), ("seq", "ascending")]).to_pylist():
+        changes.setdefault((each["broker_id"], each["boot_id"]), []).append(_changeOf(each))
+    dropped: dict[tuple[str, str], list[Gap]] = {}
+    for each in gaps.sort_by("seq").to_pylist():
+        dropped.setdefault((each["broker_id"], each["boot_id"]), []).append(
+            Gap(each["seq"], each["at_us"], each["missing"])
+        )
+    complete = []
+    for run in runs:
+        if len(run.policyNames) != len(run.policyDescriptions):
+            raise TraceError(
+                f"boot {run.bootId} of broker {run.brokerId} names {len(run.policyNames)} policies and describes "
+                f"{len(run.policyDescriptions)}; a recording of another version of admission needs that version"
+            )
+        key = (run.brokerId, run.bootId)
+        complete.append(evolve(run, changes=changes.get(key, ()), gaps=dropped.get(key, ())))
+    return complete
+
+
+def _changeOf(row: dict[str, Any]) -> LimitChange:
+    entity = QuotaEntity(row["user"], row["client_id"], row["ip"])
+    return LimitChange(row["mono_us"], entity, row["limit_name"], row["value"], row["changed_by"] is None)

@@ -1,0 +1,313 @@
+# -*- test-case-name: tests.offline.test_replay_spark -*-
+"""
+Replays of large recordings: the replay as it is, spread over Spark's workers.
+
+What has to be replayed together is brought together and sorted, once for all
+candidates that group requests in the same way; then each is replayed apart from
+the others.  So the work is spread over runs of servers, and within a run:
+
+  - closed loop, over components, which are connections that share a limit,
+  - open loop, over what a policy limits by, and for a policy that forgets over
+    times, too, between which it has forgotten.
+
+Where everybody shares one limit, it is spread over candidates.
+
+The driver remembers every connection with every kind of its requests, and a
+task keeps what it replays in files beyond some size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from math import ceil
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import evolve, frozen
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from admission.interfaces import IMemoryPoolFactory
+from admission.plugins import PolicyError
+
+from ..failures import TraceError
+from .arrivals import COLUMNS, columnsFor, makeArrivals
+from .candidates import Candidate, resolveCandidate
+from .decisions import CLOSED, DECISIONS, OPEN
+from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
+from .keys import CLIENT_REQUESTS, clientsOf
+from .ordered import Batches
+from .pool import CLIENTS, MINUTES, RESULTS, TOTALS, defaultOrder, replayPools
+from .pooltrace import POOL_COLUMNS
+from .shards import SHARD, SHARDED, ReplayPlan, Step, planReplays
+from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
+from .trials import RECORDED, Trial, TrialKey
+
+MAX_CLIENTS = 2_000_000
+"""How many pairs of a connection and a kind of request the driver remembers, in less than 1 GB."""
+
+DECISIONS_OF_TASK = 100_000
+"""How many decisions a task makes, about, unless that makes more tasks than Spark's setting for shuffles."""
+
+
+@frozen
+class Scale:
+    """
+    How much there is, and how finely to cut it.
+
+    @ivar requests: how many there are.
+    @ivar partitions: how many tasks to make; L{None} for what seems right.
+    @ivar minRequests: how many a slice of one key has at least.
+    """
+
+    requests: int
+    partitions: int | None = None
+    minRequests: int = MIN_REQUESTS
+
+    def tasksOf(self, frame: DataFrame, trials: Mapping[TrialKey, Trial]) -> int:
+        """
+        How many tasks to make.
+        """
+        if self.partitions is not None:
+            return self.partitions
+        most = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        candidates = len({trial.candidate.label for trial in trials.values()})
+        return min(max(ceil(self.requests * candidates / DECISIONS_OF_TASK), 1), most)
+
+
+def sparkSchema(schema: pa.Schema) -> StructType:
+    """
+    Columns in Spark's types.
+    """
+    return from_arrow_schema(schema, prefer_timestamp_ntz=False)
+
+
+def collected(frame: DataFrame, schema: pa.Schema) -> pa.Table:
+    """
+    All rows, for the driver.
+    """
+    return frame.select(*schema.names).toArrow().cast(schema)
+
+
+def replay(
+    requests: DataFrame,
+    trials: Mapping[TrialKey, Trial],
+    modes: Collection[str],
+    scale: Scale,
+    finish: Step | None = None,
+    schema: pa.Schema = DECISIONS,
+) -> DataFrame:
+    """
+    Replay all requests under all candidates.
+
+    @param requests: clean ones.
+    @param modes: one or two of L{admission.offline.simulate.decisions}.
+    @param finish: what to do with the decisions where they are made, so that
+        less is passed on.
+    @param schema: of what that returns.
+    @return: of L{DECISIONS <admission.offline.simulate.decisions.DECISIONS>},
+        unless there is something to C{finish} them.
+    @raise TraceError: if there are too many connections for the driver.
+    """
+    parts = []
+    for plan in plansOf(requests, trials, modes, scale):
+
+        def replayed(rows: Batches, plan: ReplayPlan = plan) -> Iterator[pa.RecordBatch]:
+            return plan.replay(rows, finish)
+
+        rows = requests.select(*columnsFor(trials.values())).mapInArrow(plan.shard, sparkSchema(SHARDED))
+        sharded = rows.repartition(scale.tasksOf(requests, trials), *SHARD).sortWithinPartitions(*plan.order)
+        parts.append(sharded.mapInArrow(replayed, sparkSchema(schema)))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def plansOf(
+    requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale
+) -> list[ReplayPlan]:
+    """
+    Find which trials share their arrivals, and which of these belong together.
+
+    @raise TraceError: see L{replay}.
+    """
+    asked = countClients(requests, CLOSED in modes)
+    clients = clientsOf(asked.to_batches(), trials)
+    plans = planReplays(trials, modes, clients, _workers(requests.sparkSession))
+    return [evolve(plan, cuts=cutsOf(requests, plan, scale)) if plan.mode == OPEN else plan for plan in plans]
+
+
+def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIENTS) -> pa.Table:
+    """
+    Who asked for what, of L{CLIENT_REQUESTS <admission.offline.simulate.keys.CLIENT_REQUESTS>}.
+
+    @param requests: clean ones.
+    @param isByConnection: whether to tell connections apart; otherwise all of
+        them are number 0.
+    @param most: how many to accept.
+    @raise TraceError: if there are more.
+    """
+    columns = {
+        **{name: F.ifnull(F.col(name), F.lit("")) for name in ("kind", "principal", "client_id", "peer")},
+        "conn_id": F.col("conn_id") if isByConnection else F.lit(0),
+        "is_decided": F.col("decided_mono_us").isNotNull(),
+    }
+    names = CLIENT_REQUESTS.names[:-1]
+    told = requests.select(*(columns.get(name, F.col(name)).alias(name) for name in names))
+    found = collected(told.groupBy(*names).agg(F.count(F.lit(1)).alias("requests")).limit(most + 1), CLIENT_REQUESTS)
+    if len(found) > most:
+        what = "connections" if isByConnection else "clients, with their addresses"
+        raise TraceError(
+            f"there are more than {most:,} {what} and kinds of their requests, too many for the driver; "
+            "take a shorter time or a sample of the clients"
+        )
+    return found
+
+
+def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame:
+    """
+    What the policies in force said, of
+    L{VERDICTS <admission.offline.simulate.identity.VERDICTS>}.
+
+    @param requests: clean ones.
+    @param trials: of the policies in force.
+    """
+
+    def found(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return findVerdicts(batches, trials)
+
+    return requests.select(*VERDICT_COLUMNS).mapInArrow(found, sparkSchema(VERDICTS))
+
+
+def cutsOf(requests: DataFrame, plan: ReplayPlan, scale: Scale) -> pa.RecordBatch | None:
+    """
+    Where to cut the requests of one key open loop, if there is any use in that.
+    """
+    trials = {
+        each.leader.key: each.leader
+        for each in plan.replays
+        if each.leader.horizonSeconds is not None and each.largest >= 2 * scale.minRequests
+    }
+    if not trials:
+        return None
+
+    def counted(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return countSpans(makeArrivals(batches, trials), trials)
+
+    spans = requests.select(*COLUMNS).mapInArrow(counted, sparkSchema(SPANS))
+    places = [F.col(name) for name in SPANS.names if name != "requests"]
+    added = collected(spans.groupBy(*places).agg(F.sum("requests").alias("requests")), SPANS)
+    cuts = findCuts(added.to_batches(), trials, scale.minRequests)
+    return cuts if cuts.num_rows else None
+
+
+def _workers(session: SparkSession) -> int:
+    """
+    How many tasks run at a time, by how many Spark makes of nothing much:
+    there is no other way that works with Connect, too.
+    """
+    return session.range(2**20).select(F.spark_partition_id()).distinct().count()
+
+
+Runs = Collection[tuple[str, str]]
+"""Brokers and runs."""
+
+_GROUP = ("broker_id", "boot_id")
+_ORDER = (*_GROUP, "mono_us", "seq")
+
+
+@frozen
+class PoolTrial:
+    """
+    A pool, and where to try it.
+
+    @ivar candidate: which pool.
+    @ivar runs: the runs of servers.
+    """
+
+    candidate: Candidate
+    runs: Runs
+
+
+@frozen
+class PoolTotals:
+    """
+    What came of pools: tables with C{candidate}, C{broker_id} and C{boot_id},
+    and of each what L{admission.offline.simulate.pool} says.
+
+    @ivar totals: see C{TOTALS} there.
+    @ivar minutes: see C{MINUTES}.
+    @ivar clients: see C{CLIENTS}.
+    """
+
+    totals: pa.Table
+    minutes: pa.Table
+    clients: pa.Table
+
+
+def planPools(
+    candidates: Sequence[Candidate], descriptions: Mapping[tuple[str, str], str | None]
+) -> tuple[list[PoolTrial], list[str]]:
+    """
+    Every pool in every run, and the pools that were there, to see how far a
+    replay can be trusted.
+
+    @param candidates: pools.
+    @param descriptions: what the pool of each run was.
+    @return: and why recorded pools are left out, in sentences.
+    """
+    runs = sorted(descriptions)
+    trials = [PoolTrial(candidate, runs) for candidate in candidates]
+    notes = []
+    for description in sorted({each for each in descriptions.values() if each is not None}):
+        where = [run for run in runs if descriptions[run] == description]
+        try:
+            found = resolveCandidate(f"{RECORDED}{description.partition(':')[0]}={description}", IMemoryPoolFactory)
+        except PolicyError as error:
+            notes.append(f"the recorded pool {description} is not replayed: {error}")
+            continue
+        trials.append(PoolTrial(found, where))
+    return trials, notes
+
+
+def replayPoolTrials(requests: DataFrame, trials: Sequence[PoolTrial]) -> PoolTotals:
+    """
+    Put each run of a server before pools.
+
+    @param requests: clean ones.
+    @param trials: which; at least one.
+    """
+    runs = {run for trial in trials for run in trial.runs}
+    ordered = requests.select(*POOL_COLUMNS).repartition(len(runs), *_GROUP).sortWithinPartitions(*_ORDER)
+    results: DataFrame | None = None
+    # Each is a part of its own that reads what was sorted once, so that pools share a cluster like runs.
+    order = defaultOrder()
+    for trial in trials:
+        part = _replayed(ordered, trial, order)
+        results = part if results is None else results.unionByName(part)
+    assert results is not None
+    table = collected(results, RESULTS)
+    return PoolTotals(*(_part(table, name, schema) for name, schema in _PARTS.items()))
+
+
+def _replayed(ordered: DataFrame, trial: PoolTrial, order: Candidate) -> DataFrame:
+    def replayed(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return replayPools(batches, [trial.candidate], order=order)
+
+    return ordered.where(_among(trial.runs)).mapInArrow(replayed, sparkSchema(RESULTS))
+
+
+def _among(runs: Runs) -> Column:
+    return F.concat_ws("\n", *_GROUP).isin(["\n".join(run) for run in runs])
+
+
+_PARTS = {"total": TOTALS, "minute": MINUTES, "client": CLIENTS}
+
+
+def _part(results: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
+    rows = results.filter(results[name].is_valid())
+    chunks = rows[name].combine_chunks()
+    values = chunks.flatten() if len(rows) else [pa.array([], field.type) for field in schema]
+    columns = [*(rows[key] for key in ("candidate", *_GROUP)), *values]
+    names = ["candidate", *_GROUP, *schema.names]
+    order = [(each, "ascending") for each in names[: 5 if name == "client" else 4 if name == "minute" else 3]]
+    return pa.table(columns, names).sort_by(order)

@@ -1,0 +1,234 @@
+# -*- test-case-name: tests.offline.test_replay_spark -*-
+"""
+What replays in Spark come to: totals by client and minute, and whether they can
+be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import asdict, evolve, frozen
+from pyarrow import compute as pc
+from pyspark.sql import DataFrame, functions as F
+
+from .decisions import DECISIONS
+from .identity import FIDELITY, VERDICTS, Fidelity, countMatches, judge
+from .ordered import Batches
+from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
+from .totals import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, binsOf, countMinutes, mergeMinutes
+from .trials import RECORDED, Trial, TrialKey
+
+JUDGED = pa.schema([DECISIONS.field(name) for name in (*VERDICTS.names[:4], "mode", "delay_us", "is_refused")])
+"""What is kept of a decision of a policy that was in force, to be held against the recording."""
+
+OUTCOMES = pa.schema([("minute", pa.struct(list(MINUTES))), ("decision", pa.struct(list(JUDGED)))])
+"""Both in one; each row has one of them."""
+
+HISTOGRAM = pa.schema([("candidate", pa.string()), ("mode", pa.string()), ("bucket_us", pa.int64()), ("n", pa.int64())])
+"""
+How many requests a candidate asked for delays of, up to C{bucket_us} and above
+the bound before it, see L{DELAY_BOUNDS_US}; null above all.
+"""
+
+FIDELITIES = pa.schema(
+    [
+        ("candidate", pa.string()),
+        ("mode", pa.string()),
+        ("broker_id", pa.string()),
+        ("boot_id", pa.string()),
+        ("compared", pa.int64()),
+        ("match_share", pa.float64()),
+        ("mean_error_ms", pa.float64()),
+        ("throttled", pa.int64()),
+        ("seq_gaps", pa.int64()),
+        ("missing", pa.int64()),
+        ("is_trusted", pa.bool_()),
+        ("words", pa.string()),
+    ]
+)
+"""The fields of L{Fidelity <admission.offline.simulate.identity.Fidelity>}, and what it makes of them."""
+
+_MAX_ROWS = 20_000
+_MOST = ("most_delay_us", "most_held_us")
+_FIRST = "exhausted_from_us"
+_BINS = "delay_bins"
+
+
+@frozen
+class Totals:
+    """
+    The results of replays, small enough for the driver: about 1 KB for each
+    client, candidate and mode.
+
+    @ivar summary: by candidate and mode, with
+        L{TOTAL_COLUMNS <admission.offline.simulate.totals.TOTAL_COLUMNS>}.
+    @ivar clients: likewise, by principal and client id as well.
+    @ivar histogram: of L{HISTOGRAM}.
+
+    Once L{labelled}, the first two say C{is_approximate} at the end.
+    """
+
+    summary: pa.Table
+    clients: pa.Table
+    histogram: pa.Table
+
+
+def outcomes(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale) -> DataFrame:
+    """
+    Replay everything in every mode: of L{OUTCOMES}.
+
+    Whoever wants more than one thing of them should have Spark keep them, or it
+    will replay again.
+
+    @param requests: clean ones.
+    @param trials: of candidates and of policies in force.
+    @param modes: one or two.
+    @raise TraceError: see L{replay}.
+    """
+    return replay(requests, trials, modes, scale, toOutcomes, OUTCOMES)
+
+
+def toOutcomes(decisions: Batches) -> Iterator[pa.RecordBatch]:
+    """
+    Count decisions, and keep those of policies in force, too.
+
+    @param decisions: of L{DECISIONS}, those of different candidates apart.
+    @return: of L{OUTCOMES}.
+    """
+    for batch in decisions:
+        if not batch.num_rows:
+            continue
+        if batch.column("candidate")[0].as_py().startswith(RECORDED):
+            yield _outcome("decision", batch.select(JUDGED.names))
+        for minutes in countMinutes([batch]):
+            yield _outcome("minute", minutes)
+
+
+def minutesOf(outcomes: DataFrame) -> DataFrame:
+    """
+    What became of the requests of each client in each minute: the columns of
+    L{MINUTES} without the histogram, each place once.
+
+    @param outcomes: of L{OUTCOMES}.
+    """
+    minutes = outcomes.where("minute IS NOT NULL").select("minute.*")
+    added = [name for name in MINUTES.names if name not in (*PLACE, *_MOST, _FIRST, _BINS)]
+    return minutes.groupBy(*PLACE).agg(
+        *(F.sum(name).alias(name) for name in added),
+        *(F.max(name).alias(name) for name in _MOST),
+        F.min(_FIRST).alias(_FIRST),
+    )
+
+
+def totalsOf(outcomes: DataFrame) -> Totals:
+    """
+    Add up.
+
+    @param outcomes: of L{OUTCOMES}.
+    """
+    kept = ("candidate", "mode", "principal", "client_id")
+    blank = {field.name: F.lit("") for field in MINUTES if field.name in PLACE and field.name not in kept}
+    blank["minute"] = F.timestamp_micros(F.lit(0))
+    minutes = outcomes.where("minute IS NOT NULL").select("minute.*").withColumns(blank)
+    merged = minutes.repartition(*kept).mapInArrow(_merged, sparkSchema(MINUTES))
+    table = collected(merged, MINUTES)
+    batch = mergeMinutes(table.to_batches())
+    return Totals(addUp(batch, ()), addUp(batch, kept[2:]), _histogram(batch))
+
+
+def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
+    """
+    The labels of those candidates whose decisions are approximate, since they
+    follow requests: see L{LivePolicy <admission.offline.simulate.live.LivePolicy>}.
+    """
+    return sorted({trial.candidate.label for trial in trials.values() if trial.isFollowing})
+
+
+def labelled(totals: Totals, trials: Mapping[TrialKey, Trial]) -> Totals:
+    """
+    The same, with a column that says which of it is L{approximate}.
+    """
+    labels = pa.array(approximate(trials), pa.string())
+
+    def told(table: pa.Table) -> pa.Table:
+        return table.append_column("is_approximate", pc.is_in(table["candidate"], value_set=labels))
+
+    return evolve(totals, summary=told(totals.summary), clients=told(totals.clients))
+
+
+def judgeReplays(
+    requests: DataFrame, outcomes: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str]
+) -> list[Fidelity]:
+    """
+    Hold the replays of the policies in force against what was recorded.
+
+    @param requests: clean ones.
+    @param outcomes: of L{OUTCOMES}.
+    @param trials: of policies in force; there may be others.
+    @return: for each of them and each mode, by label, mode, broker and run.
+    """
+    recorded = {key: trial for key, trial in trials.items() if trial.isRecorded}
+    if not recorded:
+        return []
+    said = verdicts(requests, recorded)
+    counted = said.groupBy(*VERDICTS.names[:3]).count().collect()
+    counts: dict[TrialKey, int] = {(row[0], row[1], row[2]): row["count"] for row in counted}
+    decisions = outcomes.where("decision IS NOT NULL").select("decision.*")
+    compared = decisions.join(said, list(VERDICTS.names[:4]))
+    matches = collected(compared.mapInArrow(countMatches, sparkSchema(FIDELITY)), FIDELITY)
+    # Of what nobody decided on there is nothing to compare, which is no reason to trust it.
+    nothing = pa.Table.from_pylist(
+        [
+            {**dict.fromkeys(FIDELITY.names, 0), **dict(zip(VERDICTS.names[:3], key, strict=True)), "mode": mode}
+            for key in recorded
+            for mode in modes
+        ],
+        FIDELITY,
+    )
+    return judge(pa.concat_tables([matches, nothing]).to_batches(), counts, recorded)
+
+
+def fidelityTable(fidelities: Iterable[Fidelity]) -> pa.Table:
+    """
+    Verdicts as a table of L{FIDELITIES}.
+    """
+    rows = [(*asdict(each).values(), each.isTrusted, each.inWords()) for each in fidelities]
+    columns: Any = zip(*rows, strict=True) if rows else [()] * len(FIDELITIES)
+    return pa.table([pa.array(each, type) for each, type in zip(columns, FIDELITIES.types, strict=True)], FIDELITIES)
+
+
+def _outcome(name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    size = batch.num_rows
+    values = pa.StructArray.from_arrays(batch.columns, fields=list(OUTCOMES.field(name).type))
+    arrays = [values if field.name == name else pa.nulls(size, field.type) for field in OUTCOMES]
+    return pa.record_batch(arrays, OUTCOMES)
+
+
+def _merged(batches: Batches) -> Iterator[pa.RecordBatch]:
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        gathered.append(pa.Table.from_batches([batch]).cast(MINUTES).combine_chunks().to_batches()[0])
+        rows += batch.num_rows
+        if rows >= _MAX_ROWS:
+            gathered = [mergeMinutes(gathered)]
+            rows = 0
+    if gathered:
+        yield mergeMinutes(gathered)
+
+
+def _histogram(minutes: pa.RecordBatch) -> pa.Table:
+    rows: list[tuple[Any, ...]] = []
+    bounds = [*DELAY_BOUNDS_US, None]
+    sums: dict[tuple[str, str], Any] = {}
+    labels, modes = (minutes.column(name).to_pylist() for name in ("candidate", "mode"))
+    for label, mode, counts in zip(labels, modes, binsOf(minutes.column(_BINS)), strict=True):
+        sums[label, mode] = sums.get((label, mode), 0) + counts
+    for place in sorted(sums):
+        rows += [(*place, bounds[index], int(sums[place][index])) for index in np.flatnonzero(sums[place]).tolist()]
+    columns: Any = zip(*rows, strict=True) if rows else [()] * len(HISTOGRAM)
+    return pa.table([pa.array(each, type) for each, type in zip(columns, HISTOGRAM.types, strict=True)], HISTOGRAM)

@@ -1,0 +1,273 @@
+# -*- test-case-name: tests.unit.offline.simulate.test_totals -*-
+"""
+What decisions come to: by minute and client, in rows that can be added up, and
+in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import compute as pc
+
+from .decisions import CLOSED
+from .ordered import distinctRows, numbersOf
+
+DELAY_BOUNDS_US: Sequence[int] = (0, *(round(10 ** (3 + step / 16)) for step in range(16 * 6 + 1)))
+"""The upper bounds of delays that are counted together: none, and 1 ms to 1000 s, sixteen for each power of ten."""
+
+MAX_EXHAUSTED_SHARE = 0.05
+"""With more connections that ran out of requests there is no forecast."""
+
+_BINS = len(DELAY_BOUNDS_US) + 1
+_MAX_ROWS = 50_000
+
+PLACE: Sequence[str] = (
+    "candidate",
+    "mode",
+    "broker_id",
+    "boot_id",
+    "replay_key",
+    "principal",
+    "client_id",
+    "minute",
+)
+"""What minutes are told apart by."""
+
+_SUMS: Sequence[str] = (
+    "requests",
+    "throttled",
+    "refused",
+    "barred",
+    "poisoned",
+    "demanded_bytes",
+    "admitted_bytes",
+    "throttle_us",
+    "held_us",
+    "connections",
+    "exhausted",
+)
+_NEVER = 2**62
+
+MINUTES = pa.schema(
+    [
+        *((name, pa.string()) for name in PLACE[:-1]),
+        ("minute", pa.timestamp("us", "UTC")),
+        *((name, pa.int64()) for name in _SUMS),
+        ("most_delay_us", pa.int64()),
+        ("most_held_us", pa.int64()),
+        ("exhausted_from_us", pa.int64()),
+        ("delay_bins", pa.list_(pa.int64())),
+    ]
+)
+"""
+What became of the requests of a client in a minute.  Several rows may be of the
+same place; L{mergeMinutes} adds them up.
+
+C{throttle_us} is what the candidate asked for, C{held_us} for how long clients
+were throttled by all policies.  C{delay_bins} counts requests by the delay that
+the candidate asked for, see L{DELAY_BOUNDS_US}, and those with longer ones at
+the end; zeros there are left out, since most requests have no delay.
+C{exhausted_from_us} is when the first connection ran out of requests, on the
+clock of the run.
+"""
+
+TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
+    *((name, pa.int64()) for name in _SUMS[:5]),
+    ("demanded_bytes", pa.int64()),
+    ("admitted_bytes", pa.int64()),
+    ("throttle_s", pa.float64()),
+    ("held_s", pa.float64()),
+    ("most_delay_s", pa.float64()),
+    ("most_held_s", pa.float64()),
+    ("p50_delay_s", pa.float64()),
+    ("p99_delay_s", pa.float64()),
+    ("connections", pa.int64()),
+    ("exhausted", pa.int64()),
+    ("exhausted_share", pa.float64()),
+    ("exhausted_from_us", pa.int64()),
+    ("is_forecast", pa.bool_()),
+)
+"""
+What L{addUp} has besides what it tells apart.  Percentiles are of all requests,
+those that were not throttled included, and no less than the exact ones.
+
+How many connections ran out of requests is about the whole candidate and mode,
+whatever else is told apart: while they are missing, nobody competes with them.
+So is C{is_forecast}: whether the numbers may be read as what would have
+happened.  Open loop they may not.  What the jobs write has C{is_approximate}
+besides, see L{admission.offline.simulate.tally.labelled}.
+"""
+
+
+def countMinutes(decisions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Count decisions by minute and client.
+
+    @param decisions: of L{admission.offline.simulate.decisions.DECISIONS}.
+    @return: of L{MINUTES}.
+    """
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in decisions:
+        if batch.num_rows:
+            gathered.append(_counted(batch))
+            rows += gathered[-1].num_rows
+        if rows >= _MAX_ROWS:
+            merged = mergeMinutes(gathered)
+            gathered, rows = [merged], merged.num_rows
+            if rows >= _MAX_ROWS // 2:
+                yield merged
+                gathered, rows = [], 0
+    if gathered:
+        yield mergeMinutes(gathered) if len(gathered) > 1 else gathered[0]
+
+
+def mergeMinutes(minutes: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """
+    Add up rows of the same place.
+
+    @param minutes: of L{MINUTES}.
+    @return: the same, each place once.
+    """
+    table = pa.Table.from_batches(minutes, MINUTES).combine_chunks()
+    if not len(table):
+        return pa.RecordBatch.from_pylist([], MINUTES)
+    [batch] = table.to_batches()
+    found, places = distinctRows([batch.column(name) for name in PLACE])
+    columns = _merged(batch, places, len(found))
+    for index, name in enumerate(PLACE):
+        columns[name] = pa.array([place[index] for place in found], MINUTES.field(name).type)
+    return _batch(columns)
+
+
+def binsOf(delayBins: pa.Array) -> Any:
+    """
+    The column C{delay_bins} of L{MINUTES} as a matrix.
+    """
+    bins = np.zeros((len(delayBins), _BINS), np.int64)
+    counts = numbersOf(pc.list_value_length(delayBins))
+    bins[np.arange(_BINS) < counts[:, None]] = numbersOf(delayBins.flatten())
+    return bins
+
+
+def addUp(minutes: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = MAX_EXHAUSTED_SHARE) -> pa.Table:
+    """
+    The results in all.
+
+    @param minutes: of L{MINUTES}.
+    @param by: what to tell apart besides C{candidate} and C{mode}: other names
+        of L{PLACE}.
+    @param maxExhaustedShare: with a larger share of connections that ran out
+        of requests there is no forecast.
+    @return: a row for each place, sorted, with L{TOTAL_COLUMNS} after it.
+    """
+    names = list(dict.fromkeys(("candidate", "mode", *by)))
+    found, places = distinctRows([minutes.column(name) for name in names])
+    merged = _merged(minutes, places, len(found))
+    overall, overalls = distinctRows([minutes.column(name) for name in names[:2]])
+    ends = _merged(minutes, overalls, len(overall))
+    whole = [overall.index(place[:2]) for place in found]
+    connections, exhausted = ends["connections"][whole], ends["exhausted"][whole]
+    share = exhausted / np.maximum(connections, 1)
+    fromUs = ends["exhausted_from_us"][whole]
+    isClosed = np.array([place[1] == CLOSED for place in found], bool)
+    bins = merged["bins"]
+    columns: dict[str, Any] = {
+        **{name: merged[name] for name in _SUMS[:7]},
+        **{f"{name}_s": np.round(merged[f"{name}_us"] / 1e6, 9) for name in ("throttle", "held")},
+        **{f"{name}_s": merged[f"{name}_us"] / 1e6 for name in ("most_delay", "most_held")},
+        "p50_delay_s": _quantiles(bins, 0.5, merged["most_delay_us"]),
+        "p99_delay_s": _quantiles(bins, 0.99, merged["most_delay_us"]),
+        "connections": connections,
+        "exhausted": exhausted,
+        "exhausted_share": np.round(share, 9),
+        "exhausted_from_us": pa.array(fromUs, mask=fromUs == _NEVER),
+        "is_forecast": isClosed & (share <= maxExhaustedShare),
+    }
+    fields = [(name, MINUTES.field(name).type) for name in names]
+    arrays = [pa.array([place[index] for place in found], type) for index, (_, type) in enumerate(fields)]
+    arrays += [pa.array(columns[name]).cast(type) for name, type in TOTAL_COLUMNS]
+    table = pa.table(arrays, pa.schema([*fields, *TOTAL_COLUMNS]))
+    return table.sort_by([(name, "ascending") for name in names])
+
+
+def _counted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    minuteUs = numbersOf(batch.column("wall_us")) // 60_000_000 * 60_000_000
+    named = {name: batch.column(name) for name in PLACE[:-1]}
+    named["minute"] = pa.array(minuteUs).cast(pa.timestamp("us", "UTC"))
+    found, places = distinctRows(list(named.values()))
+    isRefused, isBarred, isExhausted = (
+        numbersOf(batch.column(name)) for name in ("is_refused", "is_barred", "is_exhausted")
+    )
+    delayUs, heldUs = numbersOf(batch.column("delay_us")), numbersOf(batch.column("held_us"))
+    sizeBytes = numbersOf(batch.column("request_bytes")) + numbersOf(batch.column("response_bytes"))
+    isAdmitted = ~(isRefused | isBarred)
+    each = {
+        "requests": np.ones(batch.num_rows, np.int64),
+        "throttled": (delayUs > 0) & isAdmitted,
+        "refused": isRefused,
+        "barred": isBarred,
+        "poisoned": numbersOf(batch.column("is_poisoned")),
+        "demanded_bytes": sizeBytes,
+        "admitted_bytes": sizeBytes * isAdmitted,
+        "throttle_us": delayUs,
+        "held_us": heldUs,
+        "connections": numbersOf(batch.column("is_first")),
+        "exhausted": isExhausted,
+    }
+    columns: dict[str, Any] = {name: _summed(values, places, len(found)) for name, values in each.items()}
+    columns["most_delay_us"] = _most(delayUs, places, len(found))
+    columns["most_held_us"] = _most(heldUs, places, len(found))
+    atUs = np.where(isExhausted, numbersOf(batch.column("at_us")), _NEVER)
+    columns["exhausted_from_us"] = -_most(-atUs, places, len(found))
+    bins = np.searchsorted(np.array(DELAY_BOUNDS_US), delayUs)
+    columns["bins"] = np.bincount(places * _BINS + bins, minlength=len(found) * _BINS).reshape(-1, _BINS)
+    for index, (name, array) in enumerate(named.items()):
+        columns[name] = pa.array([place[index] for place in found], array.type)
+    return _batch(columns)
+
+
+def _merged(batch: pa.RecordBatch, places: Any, count: int) -> dict[str, Any]:
+    columns = {name: _summed(numbersOf(batch.column(name)), places, count) for name in _SUMS}
+    for name in ("most_delay_us", "most_held_us"):
+        columns[name] = _most(numbersOf(batch.column(name)), places, count)
+    columns["exhausted_from_us"] = -_most(-numbersOf(batch.column("exhausted_from_us"), _NEVER), places, count)
+    columns["bins"] = np.zeros((count, _BINS), np.int64)
+    np.add.at(columns["bins"], places, binsOf(batch.column("delay_bins")))
+    return columns
+
+
+def _batch(columns: dict[str, Any]) -> pa.RecordBatch:
+    fromUs, bins = columns["exhausted_from_us"], columns["bins"]
+    columns["exhausted_from_us"] = pa.array(fromUs, mask=fromUs == _NEVER)
+    counts = (np.arange(1, _BINS + 1) * (bins > 0)).max(axis=1, initial=0)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    kept = bins[np.arange(_BINS) < counts[:, None]].astype(np.int64)
+    columns["delay_bins"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(kept))
+    return pa.record_batch([pa.array(columns[name]) for name in MINUTES.names], MINUTES)
+
+
+def _summed(values: Any, places: Any, count: int) -> Any:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, places, values)
+    return sums
+
+
+def _most(values: Any, places: Any, count: int) -> Any:
+    most = np.full(count, -_NEVER, np.int64)
+    np.maximum.at(most, places, values)
+    return most
+
+
+def _quantiles(bins: Any, share: float, maxUs: Any) -> Any:
+    """
+    For each row of counts the upper bound of the range that the value at
+    C{share} is in, or the largest value if that is less.
+    """
+    reached = np.cumsum(bins, axis=1) >= share * bins.sum(axis=1, keepdims=True)
+    bounds = np.array([*DELAY_BOUNDS_US, _NEVER])
+    return np.minimum(bounds[reached.argmax(axis=1)], maxUs) / 1e6

@@ -1,0 +1,197 @@
+"""
+Tests for L{admission.offline.simulate.identity}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import QuotaEntity
+from admission.offline.simulate.identity import FIDELITY, VERDICTS, Fidelity, compare, countMatches, findVerdicts, judge
+from admission.offline.simulate.runs import Gap, Run
+from admission.offline.simulate.trials import planRecorded
+from tests.kit.replaymodel import (
+    Change,
+    Client,
+    Recording,
+    Step,
+    closedLoop,
+    openLoop,
+    population,
+    serve,
+    steadySteps,
+    tableOf,
+)
+
+SECOND = 1_000_000
+
+
+def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) -> list[Fidelity]:
+    """
+    Put what was recorded to the test.
+
+    @param alter: what is known of the run instead.
+    """
+    trials = planRecorded([alter(run) for run in recording.runs()])
+    verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(500), trials), VERDICTS)
+    counted = verdicts.group_by(VERDICTS.names[:3]).aggregate([("seq", "count")]).to_pylist()
+    counts = {(row["candidate"], row["broker_id"], row["boot_id"]): row["seq_count"] for row in counted}
+    fidelity: list[pa.RecordBatch] = []
+    for decisions in (openLoop(recording, trials), closedLoop(recording, trials)):
+        fidelity += countMatches(compare(decisions, verdicts).to_batches(700))
+    return judge(fidelity, counts, trials)
+
+
+def throttled(seconds: int = 60, **policies: str) -> Recording:
+    """
+    Clients of which more than a thousand requests are throttled.
+    """
+    named = {name.replace("_", "-"): text for name, text in policies.items()}
+    return serve(
+        named or {"client-bytes": "client-bytes:produce=1M"},
+        population(4, 4),
+        steadySteps(thinkMs=15, sizeBytes=20_000),
+        seconds * SECOND,
+        [Change(20 * SECOND, QuotaEntity(clientId="client 1"), "producer_byte_rate", 600_000.0)],
+    )
+
+
+class GateTests(SynchronousTestCase):
+    """
+    Whether answers can be trusted.
+    """
+
+    def test_same(self) -> None:
+        """
+        The policy that was in force says what it said, open and closed loop, in
+        more than a thousand decisions that throttled somebody.
+        """
+        opened, closed = sorted(gate(throttled()), key=lambda each: each.mode == "closed")
+        for each in (opened, closed):
+            self.assertGreater(each.throttled, 1000)
+            self.assertGreaterEqual(each.matchShare, 0.999)
+            self.assertEqual((each.missing, each.seqGaps), (0, 0))
+            self.assertTrue(each.isTrusted)
+            self.assertIn("agrees with the recording in 100.000%", each.inWords())
+            self.assertNotIn("cannot be trusted", each.inWords())
+
+    def test_otherWindows(self) -> None:
+        """
+        One window less than the server had, and nothing can be trusted.
+        """
+        for each in gate(throttled(), lambda run: evolve(run, quotaWindows=10)):
+            self.assertGreater(each.throttled, 1000)
+            self.assertLess(each.matchShare, 0.999)
+            self.assertFalse(each.isTrusted)
+            self.assertIn("answers cannot be trusted: the replay agrees with", each.inWords())
+            self.assertIn("99.9% are needed", each.inWords())
+
+    def test_missingLimit(self) -> None:
+        """
+        The same if a limit that was set while the server ran is not known.
+        """
+        for each in gate(throttled(), lambda run: evolve(run, changes=[])):
+            self.assertFalse(each.isTrusted)
+
+    def test_inputOnly(self) -> None:
+        """
+        A replay does not know what was decided: if the recording says something
+        else, it is found out, and not repeated.
+        """
+        recording = throttled(30)
+        for row in recording.rows:
+            row["policy_delays_us"] = [delay + 5000 if delay else 0 for delay in row["policy_delays_us"]]
+        opened = next(each for each in gate(recording) if each.mode == "open")
+        self.assertFalse(opened.isTrusted)
+        self.assertAlmostEqual(opened.meanErrorMs, 5 * opened.throttled / opened.compared, places=6)
+
+    def test_everyPolicy(self) -> None:
+        """
+        Each policy is judged for itself, shadow policies, too.
+        """
+        recording = throttled(
+            30,
+            client_bytes="client-bytes:produce=1M",
+            request_time="request-time:percent=1.2",
+            producer_ids="producer-ids:rate=5:shadow=yes",
+        )
+        judged = gate(recording)
+        self.assertEqual(
+            [(each.candidate, each.mode) for each in judged],
+            [
+                (f"recorded {name}", mode)
+                for name in ("client-bytes", "producer-ids", "request-time")
+                for mode in ("closed", "open")
+            ],
+        )
+        self.assertTrue(all(each.isTrusted for each in judged), [each.inWords() for each in judged])
+        [idle, _] = [each for each in judged if each.candidate == "recorded producer-ids"]
+        self.assertTrue(idle.inWords().endswith("with nobody throttled that proves little"), idle.inWords())
+
+    def test_refusals(self) -> None:
+        """
+        Refusals are compared as well.
+        """
+
+        def steps(client: Client) -> Iterator[Step]:
+            number = 0
+            while True:
+                number += 1
+                yield Step(300_000, 100, 100, 100, identities=(client.number * 1000 + number // 3,))
+
+        recording = serve({"producer-ids": "producer-ids:rate=12:window=10s"}, population(2, 2), steps, 30 * SECOND)
+        self.assertTrue(all(each.isTrusted for each in gate(recording)))
+        other = gate(recording, lambda run: evolve(run, policyDescriptions=["producer-ids:rate=12:window=20s"]))
+        self.assertFalse(any(each.isTrusted for each in other))
+
+    def test_gaps(self) -> None:
+        """
+        The verdict tells of missing events.
+        """
+        for each in gate(throttled(10), lambda run: evolve(run, gaps=[Gap(5, 1), Gap(9, 2)])):
+            self.assertIn("events are missing in 2 places", each.inWords())
+
+    def test_missing(self) -> None:
+        """
+        Requests that the replay did not come to count against it.
+        """
+        complete = Fidelity("a", "closed", "1", "boot", 1000, 1.0, 0.0, 10, 0, 0)
+        self.assertTrue(complete.isTrusted)
+        self.assertTrue(evolve(complete, missing=1).isTrusted)
+        partial = evolve(complete, missing=2)
+        self.assertFalse(partial.isTrusted)
+        self.assertIn("2 recorded requests did not come up in the replay", partial.inWords())
+
+    def test_nothing(self) -> None:
+        """
+        Where nothing can be compared nothing can be trusted.
+        """
+        nothing = Fidelity("a", "open", "1", "boot", 0, 0.0, 0.0, 0, 0, 0)
+        self.assertFalse(nothing.isTrusted)
+        self.assertIn("told of no request that could be compared", nothing.inWords())
+
+    def test_tolerance(self) -> None:
+        """
+        A millisecond is the same, more is not; nor is being throttled by a
+        microsecond the same as not at all.
+        """
+        table = pa.table(
+            {
+                "candidate": ["a"] * 5,
+                "mode": ["open"] * 5,
+                "broker_id": ["1"] * 5,
+                "boot_id": ["boot"] * 5,
+                "delay_us": [5000, 5000, 1, 0, 7],
+                "recorded_delay_us": [6000, 6001, 0, 0, 7],
+                "is_refused": [False] * 4 + [True],
+                "was_refused": [False] * 5,
+            }
+        )
+        for size in (1, 3, 5):
+            counted = pa.Table.from_batches(countMatches(table.to_batches(size)), FIDELITY)
+            summed = {name: sum(counted[name].to_pylist()) for name in FIDELITY.names[4:]}
+            self.assertEqual(summed, {"compared": 5, "matching": 2, "throttled": 4, "error_us": 2002})
