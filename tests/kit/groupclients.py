@@ -478,7 +478,7 @@ def serve(client: GroupClient) -> None:
     goesOn = True
     while goesOn:
         for partition, offset, value in client.poll():
-            seconds = min(float(value), client.consumersettings.maxWorkSeconds)
+            seconds = min(float(value), client.settings.maxWorkSeconds)
             if seconds:
                 say("working", partition, offset)
                 goesOn = work(seconds)

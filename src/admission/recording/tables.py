@@ -11,10 +11,9 @@ L{Table.extended <admission.recording.schema.Table.extended>} takes it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
-
-from twisted.logger import Logger
 
 from . import schema
 from .recordlayout import Layout
@@ -22,26 +21,20 @@ from .schema import CONNECTIONS, LIMITS, SENSORS, Table
 
 ENTRY_POINT_GROUP = "admission.recorded_columns"
 
-_log = Logger()
-
 
 def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
     """
     C{table} with the columns of all drivers, in the order of their names.
     Columns that cannot be imported, or that a record has no room for, are left
-    out and logged.
+    out, with a warning.
     """
     for entry in sorted(entries, key=lambda entry: entry.name):
         try:
             extended = table.extended(entry.load())
             Layout.of(extended)
         except Exception as error:
-            _log.warn(
-                "the columns that {name} ({value}) records are left out: {error}",
-                name=entry.name,
-                value=entry.value,
-                error=error,
-            )
+            # Not logged: Spark's workers import this module, and no Twisted.
+            warnings.warn(f"the columns that {entry.name} ({entry.value}) records are left out: {error}", stacklevel=2)
         else:
             table = extended
     return table
