@@ -123,13 +123,13 @@ def serveBroker(reactor: Any, dataPath: str, *arguments: str) -> Mapping[str, in
     """
     options = Options()
     options.parseOptions(["--data", dataPath, *arguments])  # type: ignore[no-untyped-call]
-    options["listeners"] = []
+    (listener,), options["listeners"] = options["listeners"], []
     service = makeService(options)
     service.startService()
     for topic in (TOPIC, FETCHED_TOPIC):
         service.broker.log.createTopic(topic, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    return {"admission": listen(reactor, ListenerFactory(service, None))}
+    return {"admission": listen(reactor, ListenerFactory(service, listener))}
 
 
 def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: str) -> Mapping[str, int]:
