@@ -103,9 +103,10 @@ class Property:
         if self.maximum is not None and value > self.kind.parse(self.maximum):
             raise ValueError(f"{shown} is too large: at most {self.maximum}")
         if self.choices:
-            words = value if isinstance(value, tuple) else (value,)
+            isSequence = isinstance(value, tuple | list)
+            words = value if isSequence else (value,)
             if not words or not set(words) <= set(self.choices):
-                number = "one or more" if isinstance(value, tuple) else "one"
+                number = "one or more" if isSequence else "one"
                 raise ValueError(f"{shown} is not possible: write {number} of {', '.join(self.choices)}")
 
 

@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from javaproperties import InvalidUEscapeError, KeyValue, parse
-
 from .property import Given, SettingsError
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -22,6 +20,9 @@ def readPropertyFile(path: str) -> Iterator[Given]:
 
     @raise SettingsError: if the file cannot be read.
     """
+    # Here, because admission doctor has to run where a package is missing.
+    from javaproperties import InvalidUEscapeError, KeyValue, parse
+
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:

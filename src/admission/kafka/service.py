@@ -18,7 +18,7 @@ from typing import Any
 
 from attrs import frozen
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import deferLater
@@ -35,6 +35,7 @@ from ..profiling.profiler import Profiler
 from ..profiling.reports import MemoryReports
 from ..recording.events import Origin
 from ..recording.recorder import EventRecorder
+from ..recording.tables import REQUESTS
 from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
@@ -53,6 +54,7 @@ from .options import (
     poolDescription,
     quotaDescriptions,
 )
+from .recordedcolumns import KAFKA_COLUMNS
 from .requestrecording import BrokerRecording
 from .secondsignal import SecondSignal
 from .security.checkers import makePortal
@@ -164,6 +166,9 @@ class BrokerService(Service):
                 config.statusListener.description, config.statusListener.endpoint, reactor, names, "--advertise"
             )
         self._ports: list[IListeningPort] = []
+        self._started = AsyncExitStack()
+        self._stopping = DeferredLock()
+        self._status: BrokerStatus | None = None
         self._hasListened = False
         self._pressureLoggedSeconds = float("-inf")
 
@@ -206,8 +211,10 @@ class BrokerService(Service):
             self.privilegedStartService()
         try:
             self._start()
-        except CannotStart:
+        except BaseException:
             self._stopListening()
+            undone = Deferred.fromCoroutine(self._started.aclose())
+            undone.addErrback(lambda failure: self.log.failure("what had been started cannot be closed", failure))
             raise
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
@@ -229,9 +236,11 @@ class BrokerService(Service):
         @return: a L{Deferred} that fires when the data directory is free.
         """
         yield maybeDeferred(super().stopService)
-        self._status.isDraining = True
+        if self._status is not None:
+            self._status.isDraining = True
         with SecondSignal(self._reactor, self._hurry):
-            yield Deferred.fromCoroutine(self._started.aclose())
+            # One after the other, if it is called again: each would take the half of the closers.
+            yield self._stopping.run(lambda: Deferred.fromCoroutine(self._started.aclose()))
         self.log.info("stopped: the log at {path} is closed", path=self._config.dataPath)
 
     def _start(self) -> None:
@@ -361,6 +370,13 @@ class BrokerService(Service):
             ) from error
         if not recorder.isRecording:
             return
+        declared = {column.name for columns in KAFKA_COLUMNS.values() for column in columns}
+        missing = sorted(declared.difference(column.name for column in REQUESTS.columns))
+        if missing:
+            self.log.warn(
+                "{columns} are not recorded: what pip knows of admission is missing or old; install it again",
+                columns=", ".join(missing),
+            )
         recorder.addSensors(self.sensors)
         now = self._clock.seconds()
         for entity, limits in control.limits.items():

@@ -127,8 +127,9 @@ def _metricsOf(registry: SensorRegistry, namings: Sequence[Naming]) -> dict[str,
 
     def add(sensor: str, kind: str, source: float | IHistogram | Family) -> None:
         for naming, labels in namingsOf(sensor, namings):
-            name = naming.name.removesuffix(COUNTER_SUFFIX)
-            ofKind = "counter" if name != naming.name else kind
+            name, ofKind = naming.name, kind
+            if name.endswith(COUNTER_SUFFIX) and (kind == "counter" or not naming.isMade):
+                name, ofKind = name.removesuffix(COUNTER_SUFFIX), "counter"
             if name in metrics and metrics[name].kind != ofKind:
                 # Two sensors of different authors whose names differ only in punctuation.
                 name = f"{name}_{ofKind}"

@@ -31,6 +31,8 @@ class Naming:
     @ivar isLeastFirst: of too many rows, the smallest values are kept, not the
         largest.
     @ivar labels: other names for labels.
+    @ivar isMade: nobody has named the metric; its name is the sensor's, whatever
+        that ends with.
     @ivar isAlias: the metric is there beside the sensor's own metric, for
         dashboards that know this name.
     """
@@ -42,6 +44,7 @@ class Naming:
     isLeastFirst: bool = False
     labels: Mapping[str, str] = field(factory=dict)
     isAlias: bool = False
+    isMade: bool = False
 
     def labelsOf(self, sensor: str) -> dict[str, str] | None:
         """
@@ -193,7 +196,7 @@ def namingsOf(sensor: str, namings: Sequence[Naming] = ()) -> Iterator[tuple[Nam
     """
     own = _fitting(sensor, (each for each in (*namings, *NAMINGS) if not each.isAlias))
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", sensor) or ["sensor"]
-    made = Naming(re.escape(sensor), f"admission_{'_'.join(words).lower()}", f"The sensor {sensor}.")
+    made = Naming(re.escape(sensor), f"admission_{'_'.join(words).lower()}", f"The sensor {sensor}.", isMade=True)
     yield next(own, (made, {}))
     yield from _fitting(sensor, (each for each in namings if each.isAlias))
 

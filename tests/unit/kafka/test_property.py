@@ -169,6 +169,7 @@ class PropertyTests(SynchronousTestCase):
             ("retentionSeconds", "0", 0.0, "at least 1ms"),
             ("order", "middle", "middle", "write one of first, last"),
             ("filters", "gzip,zstd", ("gzip", "zstd"), "write one or more of gzip, lz4"),
+            ("filters", "gzip,zstd", ["gzip", "zstd"], "write one or more of gzip, lz4"),
             ("filters", "", (), "write one or more of gzip, lz4"),
         ]:
             listed = PROPERTIES[attribute]

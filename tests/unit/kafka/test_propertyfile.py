@@ -4,6 +4,8 @@ Tests for L{admission.kafka.propertyfile}.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -66,3 +68,16 @@ class ReadPropertyFileTests(SynchronousTestCase):
                 Path(self.path).write_bytes(content)
             error = self.assertRaises(SettingsError, list, readPropertyFile(self.path))
             self.assertEqual(str(error), self.path + message)
+
+
+class ImportTests(SynchronousTestCase):
+    """
+    What importing the module takes.
+    """
+
+    def test_withoutLibrary(self) -> None:
+        """
+        C{admission doctor} can tell that the library is missing: only reading a file needs it.
+        """
+        program = "import sys; sys.modules['javaproperties'] = None; import admission.commands.doctorcommand"
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

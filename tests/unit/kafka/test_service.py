@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
@@ -27,6 +28,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from admission.connection.factory import AdmittedFactory
 from admission.kafka import service as serviceModule
 from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
+from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.lmdb_log import LmdbLog
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
@@ -372,6 +375,24 @@ class StoppingTests(ServiceTestCase):
         self.assertEqual(service.broker.purgatory.watched, 0)
 
     @inlineCallbacks
+    def test_stoppedTwice(self) -> Any:
+        """
+        A service that is stopped twice closes its log only when its connections are gone, and both calls wait for that.
+        """
+        service = self.start(self.service())
+        drained: Deferred[None] = Deferred()
+        self.patch(AdmittedFactory, "closeAll", lambda factory: drained)
+        stopping = [service.stopService(), service.stopService()]
+        yield deferLater(reactor, 0.1)
+        self.assertEqual([each.called for each in stopping], [False, False])
+        other = self.service()
+        self.assertRaises(SystemExit, self.start, other)
+        drained.callback(None)
+        yield stopping[0]
+        yield stopping[1]
+        self.start(self.service())
+
+    @inlineCallbacks
     def test_order(self) -> Any:
         """
         Ports close first, then waiting clients are answered and closed, then the log is closed; exporters end last.
@@ -461,6 +482,21 @@ class MistakeTests(ServiceTestCase):
         """
         self.start(self.service())
         self.assertCannotStart(self.service(), f"{self.path} is in use by process {os.getpid()}", "--data")
+
+    @inlineCallbacks
+    def test_undone(self) -> Any:
+        """
+        A start that fails half way, for whatever reason, leaves nothing open: the next one may succeed.
+        """
+        for error in (LogRefusal("they are damaged"), ZeroDivisionError()):
+            with patch.object(GroupCoordinator, "start", side_effect=error):
+                service = self.service()
+                self.assertRaises((SystemExit, ZeroDivisionError), self.start, service)
+            yield deferLater(reactor, 0.1)
+            yield service.stopService()
+            again = self.start(self.service())
+            yield again.stopService()
+        self.flushLoggedErrors(ZeroDivisionError)
 
     def test_noDirectory(self) -> None:
         """

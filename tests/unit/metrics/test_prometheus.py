@@ -69,6 +69,21 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(self.samples()["admission_pool_used_bytes"], {(): 7.0})
         self.assertEqual(self.kinds()["admission_pool_used_bytes"], "gauge")
 
+    def test_total(self) -> None:
+        """
+        A sensor that nobody has named is what it was published as, whatever its name ends with.
+        """
+        self.registry.addGauge("CacheTotal", lambda now: 7)
+        self.registry.addCounter("SeenTotal", lambda now: 8)
+        histogram = Histogram()
+        histogram.record(1.0)
+        self.registry.addHistogram("SizeTotal", histogram)
+        kinds = self.kinds()
+        self.assertEqual(kinds["admission_cache_total"], "gauge")
+        self.assertEqual(kinds["admission_seen_total"], "counter")
+        self.assertEqual(kinds["admission_size_total"], "histogram")
+        self.assertEqual(self.samples()["admission_size_total_count"], {(): 1.0})
+
     def test_help(self) -> None:
         """
         Every metric says what it is.

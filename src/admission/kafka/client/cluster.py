@@ -371,9 +371,12 @@ class Cluster:
     def _connect(self, key: tuple[str, int, str]) -> Generator[Deferred[Any], Any, ClientConnection]:
         host, port, _ = key
         try:
-            connection: ClientConnection = yield connectTo(
-                self._endpointFor(host, port), self._clock, self._settings, f"{host}:{port}"
-            )
+            endpoint = self._endpointFor(host, port)
+        except Exception as error:
+            # The broker's own name for itself may be none: IDNA refuses empty and long labels.
+            raise Disconnected(f"cannot connect to {host}:{port}: {error}") from error
+        try:
+            connection: ClientConnection = yield connectTo(endpoint, self._clock, self._settings, f"{host}:{port}")
         except CancelledError:
             raise ConsumerClosed("the consumer was closed") from None
         connection.onThrottle = lambda throttleSeconds: self.throttle.record(throttleSeconds, self._clock.seconds())

@@ -104,7 +104,7 @@ class Consumer:
         self._onRevoked: PartitionsCallback = ignore
         self._onAssigned: PartitionsCallback = ignore
         self._rebalancing: Deferred[None] | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._poll: Deferred[list[ConsumerRecord]] | None = None
         self._pollTimer: IDelayedCall | None = None
         self._turn: IDelayedCall | None = None
@@ -292,6 +292,9 @@ class Consumer:
                     self._endPoll(records)
         if self._rebalancing is None:
             self._fetcher.advance()
+        else:
+            # Records of revoked partitions go at once, not when all other members have joined.
+            self._fetcher.applyChange()
 
     # Rebalances
 
@@ -322,17 +325,18 @@ class Consumer:
     @inlineCallbacks
     def _rebalance(self, member: GroupMember) -> Generator[Deferred[Any], Any, None]:
         yield self._revoke()
-        topics = self._subscription.topics
+        if self._isClosing:
+            # By the callback, before it returned.
+            return
         partitions = yield member.join()
         self._subscription.assign(partitions)
-        if topics != self._subscription.topics:
-            member.requestRejoin("the subscription has changed meanwhile")
         yield self._callBack(self._onAssigned, partitions)
 
     def _rebalanced(self, result: Any) -> None:
         self._rebalancing = None
-        if isinstance(result, Failure) and not isinstance(result.value, MembershipLost | CancelledError):
-            self._error = result.value
+        error = result.value if isinstance(result, Failure) else None
+        if isinstance(error, Exception) and not isinstance(error, MembershipLost | CancelledError):
+            self._error = error
         self._wake()
 
     @inlineCallbacks
@@ -446,7 +450,11 @@ class Consumer:
         if self._member is not None and self._commits is not None:
             yield self._commits.stop(commit)
             if self._subscription.topics:
-                yield self._revoke(CLOSE_TIMEOUT_SECONDS)
+                try:
+                    yield self._revoke(CLOSE_TIMEOUT_SECONDS)
+                except CancelledError:
+                    # The application has cancelled what its callback returned; nothing cancels closing.
+                    pass
                 yield self._member.leave("the consumer was closed")
             else:
                 yield self._commits.commitPositions(CLOSE_TIMEOUT_SECONDS)

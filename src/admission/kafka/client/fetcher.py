@@ -95,6 +95,8 @@ class Fetcher:
         self._positionError: ClientError | None = None
         self._topicErrors: dict[str, BrokerRefused] = {}
         self._hasChanged = False
+        # As of the last look at the subscription.
+        self._assigned: frozenset[PartitionState] = frozenset()
         self._isClosed = False
         self.bufferedBytes = 0
 
@@ -107,6 +109,13 @@ class Fetcher:
         """
         self._hasChanged = True
 
+    def applyChange(self) -> None:
+        """
+        Drop the records that are not wanted any more, if the subscription has changed.
+        """
+        if self._hasChanged:
+            self._applyChange()
+
     def _applyChange(self) -> None:
         self._hasChanged = False
         for partition, records in list(self._buffered.items()):
@@ -117,10 +126,16 @@ class Fetcher:
                 or partition.position != records.nextOffset
             ):
                 self._drop(partition)
-        # What was wrong may be over.
-        self._fetchError = self._positionError = None
-        if any(place.topic not in self._cluster.leaders for place in self._subscription.partitions):
-            self._cluster.refreshSoon(isUrgent=True)
+        assigned = frozenset(self._subscription.partitions.values())
+        if assigned != self._assigned:
+            self._assigned = assigned
+            # What was wrong may be over.
+            self._fetchError = self._positionError = None
+            if any(each.place.topic not in self._cluster.leaders for each in assigned):
+                self._cluster.refreshSoon(isUrgent=True)
+        elif all(each.position is not None for each in assigned):
+            # The application has sought where there was no offset.
+            self._positionError = None
 
     def metadataRefreshed(self) -> None:
         topics = self._subscription.ownTopics

@@ -168,7 +168,8 @@ class GroupMember:
         self.heartbeats.stop()
         self.state = PREPARING
         settings, group = self._settings, self._coordinator.groupId
-        metadata = encodeSubscription(self._subscription.topics)
+        topics = self._subscription.topics
+        metadata = encodeSubscription(topics)
         joined = yield self._coordinator.ask(
             "JoinGroup",
             {
@@ -221,6 +222,8 @@ class GroupMember:
             member=identity.memberId,
             partitions=", ".join(map(str, partitions)) or "nothing",
         )
+        if topics != self._subscription.topics:
+            self.requestRejoin("the subscription has changed meanwhile")
         return partitions
 
     @inlineCallbacks
