@@ -20,8 +20,8 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.cli import FAILED, AdmissionOptions, main
-from admission.offline import jobs, running
-from admission.offline.evaluation import Evaluation, Selection
+from admission.offline import CLOSED, OPEN, Question, Selection, Work, jobs, replay, resolveCandidates, running
+from admission.offline.evaluation import Evaluation
 from admission.offline.failures import JavaMissing, OutputError, SparkMissing
 from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
@@ -29,9 +29,14 @@ from admission.offline.recording import Recording
 from admission.offline.running import Progress, lastWords, runJob, sessionSettings
 from admission.offline.survey import limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, SyntheticServer, recordSynthetic
+from admission.recording import RequestEvent
+from admission.recording.recordlayout import SLOT_BYTES
+from admission.recording.segments import SUFFIX
 from admission.recording.tables import REQUESTS
 from pyspark_admission.files import SEGMENTS, isRecording
 from tests.kit.checkout import ROOT
+from tests.kit.keptevents import Kept
+from tests.kit.recordings import writeRecording
 from tests.kit.sparksession import sharedSession
 
 SILENT = Progress(lambda line: None, False)
@@ -297,6 +302,31 @@ class EvaluateTests(SynchronousTestCase):
     """
     C{admission evaluate} on a recording, in Spark.
     """
+
+    def test_recordingThatGrows(self) -> None:
+        """
+        What a server has recorded since a job began is replayed or left out, alike by both loops, and accounted for.
+        """
+        server = SyntheticServer(
+            Population(clients=4, connections=2, seconds=60.0, requests=1500),
+            ["client-bytes:produce=16KiB:fetch=64KiB"],
+        )
+        kept = Kept()
+        server.run(kept)
+        directory = self.mktemp()
+        [name] = writeRecording(directory, kept.events, server.origin, isSealed=False)
+        path = Path(directory, SEGMENTS, f"{name}{SUFFIX}")
+        whole = path.read_bytes()
+        lastSlot = len(whole.rstrip(b"\0")) * 9 // 10 // SLOT_BYTES * SLOT_BYTES
+        path.write_bytes(whole[:lastSlot])
+        work = Work.begin(sharedSession(), Selection(directory), self.mktemp(), lambda line: None)
+        path.write_bytes(whole)
+        strict = resolveCandidates(["client-bytes:produce=8KiB:fetch=64KiB"])
+        answer = replay(work, Question(strict, [], [CLOSED, OPEN]))
+        requests = {row["requests"] for row in answer.totals.summary.to_pylist()}
+        self.assertEqual(requests, {len(kept.of(RequestEvent))})
+        for fidelity in answer.fidelities:
+            self.assertTrue(fidelity.isTrusted, fidelity.inWords())
 
     def test_evaluate(self) -> None:
         """

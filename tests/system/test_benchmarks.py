@@ -349,7 +349,7 @@ class BenchmarkTests(SynchronousTestCase):
             results["oneProcess"],
             {"replay", "step", "cpuMicroseconds", "perSecond"},
             replay=replays,
-            step={"read", "offer, pack", "sort", "decide", "add up"},
+            step={"read", "make arrivals", "sort", "decide", "add up"},
         )
         self.check(
             results["comparison"],

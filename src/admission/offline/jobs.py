@@ -275,7 +275,9 @@ def replay(work: Work, question: Question) -> Answer:
 
 def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     work.tell("limits and gaps")
-    runs = [_trimmed(run, work) for run in completeRuns(work.runs, work.limits, numbered(work.recording))]
+    # Found again: a segment that is being written has grown since, and the replay ends at the horizon.
+    found = findRuns(work.requests)
+    runs = [_trimmed(run, work) for run in completeRuns(found, work.limits, numbered(work.recording))]
     gaps = [(run, gap) for run in runs for gap in run.gaps]
     work.evaluation.tell(
         {

@@ -121,12 +121,17 @@ class Table:
         This table with more columns.
 
         @param columns: what to add, by the name of the column to add it behind.
-        @raise ValueError: if there is no such column.
+        @raise ValueError: if there is no such column, or a name would occur twice,
+            but for its case: Spark takes no notice of that.
         """
         missing = sorted(set(columns).difference(column.name for column in self.columns))
         if missing:
             raise ValueError(f"{self.name} has no column {', '.join(missing)} to add others behind")
         all = [each for column in self.columns for each in (column, *columns.get(column.name, ()))]
+        names = [column.name.lower() for column in all]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{self.name} would have {', '.join(twice)} twice")
         return evolve(self, columns=tuple(all))
 
 

@@ -28,7 +28,8 @@ def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
     Columns that cannot be imported, or that a record has no room for, are left
     out, with a warning.
     """
-    for entry in sorted(entries, key=lambda entry: entry.name):
+    # Ours first: of two columns of one name, the later one is left out.
+    for entry in sorted(entries, key=lambda entry: (not entry.value.startswith("admission."), entry.name)):
         try:
             extended = table.extended(entry.load())
             Layout.of(extended)

@@ -18,11 +18,9 @@ from statistics import median, pstdev
 from typing import Any
 
 from pyarrow import parquet as pq
-from twisted.internet.defer import succeed
 from twisted.internet.task import LoopingCall
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
 from admission.cli import main
 from admission.commands.synthcommand import SynthOptions
@@ -30,7 +28,6 @@ from admission.control import AdmissionControl
 from admission.interfaces import (
     CONNECTION,
     DEFAULT,
-    IMetricsExporter,
     IMetricsExporterFactory,
     IQuotaPolicyFactory,
     PolicyContext,
@@ -65,6 +62,7 @@ from admission.recording.events import (
     SensorSample,
 )
 from admission.recording.schema import CONNECTIONS, REQUESTS, Column, ColumnType
+from tests.kit.keptevents import Kept
 from tests.kit.replaypolicies import Following
 
 SMALL = Population(seed=1, clients=12, connections=3, seconds=60.0, requests=3000, largestBytes=256 << 10)
@@ -86,68 +84,6 @@ OF_ANSWERED = ("response_bytes", "policy", "throttle_ms", "service_us", "purgato
 
 PINNED = "babad8c5b755b258fd9fad22af8434f23eef6150a68cd0dbf703f82be2ca624a"
 """The digest of what L{SMALL} and L{HASTY} do, from before requests were the core's."""
-
-
-@implementer(IMetricsExporter)
-class Kept:
-    """
-    An exporter that keeps everything.
-    """
-
-    droppedEvents = 0
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def start(self, origin: Any, deferToThread: Any) -> None:
-        """
-        See L{IMetricsExporter}, like all that follows.
-        """
-
-    def exportEvent(self, event: Any) -> None:
-        """
-        Keep it.
-        """
-        self.events.append(event)
-
-    def exportSamples(self, samples: Sequence[Any]) -> None:
-        """
-        Keep them.
-        """
-        self.events += samples
-
-    def addSensors(self, registry: Any, name: str) -> None:
-        """
-        There is nothing to publish.
-        """
-
-    def stop(self) -> Any:
-        """
-        All is kept.
-        """
-        return succeed(None)
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        """
-        The events of one kind.
-        """
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def requests(self) -> list[RequestEvent]:
-        """
-        What was asked for, without the connections that were put to policies.
-        """
-        return [event for event in self.of(RequestEvent) if event.kind != CONNECTION]
-
-    def byConnection(self) -> Iterator[tuple[int, list[RequestEvent]]]:
-        """
-        What was asked for on each connection, in order.
-        """
-        found: dict[int, list[RequestEvent]] = defaultdict(list)
-        for event in self.requests:
-            found[event.connectionId].append(event)
-        yield from found.items()
 
 
 def ran(population: Population, quotas: Sequence[str] = (), pool: str | None = None) -> Kept:

@@ -15,6 +15,7 @@ from admission.recording.segments import SegmentWriter
 from admission.recording.tables import ENTRY_POINT_GROUP, REQUESTS, extendedBy
 
 HOPS = {"kind": (integer("hops", "hops"),)}
+TAKEN = {"kind": (integer("API_Key", "hops"),)}
 HUGE = {"kind": [integer(f"column{number}", "hops") for number in range(100)]}
 
 
@@ -38,6 +39,17 @@ class ExtendedByTests(SynchronousTestCase):
         names = [column.name for column in found.columns]
         self.assertEqual(names[names.index("kind") + 1], "hops")
         self.assertEqual(len(names), len(schema.REQUESTS.columns) + 1)
+
+    def test_takenName(self) -> None:
+        """
+        A column whose name is taken is left out, and Kafka's are not the ones that go.
+        """
+        entries = [entry("a", f"{__name__}:TAKEN"), entry("kafka", "admission.kafka.recordedcolumns:KAFKA_COLUMNS")]
+        with catch_warnings(record=True) as warned:
+            simplefilter("always")
+            found = extendedBy(schema.REQUESTS, entries)
+        self.assertEqual(found, REQUESTS)
+        self.assertIn("requests would have api_key twice", str(warned[0].message))
 
     def test_installed(self) -> None:
         """

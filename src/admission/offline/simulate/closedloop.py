@@ -94,7 +94,7 @@ def replayClosedLoop(
             if trials is not replayed:
                 for replay in replays:
                     yield from replay.flush()
-                replays, replayed = [_Replay(trial, texts) for trial in trials], trials
+                replays, replayed = [_Replay(trial, texts, len(trials)) for trial in trials], trials
             part = slice(start, stop)
             component.add(rows[part], isFirst[part], connectionIds[part], releasedUs[part])
     for replay in replays:
@@ -108,9 +108,13 @@ class _Replay:
     One trial, a component at a time.
     """
 
-    def __init__(self, trial: Trial, texts: Texts) -> None:
+    def __init__(self, trial: Trial, texts: Texts, sharing: int = 1) -> None:
+        """
+        @param sharing: how many replays share this worker, and its memory.
+        """
         self._trial = trial
         self._texts = texts
+        self._maxTold = max(_ROWS_AT_A_TIME // sharing, 1024)
         self._told: list[tuple[Any, ...]] = []
 
     def run(self, component: Component) -> Iterator[pa.RecordBatch]:
@@ -192,7 +196,7 @@ class _Replay:
                     )
                 )
                 isFirst = False
-                if len(told) >= _ROWS_AT_A_TIME:
+                if len(told) >= self._maxTold:
                     yield from self.flush()
             if following is None:
                 heappop(heap)
