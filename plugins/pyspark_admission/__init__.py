@@ -24,9 +24,6 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """
-        See L{DataSource}.
-        """
         return "admission"
 
     def schema(self) -> StructType:

@@ -102,9 +102,6 @@ class BatchReader(DataSourceReader):
         return partitions
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """
-        See L{DataSourceReader}.
-        """
         # Spark makes up a partition without a value where there is none.
         return readPaths(self._options, self._names, partition.value or ())
 

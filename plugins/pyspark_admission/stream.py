@@ -61,22 +61,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """
-        See L{DataSourceStreamReader}.
-        """
         most = self._options.filesPerTrigger
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """
-        See L{SupportsTriggerAvailableNow}.
-        """
         self._target = self._settled()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """
-        See L{DataSourceStreamReader}.
-        """
         target = self._settled() if self._target is None else self._target
         # What was read is read, though a file be gone that said so.
         end = {process: max(start.get(process, 0), number) for process, number in target.items()}
@@ -95,9 +86,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return packed(file for file in files if within(file.hour, file.endOfHour))
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """
-        See L{DataSourceStreamReader}.
-        """
         return readPaths(self._options, self._names, partition.value or ())
 
     def _settled(self) -> Offset:

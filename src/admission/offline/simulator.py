@@ -36,9 +36,6 @@ class Simulator:
         self._order = count()
 
     def seconds(self) -> float:
-        """
-        See L{IReactorTime.seconds}.
-        """
         return self.nowUs / MICROSECONDS
 
     def at(self, atUs: int, call: Callable[[], object]) -> None:

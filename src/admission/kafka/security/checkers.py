@@ -43,9 +43,6 @@ class ScramChecker:
         self._turns = DeferredSemaphore(PASSWORDS_AT_ONCE)
 
     def requestAvatarId(self, credentials: Any) -> Deferred[Any]:
-        """
-        See L{ICredentialsChecker.requestAvatarId}.
-        """
         username = credentials.username
         name = username.decode("utf-8")
         checking: Deferred[bool]
@@ -85,9 +82,6 @@ class SeveralCheckers:
         self._checkers = checkers
 
     def requestAvatarId(self, credentials: Any) -> Deferred[Any]:
-        """
-        See L{ICredentialsChecker.requestAvatarId}.
-        """
         asked: Deferred[Any] = fail(UnauthorizedLogin())
         for checker in self._checkers:
             asked.addErrback(self._ask, checker, credentials)

@@ -135,9 +135,6 @@ class ScramCredentials:
         self._proved: Deferred[bool] = Deferred()
 
     def checkSecret(self, secret: ScramSecret) -> Deferred[bool]:
-        """
-        See L{IScramCredentials.checkSecret}.
-        """
         self._challenge(self._exchange.challenge(secret))
         return self._proved
 

@@ -228,9 +228,6 @@ class PoolRun:
         return self._trace.row(number)
 
     def holder(self, client: int, connection: int) -> str:
-        """
-        See L{PoolTrace.holder}.
-        """
         return self._trace.holder(client, connection)
 
     def done(self, reader: _Reader, isEarly: bool) -> None:

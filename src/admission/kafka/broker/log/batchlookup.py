@@ -88,9 +88,6 @@ def isIn(cursor: lmdb.Cursor[memoryview], partition: Partition) -> bool:
 def copyBatches(
     cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int, maxBytes: int, firstWhole: bool
 ) -> list[bytes]:
-    """
-    See L{admission.kafka.broker.log.interface.ILog.read}.
-    """
     batches: list[bytes] = []
     left = maxBytes
     found = seek(cursor, partition, offset)
@@ -116,9 +113,6 @@ def positionOf(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: in
 
 
 def findTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timestampMs: int) -> TimestampedOffset | None:
-    """
-    See L{admission.kafka.broker.log.interface.ILog.offsetForTimestamp}.
-    """
     if not _seekTimestamp(cursor, partition, timestampMs):
         return None
     # The largest timestamp so far may be that of a batch which has been deleted. Then the batches behind it must
@@ -132,9 +126,6 @@ def findTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timesta
 
 
 def findMaxTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition) -> TimestampedOffset | None:
-    """
-    See L{admission.kafka.broker.log.interface.ILog.maxTimestampOffset}.
-    """
     if not _seekTimestamp(cursor, partition, partition.committedMaxTimestampMs):
         return None
     best = cursor.value()

@@ -187,9 +187,6 @@ class GroupCommit:
         self._succeeded()
 
     def whenCommitted(self, callback: CommitCallback) -> None:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.whenCommitted}.
-        """
         if self.transaction is not None:
             self._waiting.append(callback)
         elif self._lost is None or self.isClosed:

@@ -84,9 +84,6 @@ class Tables:
         self._tables: dict[str, Table] = {}
 
     def get(self, name: str) -> Table:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.table}.
-        """
         if not _NAME.fullmatch(name):
             raise ValueError(f"a table cannot be called {name!r}, only by letters from a to z")
         if name not in self._tables:

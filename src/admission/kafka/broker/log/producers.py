@@ -146,9 +146,6 @@ class ProducerStates:
         return None if stored is None else decodeState(stored)
 
     def owners(self) -> Iterator[tuple[str, int]]:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.producers}.
-        """
         return iter(dict.fromkeys([(_ownerOf(stored), producerId) for (_, producerId), stored in self._states.items()]))
 
     def check(self, key: ProducerKey, epoch: int, firstSequence: int, lastSequence: int) -> int | None:
