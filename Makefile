@@ -7,6 +7,8 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
+FAST := tests/unit tests/contracts
+SLOW := tests/sockets tests/clients tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 .PHONY: help run test test-fast test-long lint parity demo-offline follow-docs clean
@@ -27,11 +29,13 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --data $(DATA)
 
+# Those that share nothing on two cores, then those with real processes, clients and Spark one after the other.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml
+	$(BIN)/python -m pytest -q -rs -n 2 --junitxml=build/fast.xml $(FAST)
+	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml $(SLOW)
 
 test-fast: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contracts
+	$(BIN)/python -m pytest -q -n 2 $(FAST)
 
 test-long: $(VENV)/test.stamp
 	ADMISSION_LONG=yes $(BIN)/python -m pytest -rs
@@ -43,7 +47,7 @@ lint: $(VENV)/lint.stamp
 	$(BIN)/python -m pytest -q tests/unit/test_import_rules.py
 
 parity: $(VENV)/test.stamp
-	$(BIN)/python .ci/parity.py build/pytest.xml
+	$(BIN)/python .ci/parity.py build/fast.xml build/pytest.xml
 
 demo-offline: $(VENV)/test.stamp
 	rm -rf build/offline-demo

@@ -1,13 +1,14 @@
 """
 Run the tests under trial and compare each verdict with the report of pytest.
 
-    python .ci/parity.py build/pytest.xml
+    python .ci/parity.py build/fast.xml build/pytest.xml
 """
 
 from __future__ import annotations
 
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.trial.reporter import TreeReporter
@@ -68,13 +69,13 @@ def trialVerdicts(names: list[str]) -> dict[str, str]:
     return dict(result.verdicts)
 
 
-def main(path: str) -> int:
+def main(paths: Sequence[str]) -> int:
     """
     Compare, and print every difference.
 
     @return: the exit status: 1 if they differ or trial failed.
     """
-    expected = pytestVerdicts(path)
+    expected = {name: verdict for path in paths for name, verdict in pytestVerdicts(path).items()}
     actual = trialVerdicts(["tests"])
     different = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
     for name in different:
@@ -85,4 +86,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

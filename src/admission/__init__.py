@@ -60,6 +60,12 @@ if TYPE_CHECKING:
     from .quotas.metering import Buckets as Buckets, Meters as Meters, Windows as Windows
     from .quotas.policy import MeteredPolicy as MeteredPolicy, QuotaPolicy as QuotaPolicy
     from .request import ServerRequest as ServerRequest
+    from .units import (
+        formatBytes as formatBytes,
+        parseBytes as parseBytes,
+        parseRate as parseRate,
+        parseSeconds as parseSeconds,
+    )
 
 __all__, __getattr__, __dir__ = lazyNames(
     __name__,
@@ -129,5 +135,6 @@ __all__, __getattr__, __dir__ = lazyNames(
             "QuotaPolicy",
         ),
         "request": ("ServerRequest",),
+        "units": ("formatBytes", "parseBytes", "parseRate", "parseSeconds"),
     },
 )
