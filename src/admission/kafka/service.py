@@ -212,9 +212,8 @@ class BrokerService(Service):
         try:
             self._start()
         except BaseException:
+            # As a rule the process ends now; where it does not, stopService closes what was started.
             self._stopListening()
-            undone = Deferred.fromCoroutine(self._started.aclose())
-            undone.addErrback(lambda failure: self.log.failure("what had been started cannot be closed", failure))
             raise
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
