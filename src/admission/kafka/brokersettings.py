@@ -81,7 +81,7 @@ class Settings:
     The values in force.  Sizes are in bytes, times in seconds; L{None} means
     no limit.
 
-    @ivar places: for each property that was given, where.
+    @ivar places: for each property that was given, its place.
     """
 
     places: Mapping[str, str] = field(factory=dict)
