@@ -22,7 +22,7 @@ def parseAmount(name: str, text: str) -> float:
     """
     Read the value of the limit C{name}.
 
-    @raise ValueError: if it is no positive number, or no rate where the limit is one.
+    @raise ValueError: if it is not a positive number, or not a rate where the limit is one.
     """
     if _isRate(name):
         amount = parseRate(text)
@@ -57,7 +57,7 @@ def asArguments(entity: QuotaEntity) -> str:
 
 def componentsOf(entity: QuotaEntity) -> dict[str, str]:
     """
-    The names of an entity, or L{DEFAULT}, by the keys of L{ATTRIBUTES}.
+    The names in an entity, or L{DEFAULT}, by the keys of L{ATTRIBUTES}.
     """
     names = {kind: getattr(entity, attribute) for kind, attribute in ATTRIBUTES.items()}
     return {kind: name for kind, name in names.items() if name is not None}
