@@ -57,7 +57,7 @@ class TokenBucket:
 
         @return: how many seconds to wait until nothing is owed.
         """
-        # The same as tokens and delaySeconds, without their calls: with them a record takes up to half as long again, by
+        # Like tokens and delaySeconds, without their calls: with them a record takes up to half as long again, by
         # python -m benchmarks.quotas.
         tokens = self._tokens + (now - self._atSeconds) * self.rate
         if tokens > self.burst:

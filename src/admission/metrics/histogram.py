@@ -54,7 +54,7 @@ class Histogram:
     def quantile(self, share: float) -> float:
         """
         The upper bound of the range that the value at C{share} fell into.  It is at
-        least that value, and less than one range above it.
+        least that value, and at most one range above it.
 
         @param share: from 0 to 1; 0.99 for the 99th percentile.
         @return: infinity above the last bound; not a number if there were no values.
