@@ -26,7 +26,7 @@ from .console import CommandFailed, CommandOptions, parseTimeout
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"\[\('.*'([^']+)'\)\]")
-"""A message of OpenSSL; its last part is the one that says something."""
+"""A message of OpenSSL, of which only the last part is informative."""
 
 Question = Callable[[ClientConnection], Generator[Deferred[Any], Any, Any]]
 """Asks over a connection, and returns the answer; a generator for L{inlineCallbacks}."""

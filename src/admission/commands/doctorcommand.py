@@ -61,7 +61,7 @@ from .statusport import fetch, parseStatus
 _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 Check = tuple[str, Callable[[], Finding]]
-"""The name of a check, and the function that makes it."""
+"""The name and the function of a check."""
 
 
 class DoctorOptions(BrokerOptions, CommandOptions):

@@ -30,13 +30,13 @@ from .statusport import Fetch
 OLDEST_PYTHON = (3, 11)
 
 BESIDES_POOL_BYTES = 128 << 20
-"""What a broker needs besides its pool: itself, about half of it, and groups, producers and the log's hot pages."""
+"""A broker's memory besides its pool: about half for itself, the rest for groups, producers and the log's hot pages."""
 
 LITTLE_BYTES = 1 << 30
-"""Free space that is soon used up."""
+"""Less free space than this is soon used up."""
 
 TOO_LITTLE_BYTES = 64 << 20
-"""Free space in which nothing can be kept."""
+"""Less free space than this is of no use."""
 
 LOCK_FILE = "broker.lock"
 """The file that a broker locks while it uses a directory."""
@@ -53,11 +53,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 class Level(Enum):
     OK = "ok"
     WARN = "warn"
-    """It works, and not as well as it could."""
+    """It works, but not as well as it could."""
     FAIL = "fail"
     """It will not work."""
     ABSENT = "absent"
-    """An extra that is not installed; nothing needs it until somebody uses it."""
+    """An extra that is not installed; only its users need it."""
 
 
 @frozen

@@ -12,7 +12,7 @@ from ..interfaces import DEFAULT, QuotaEntity
 from ..units import formatBytes, parseRate
 
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
-"""For each type of entity, as the protocol and our options call it, the attribute of L{QuotaEntity}."""
+"""The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
 
 _NOT_BY_TIME = ("producer_ids_rate",)
 """Limits that are called rates but count in windows of any length, so that no unit of time fits."""

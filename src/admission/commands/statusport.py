@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 """The longest answer that is read."""
 
 Fetch = Callable[[str, float], bytes]
-"""Given a URL and seconds to wait, returns what is there; raises L{CommandFailed}."""
+"""Given a URL and seconds to wait, returns its contents; raises L{CommandFailed}."""
 
 _Answer = TypeVar("_Answer")
 

@@ -46,7 +46,7 @@ from .broker.log.lmdb_log import LmdbLog
 from .brokersettings import Settings
 
 IDLE = "buffers kept for reuse"
-"""Where the ledger of the pool ends: memory that it holds and has given to nobody."""
+"""The last entry of the pool's ledger: memory that it holds and has not allocated."""
 
 MIN_INTERVAL_SECONDS = 1.0
 

@@ -80,4 +80,4 @@ KAFKA_NAMINGS = (
         "As admission_quota_request_time_ratio, in percent.",
     ),
 )
-"""The names of what a broker measures besides, then Kafka's names."""
+"""The names of the broker's own sensors, then Kafka's names."""

@@ -27,16 +27,16 @@ from .wire.produce import encodeProduceResponse
 
 MAX_UNANSWERED = 128
 UNANSWERED_BYTES = 512
-"""What one of them is charged for while it waits."""
+"""The memory charged for a request while it waits."""
 
 NOT_ON_DISK = "the disk has not confirmed its records in time"
-"""What is recorded of one that waited for the disk in vain."""
+"""The recorded outcome of a request that waited for the disk in vain."""
 
 _FIRST_VERSION_THAT_BACKS_OFF = 6
-"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+"""From this version on clients wait for C{throttle_time_ms} by themselves (KIP-219)."""
 
 ALL = -1
-"""What C{acks} says when records are to survive more than the broker's death."""
+"""The value of C{acks} if records must survive more than the broker's death."""
 
 
 def throttleTimeMs(delaySeconds: float) -> int:

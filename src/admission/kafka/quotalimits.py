@@ -25,16 +25,16 @@ from ..quotas.limits import kindOf
 from .broker.log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
 
 MAX_ENTITIES: Final = 10_000
-"""How many entities may have limits that were set while the broker ran."""
+"""How many entities may have limits that were set at run time."""
 
 _VERSION: Final = 1
-"""The form that limits are stored in."""
+"""The version of the stored form."""
 
 _TOLERANCE: Final = 1e-6
-"""How far from a whole number a limit may be that has to be one."""
+"""How far a limit that must be a whole number may be from one."""
 
 _MAX_LIMIT: Final = 2**63 - 1
-"""The largest limit: what Kafka can hold of a byte rate, and far from where floats become infinite."""
+"""The largest limit: Kafka's largest byte rate, and far from where floats become infinite."""
 
 Limits = Mapping[str, float]
 """The limits of one entity, by name."""

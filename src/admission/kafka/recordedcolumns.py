@@ -41,4 +41,4 @@ KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
     "producer_id": (Column("producer_epoch", ColumnType.IDENTITY, "producerEpoch", "h"),),
     "producer_ids": (foreign("group_id", "groupId"),),
 }
-"""By the column of the requests table that they stand behind."""
+"""By the column of the requests table that they follow."""

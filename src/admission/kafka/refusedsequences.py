@@ -12,10 +12,10 @@ from .wire.batches import HEADER_BYTES, readHeader
 from .wire.produce import ProduceRequest
 
 MAX_BEHIND: Final = REMEMBERED_BATCHES - 1
-"""How many requests a client can have under way behind one that is refused."""
+"""How many requests a client can have in flight behind a refused one."""
 
 MAX_BATCHES: Final = 64
-"""How many batches are remembered of one connection, and looked at in one request; few clients get there."""
+"""How many batches are remembered of one connection, and checked in one request; few clients reach it."""
 
 
 class RefusedSequences:

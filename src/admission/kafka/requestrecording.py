@@ -20,7 +20,7 @@ from .wire.versions import BY_KEY, SASL_AUTHENTICATE
 BROKE = "the connection broke"
 
 LOGIN_GRAIN_BYTES = 256
-"""What the size of a login is rounded up to, or it would tell how long a password is."""
+"""The size of a login is rounded up to a multiple of this, or it would disclose the length of the password."""
 
 
 class BrokerRecording:

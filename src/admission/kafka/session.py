@@ -34,13 +34,13 @@ from .wire.produce import ProduceRequest, parseProduce
 from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 
 DECODED_ELEMENT_BYTES = 256
-"""What one element of a decoded request is charged for."""
+"""The memory charged for one element of a decoded request."""
 
 LOGIN_FAILED = "its login failed"
-"""All that is recorded of why."""
+"""The recorded reason, which says no more on purpose."""
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
-"""What becomes of an idempotent producer's batches that leave a gap."""
+"""The decision on an idempotent producer's batches that leave a gap."""
 
 _TLS_HANDSHAKE = b"\x16\x03"
 _OTHER_PROTOCOLS = {

@@ -6,7 +6,7 @@ A bucket of tokens that may go into debt.
 from __future__ import annotations
 
 NEGLIGIBLE_SECONDS = 1e-6
-"""A shorter wait is none: it comes from rounding, and no timer is that fine."""
+"""A shorter wait counts as none: it comes from rounding, and no timer is that fine."""
 
 
 class TokenBucket:

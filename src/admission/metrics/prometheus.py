@@ -23,7 +23,7 @@ from .registry import Family, SensorRegistry
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MAX_ROWS = 200
-"""The maximum number of rows of a metric: those with the largest values, or the smallest where these matter."""
+"""The maximum number of rows of a metric; the largest values are kept, or the smallest where these matter."""
 
 MAX_LABEL_CHARACTERS = 128
 """Longer names of clients are truncated."""

@@ -56,7 +56,7 @@ class Naming:
 
 
 METER = r"(?P<policy>[^.]+)\.(?:(?P<resource>[^.]+)\.)?"
-"""How the names of quota policies' sensors begin."""
+"""The beginning of the names of quota policies' sensors."""
 
 NAMINGS = (
     Naming("MemoryPoolSize", "admission_pool_size_bytes", "Size of the memory pool."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _Window = tuple[float, float, float]
-"""When it began, when it was last recorded in, and how much."""
+"""The time it began, the time of its last record, and its total."""
 
 _NEVER = float("-inf")
 _MIN_SPAN_SECONDS = 0.001

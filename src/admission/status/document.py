@@ -20,7 +20,7 @@ from ..metrics.registry import SensorRegistry
 from .sections import HealthCheck, Section, bounded, shortened
 
 KEPT_SECONDS = 1.0
-"""The server is looked at once in this time, however many clients ask for the document."""
+"""The document is made at most once in this time, however many clients ask for it."""
 
 MAX_CONNECTIONS = 20
 """How many connections are listed: the largest by the memory they hold."""

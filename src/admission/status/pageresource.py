@@ -63,7 +63,7 @@ class Refused(Resource):
 
 Pieces = Callable[[Mapping[str, str]], Iterator[str]]
 """
-Makes a page, given the parameters of the question: yields at least one piece,
+Makes a page, given the parameters of the request: yields at least one piece,
 none of which takes long.  Raises L{BadQuestion} before the first.
 """
 

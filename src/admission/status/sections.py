@@ -35,8 +35,8 @@ class Section:
 
 HealthCheck = Callable[[float], Iterable[str]]
 """
-Given the time, as L{Section.read} is, says why no client should be sent to the
-server now: a sentence for each reason, none if all is well.
+Given the time, like L{Section.read}, returns why no client should be sent to the
+server now: a sentence for each reason, none if the server is healthy.
 """
 
 

@@ -36,13 +36,13 @@ MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 8192
 MAX_HEADERS = 64
 CONNECTION_SECONDS = 30.0
-"""How long a connection may last: to ask, to be answered and to read the answer."""
+"""How long a connection may last, from the request until the client has read the response."""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     b"base-uri 'none'; frame-ancestors 'none'"
 )
-"""What a page may load: files from this port only, so that no browser runs what a client calls itself."""
+"""What a page may load: files from this port only, so that no browser runs a client's name as a script."""
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^][]*)\]|(?P<name>[^][:]*))(?::[0-9]*)?")
 

@@ -27,7 +27,7 @@ class MetricsExporterContract(Contract):
     """
 
     excessEvents = 10_000
-    """More events than there is room for while no thread does anything."""
+    """More events than the exporter has room for while no thread works."""
 
     def buildExporter(self, clock: Clock) -> IMetricsExporter:
         """

@@ -24,16 +24,16 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 READ_BYTES = 1 << 16
-"""What one turn of a reactor receives at most."""
+"""The most that one turn of a reactor receives."""
 
 RECORD_BYTES = 1 << 14
-"""What one call of C{dataReceived} brings at most on TLS."""
+"""The most that one call of C{dataReceived} delivers on TLS."""
 
 SEND_BYTES = 1 << 17
-"""What one turn of a reactor sends at most."""
+"""The most that one turn of a reactor sends."""
 
 FULL_BYTES = 1 << 16
-"""What a transport holds before it pauses its producer."""
+"""How much a transport buffers before it pauses its producer."""
 
 
 @implementer(ITCPTransport, IConsumer, IPushProducer)

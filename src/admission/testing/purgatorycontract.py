@@ -199,7 +199,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
     def test_checkAndComplete(self) -> None:
         """
         A check completes what is ready under its key, says how many, and
-        leaves the others as they were.
+        leaves the others as they are.
         """
         ready = [self.park(ScriptedOperation(), keys) for keys in (["a"], ["a", "b"], ["b", "a"])]
         other = self.park(ScriptedOperation(), ["a"])

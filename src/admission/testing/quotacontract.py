@@ -353,7 +353,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
     def test_limitNames(self) -> None:
         """
-        The limit that is tried is one of those that the policy says it has.
+        The limit that is tried is among the names that the policy gives.
         """
         self.assertIn(self.limitName, self.build().limitNames)
 
@@ -384,7 +384,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
     def test_configureRefuses(self) -> None:
         """
-        Limits that make no sense are refused, those of the same call too, and
+        Limits that make no sense are refused, with the others of the same call, and
         nothing is changed.
         """
         policy = self.build(clients=1)

@@ -27,7 +27,7 @@ from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
 
 ANONYMOUS = "ANONYMOUS"
-"""The principal of clients that have not logged in, where they need not."""
+"""The principal of clients where no login is needed."""
 
 
 @frozen
@@ -45,7 +45,7 @@ class Body:
 
 
 Answer = Mapping[str, Any] | Body
-"""The fields of a response, without C{throttle_time_ms}, or what encodes it."""
+"""The fields of a response, without C{throttle_time_ms}, or a body that encodes itself."""
 
 Work = Callable[[], Answer]
 """The rest of the work once a request has waited; its time is charged to the client."""
@@ -61,7 +61,7 @@ DRAINED = "broker drained"
 """The key in the purgatory of operations that wait for their time only: completed early when the broker drains."""
 
 SYNCED = "log synchronised"
-"""The key in the purgatory of operations that wait for the disk.  Partitions are the keys of those for records."""
+"""The key in the purgatory of operations that wait for the disk.  Waits for records have partitions as keys."""
 
 
 @define(eq=False)

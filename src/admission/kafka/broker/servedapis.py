@@ -57,4 +57,4 @@ SERVED: Mapping[str, ServedApi] = {
     "OffsetFetch": ServedApi(offsetapi.offsetFetch),
     "SyncGroup": ServedApi(groupapi.syncGroup),
 }
-"""By the name of the API; logins and Produce, which has a fast path, are served by the session."""
+"""By the name of the API.  The session serves logins, and Produce, which has a fast path."""

@@ -24,7 +24,7 @@ SUPPORTED = (IUsernamePassword, IScramCredentials)
 """The credentials that clients of the broker can present."""
 
 PASSWORDS_AT_ONCE = 2
-"""How many threads may hash passwords, which the log needs threads beside."""
+"""How many threads may hash passwords; the log needs threads, too."""
 
 _PLAIN_MECHANISM = "SCRAM-SHA-256"
 

@@ -42,4 +42,4 @@ SERVED_BY: Mapping[str, Callable[[Authenticator, Any], Deferred[Mapping[str, Any
     "SaslAuthenticate": saslAuthenticate,
     "SaslHandshake": saslHandshake,
 }
-"""What serves the APIs by which a connection logs in."""
+"""The functions that serve the APIs for logins."""

@@ -62,7 +62,7 @@ def encodeResponse(apiKey: int, apiVersion: int, response: Mapping[str, Any]) ->
     Encode the body of a response.
 
     A handler gives the same dictionary for all versions: its keys are the
-    names of Kafka's schema in snake case, those of all versions together
+    names of Kafka's schema in snake case, of all versions together
     (C{"throttle_time_ms"}, C{"error_code"}).  Fields that a version lacks are left
     out; missing keys get the schema's default or else zero, empty or null.
     Arrays are sequences, structures are dictionaries of the same kind, times

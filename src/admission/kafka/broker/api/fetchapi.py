@@ -29,12 +29,12 @@ _NO_SESSION = 0
 _NO_ID = UUID(int=0)
 
 _FIRST_VERSION_THAT_BACKS_OFF = 8
-"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+"""From this version on clients wait for C{throttle_time_ms} by themselves (KIP-219)."""
 
 _FIRST_VERSION_WITH_ERROR = 7
 
 _MIN_READ_BYTES = 1 << 20
-"""What a fetch may read although memory is short, or producers would starve consumers."""
+"""How much a fetch may read even if memory is short; otherwise producers would starve consumers."""
 
 _LATEST = -1
 _EARLIEST = -2

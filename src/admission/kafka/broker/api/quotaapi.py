@@ -20,7 +20,7 @@ from ..log.interface import LogRefusal
 from .refusals import Refused, errorOf, repeated
 
 _ATTRIBUTES: Mapping[str, str] = {"user": "user", "client-id": "clientId", "ip": "ip"}
-"""For each type of entity on the wire the attribute of L{QuotaEntity}."""
+"""The attribute of L{QuotaEntity} for each type of entity on the wire."""
 
 _EXACTLY = 0
 _DEFAULT = 1

@@ -22,8 +22,8 @@ BATCH_KEY: Final = struct.Struct(">Iqqq")
 """
 Partition number, base offset, largest timestamp so far, position of the end.
 
-What the last two give over from batch to batch makes keys alone enough to
-search by time and to tell sizes.
+The last two are carried from batch to batch, so that keys alone suffice to
+search by time and to compute sizes.
 """
 
 SEEK_KEY: Final = struct.Struct(">Iq")
@@ -37,10 +37,10 @@ _COMPRESSION_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 
 _MAX_RECORDS: Final = 1000
-"""How many records are looked at for an exact answer: about two milliseconds."""
+"""How many records are read for an exact answer: about two milliseconds."""
 
 _MAX_BATCHES: Final = 4096
-"""How many batches are looked at where keys are of no help: a few milliseconds."""
+"""How many batches are read where keys do not help: a few milliseconds."""
 
 
 def lastOffset(value: memoryview | bytes) -> int:

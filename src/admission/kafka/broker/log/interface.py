@@ -17,7 +17,7 @@ LEADER_EPOCH: Final = 0
 """The leader epoch written into every batch: there is one broker, and it always leads."""
 
 LONGEST_KEY_BYTES: Final = 511
-"""How long a key of an L{ITable} may be: what LMDB takes."""
+"""The length limit of keys of an L{ITable}, which is LMDB's."""
 
 
 class LogRefusal(Exception):
@@ -215,7 +215,7 @@ class TimestampedOffset(NamedTuple):
 
 
 CommitCallback = Callable[[Exception | None], object]
-"""Called with L{None} after a commit, or with what went wrong."""
+"""Called with L{None} after a commit, or with an exception."""
 
 PartitionsListener = Callable[[Sequence[Partition]], object]
 """Called with the partitions that changed, each once."""

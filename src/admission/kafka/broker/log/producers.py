@@ -32,7 +32,7 @@ _NEWEST: Final = struct.Struct(_HEAD.format + _BATCH.format[1:])
 _OLD_HEAD: Final = struct.Struct(">hd")
 
 _STATE_BYTES: Final = 248
-"""What a state takes in memory beyond its own bytes: its key, and its places in the table and in the order of use."""
+"""The memory of a state beyond its own bytes: its key, and its places in the table and in the order of use."""
 
 
 ProducerKey = tuple[int, int]

@@ -27,7 +27,7 @@ _SLICE_PARTITIONS: Final = 64
 _SLICE_PRODUCERS: Final = 1000
 
 _SPARE_BYTES: Final = 1 << 20
-"""By how much a full map grows for a sweep; more than what the turns of one need before they free some."""
+"""By how much a full map grows for a sweep; more than its turns need before they free pages."""
 
 
 @frozen

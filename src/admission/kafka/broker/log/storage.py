@@ -20,16 +20,16 @@ from attrs import define, field
 from .interface import LogFailed, LogInUse
 
 FORMAT: Final = 1
-"""What a directory was written as; others are not opened."""
+"""The version of the format; a directory of another version is not opened."""
 
 NUMBER: Final = struct.Struct(">I")
-"""The key of what concerns one partition: its number."""
+"""The key of the facts about one partition: its number."""
 
 PRODUCER_KEY: Final = struct.Struct(">Iq")
 """The key of a producer's state: a partition's number and the producer's id."""
 
 _MAX_TABLES: Final = 32
-"""Those of L{Storage}, and those of L{admission.kafka.broker.log.logtables}."""
+"""For the tables of L{Storage} and of L{admission.kafka.broker.log.logtables}."""
 
 _COUNTER: Final = struct.Struct(">q")
 _LOCK_FILE: Final = "broker.lock"

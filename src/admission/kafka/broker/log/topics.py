@@ -26,8 +26,8 @@ _EXTENT: Final = struct.Struct(">qqqq")
 """
 Log start offset, start position, next offset, end position of a partition.
 
-The last two are those of when the record was written, and count only if no
-batches are left that tell better.
+The last two are as of when the record was written, and count only if no
+batches are left, which would be more recent.
 """
 
 
