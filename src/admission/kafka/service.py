@@ -229,7 +229,7 @@ class BrokerService(Service):
         """
         Drain: accept no connections, read nothing more, answer what has been read,
         close every connection after its last response, then close the log
-        and have the exporters finish.  A second call stops waiting for clients.
+        and have the exporters finish.  A second SIGTERM ends the wait for clients.
 
         @return: a L{Deferred} that fires when the data directory is free.
         """
