@@ -80,7 +80,7 @@ class MemoryProfile:
     """
     The value of C{--profile-memory}.
 
-    @ivar intervalSeconds: the time between two reports.
+    @ivar intervalSeconds: the time between two snapshots.
     @ivar directory: where reports go.
     """
 

@@ -103,7 +103,7 @@ class QuotaLimits:
         self._maxEntities = maxEntities
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
-        # Entities that will have limits after the next commit.
+        # Entities that will have limits of the upper layer after the next commit.
         self._uncommitted: set[QuotaEntity] = set()
         for key, value in self._table.items():
             self._restore(key, value)
