@@ -24,15 +24,15 @@ INTERRUPTED = 130
 @frozen
 class Command:
     """
-    A command.  It is a few strings until it is used, so that no command has to
-    wait for the imports of another.
+    A command.  Until it is used it consists of strings only, so that no command
+    has to wait for the imports of another.
 
-    @ivar name: the word by which it is called.
+    @ivar name: the word that selects it.
     @ivar help: what it does, in one line.
     @ivar options: the full name of its L{Options}.
-    @ivar run: the full name of the function that runs it.  It takes the parsed
-        options, a stream to read from and one to write to, and raises
-        L{CommandFailed} if the command cannot be done.
+    @ivar run: the full name of the function that runs it.  The function takes the
+        parsed options, a stream to read from and one to write to, and raises
+        L{CommandFailed} if the command fails.
     """
 
     name: str
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone.  Python would complain when it flushes at the end.
+        # The reader has gone. Python would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     options = AdmissionOptions()  # type: ignore[no-untyped-call]
     try:
-        # Python represents other bytes by surrogates, which no message of the protocol can have.
+        # Python represents other bytes by surrogates, which messages of the protocol cannot contain.
         " ".join(arguments).encode("utf-8")
     except UnicodeEncodeError as error:
         return _complain(f"{error.object!a} is not UTF-8; names of users and clients are", MISUSED)

@@ -3,8 +3,8 @@
 The two clocks, and the only place that reads them.
 
 Twisted's reactors tell wall time: C{reactor.seconds} is L{time.time}, which
-jumps when the machine's clock is set.  A quota that divides by elapsed
-seconds, or a wait that compares against a deadline, would go wrong with it.
+jumps when the machine's clock is set.  That would break quotas, which divide by
+elapsed seconds, and waits, which compare against a deadline.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from zope.interface import implementer
 def wallSeconds() -> float:
     """
     Seconds since the epoch: for records, retention and events, never to
-    measure how long something took.
+    measure durations.
     """
     return time.time()
 
 
 def wholeMicroseconds(seconds: float) -> float:
     """
-    C{seconds} as a recording has them.  Policies are told of requests at such
-    moments, so that a replay gives them exactly what was recorded: a difference
-    of a microsecond can put a request into another window, and everything that
-    follows is different then.
+    Round C{seconds} as a recording does.  Policies are told times that are rounded
+    like this, so that a replay gives them exactly what was recorded: a difference
+    of a microsecond can put a request into another window, and everything after
+    it is different then.
     """
     return round(seconds * 1e6) / 1e6
 
@@ -37,22 +37,22 @@ def wholeMicroseconds(seconds: float) -> float:
 @implementer(IReactorTime)
 class MonotonicClock:
     """
-    A reactor's timers beside a clock that never jumps.
+    A reactor's timers with a clock that never jumps.
 
-    Delays count from now, so the reactor's own C{callLater} serves.  What it
-    returns is the reactor's: C{delay}, C{reset} and C{cancel} mean what they
-    say, but C{getTime} is on the reactor's wall time and not to be compared
+    Delays count from now, so the reactor's own C{callLater} serves.  The calls
+    that it returns are the reactor's: C{delay}, C{reset} and C{cancel} work as
+    usual, but C{getTime} is in the reactor's wall time and must not be compared
     with L{seconds}.  When the machine's clock is set, the reactor runs calls
-    early or late by the jump; code that must not act early looks at
+    early or late by the jump; code that must not act early checks
     L{seconds} when called.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
         """
-        @param reactor: where timers run.
+        @param reactor: runs the timers.
         """
         self._reactor = reactor
-        # An attribute rather than a method: every request asks several times, and this spares a Python frame.
+        # An attribute rather than a method: every request reads the time several times, and this spares a Python frame.
         self.seconds: Callable[[], float] = time.monotonic
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:

@@ -22,7 +22,7 @@ def memoryLimitBytes(
     addressSpaceBytes: int | None = None,
 ) -> int:
     """
-    The smallest of all limits.  A limit that cannot be read is none.
+    The smallest of all limits.  A limit that cannot be read is ignored.
 
     @param controlGroups: the file that names the process's cgroups.
     @param cgroupRoot: where cgroups are mounted.

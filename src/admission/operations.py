@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.test_operations -*-
 """
-What parks in a purgatory: operations that wait for a condition, or for their
-time to run out.
+Operations that can be parked in a purgatory, until a condition holds or their
+time is up.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .interfaces import IDelayedOperation, IPurgatory
 @implementer(IDelayedOperation)
 class DelayedOperation:
     """
-    An operation that waits.  Subclasses say when it can complete
-    (L{tryComplete}), what that means (L{onComplete}), and what else a timeout
-    means (L{onExpiration}).  They keep the equality of L{object}: an
+    An operation that waits.  Subclasses define when it can complete
+    (L{tryComplete}), how it completes (L{onComplete}), and what else a timeout
+    does (L{onExpiration}).  They keep the equality of L{object}: an
     operation equals nothing but itself.
     """
 
-    # Four of them are lent to the purgatory: IDelayedOperation says why.
+    # The purgatory may use four of them: IDelayedOperation says why.
     __slots__ = ("completed", "delaySeconds", "dueSeconds", "nextEntry", "parking", "previousEntry", "watcher")
 
     def __init__(self, delaySeconds: float) -> None:
@@ -47,9 +47,9 @@ class DelayedOperation:
         """
         Complete now: leave the purgatory, then run L{onComplete}.
 
-        @return: whether this call did it.
-        @raise Exception: whatever L{onComplete} raises; the operation is over
-            all the same.
+        @return: whether this call completed it.
+        @raise Exception: any exception of L{onComplete}; the operation is over
+            nevertheless.
         """
         if self.completed:
             return False
@@ -62,17 +62,17 @@ class DelayedOperation:
 
     def expire(self) -> None:
         """
-        The time is up: complete, and then say that it was too late.
+        Complete because the time is up, and then run L{onExpiration}.
         """
         if self.forceComplete():
             self.onExpiration()
 
     def cancel(self) -> bool:
         """
-        Leave the purgatory without completing, as L{IPurgatory.cancelForKey}
-        has operations do; when a client hangs up, for example.
+        Leave the purgatory without completing, for example when a client
+        disconnects.  L{IPurgatory.cancelForKey} calls it.
 
-        @return: whether it was in one.
+        @return: whether it was parked.
         """
         watcher = self.watcher
         if watcher is None:
@@ -83,18 +83,18 @@ class DelayedOperation:
 
     def onComplete(self) -> None:
         """
-        Finish the work.  Runs exactly once.
+        Finish the work.  Called exactly once.
         """
 
     def onExpiration(self) -> None:
         """
-        The time ran out; L{onComplete} has run.
+        Called after L{onComplete} if the time ran out.
         """
 
     def onCancel(self) -> None:
         """
-        The operation was taken out of the purgatory.  It has not completed
-        and will not expire, but may be parked again.
+        Called when the operation was taken out of the purgatory.  It has not
+        completed and will not expire, but may be parked again.
         """
 
 
@@ -147,13 +147,13 @@ def waitFor(
     timeoutSeconds: float,
 ) -> Deferred[None]:
     """
-    Wait until C{condition} is true.  It is asked now, and again each time
-    somebody calls C{checkAndComplete} for one of C{keys}.
+    Wait until C{condition} is true.  It is called now, and again at each
+    C{checkAndComplete} for one of C{keys}.
 
     @param keys: at least one.
     @return: fires with L{None}; fails with
         L{twisted.internet.defer.TimeoutError} after C{timeoutSeconds}, with
-        whatever C{condition} raises, and with
+        any exception of C{condition}, and with
         L{twisted.internet.defer.CancelledError} when it is cancelled or its
         operation is taken out by C{cancelForKey} or by the purgatory's
         shutdown.  Cancelling it takes the operation out of the purgatory.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 def printable(text: str) -> str:
     """
-    Escape what a terminal would obey, as Python does in a string: clients choose their names.
+    Escape control characters for a terminal, as Python does in a string: clients choose their names.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
@@ -20,8 +20,8 @@ def table(rows: Sequence[Sequence[str]], alignment: str = "", indent: str = "") 
     Write rows in columns that are as wide as their widest cell.  Cells are made L{printable}.
 
     @param rows: of equal length; the first one usually has the titles.
-    @param alignment: C{<} or C{>} for each column; columns beyond its end are aligned to the left.
-    @param indent: what each line begins with.
+    @param alignment: C{<} or C{>} for each column; further columns are aligned to the left.
+    @param indent: the beginning of each line.
     """
     safe = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]

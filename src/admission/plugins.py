@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.test_plugins -*-
 """
 How a description such as C{"bounded:64MiB:strict=yes"} becomes a policy: its
-grammar, which factories are installed, building, and the options by which a
+grammar, the installed factories, building, and the options with which a
 command offers all that (L{PolicyOptionsMixin}).
 
 Drop-ins import this module, and any Twisted command may import the drop-ins,
@@ -36,7 +36,7 @@ _log = Logger()
 
 class PolicyError(ValueError):
     """
-    A description that cannot be made into a policy, in one sentence.
+    A description cannot be made into a policy; the message is one sentence.
     """
 
 
@@ -44,7 +44,7 @@ class PolicyError(ValueError):
 @define(eq=False, slots=False)
 class PolicyFactory:
     """
-    A factory that is a few strings until it is used: one statement in a
+    A factory that consists of strings until it is used: one statement in a
     drop-in per policy.
 
     @ivar kind: the interface to provide, such as
@@ -77,9 +77,9 @@ class PolicyFactory:
 @define(eq=False, slots=False)
 class TransportAdapters:
     """
-    Adapters that are a name until they are needed; see L{PolicyFactory}.
+    Adapters that consist of a name until they are needed; see L{PolicyFactory}.
 
-    @ivar name: what to call them in messages.
+    @ivar name: their name in messages.
     @ivar implementation: the full name of a callable that registers them.
     """
 
@@ -93,10 +93,10 @@ class TransportAdapters:
 @frozen
 class InstalledFactory:
     """
-    A factory and who provides it.
+    A factory and its provider.
 
     @ivar name: the factory's C{name}; likewise C{format} and C{help}.
-    @ivar factory: a provider of the L{IPolicyFactory} that was asked for.
+    @ivar factory: a provider of the requested L{IPolicyFactory}.
     @ivar providedBy: the drop-in module, or the entry point and its distribution.
     """
 
@@ -109,9 +109,9 @@ class InstalledFactory:
 
 def parseDescription(description: str) -> tuple[str, list[str], dict[str, str]]:
     """
-    Take a description apart as Twisted does with an endpoint: a colon
-    separates, the first C{=} of an argument makes it a keyword, a backslash
-    takes the meaning off the character after it.
+    Parse a description as Twisted does with an endpoint: colons
+    separate arguments, the first C{=} of an argument makes it a keyword, a
+    backslash escapes the next character.
 
     @return: the name, the positional and the keyword arguments.
     @raise PolicyError: if there is no name, a keyword comes twice, or a
@@ -151,11 +151,11 @@ def parseDescription(description: str) -> tuple[str, list[str], dict[str, str]]:
 def listFactories(interface: type[IPolicyFactory]) -> list[InstalledFactory]:
     """
     Find the installed factories of one kind: drop-ins in C{twisted.plugins}
-    first, then entry points.  What cannot be loaded is left out, and the log
-    says so.
+    first, then entry points.  A factory that cannot be loaded is logged and
+    left out.
 
     @param interface: one of the interfaces that extend L{IPolicyFactory}.
-    @return: by name; two that share a name are both there.
+    @return: sorted by name; factories that share a name are all included.
     """
     found: dict[int, InstalledFactory] = {}
     for providedBy, load in (*_dropins(interface), *_entryPoints()):
@@ -177,8 +177,8 @@ def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
     """
     Find the factory of that name.
 
-    @raise PolicyError: if there is none, listing what there is, or if there
-        are several, naming who provides them.
+    @raise PolicyError: if there is none, listing all factories, or if there
+        are several, naming their providers.
     """
     installed = listFactories(interface)
     matching = [each for each in installed if each.name == name]
@@ -193,8 +193,8 @@ def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
 
 def implementationOf(factory: Any) -> str:
     """
-    By what name a process that looks for no plug-ins can import what
-    C{factory} builds with.
+    The name by which a process that looks for no plug-ins can import the
+    implementation of C{factory}.
 
     @return: the full name of a callable as in C{PolicyFactory.implementation},
         or of the factory's class, which makes the same factory when it is
@@ -219,21 +219,21 @@ def implementationOf(factory: Any) -> str:
 
 def checkPolicy(interface: type[IPolicyFactory], description: str) -> None:
     """
-    Find what is wrong with C{description} without building anything: its
-    grammar, its name, the number and names of its arguments.
+    Check C{description} without building anything: its grammar, its name, the
+    number and names of its arguments.
 
-    @raise PolicyError: for what L{buildPolicy} would refuse so far.
+    @raise PolicyError: for these faults, as L{buildPolicy} would.
     """
     _bind(interface, description, None)
 
 
 def buildPolicy(interface: type[IPolicyFactory], description: str, context: PolicyContext) -> Any:
     """
-    Make the policy that C{description} describes.
+    Build the policy that C{description} describes.
 
     @param interface: the kind of factory, such as
         L{admission.interfaces.IMemoryPoolFactory}.
-    @return: what the factory built.
+    @return: the policy.
     @raise PolicyError: if the description is wrong in any way.
     """
     build, bound = _bind(interface, description, context)
@@ -245,8 +245,8 @@ def buildPolicy(interface: type[IPolicyFactory], description: str, context: Poli
 
 def registerTransportAdapters() -> None:
     """
-    Have every installed L{ITransportAdapters} register its adapters.  To be
-    called once in a process, when adaptation has found nothing.
+    Have every installed L{ITransportAdapters} register its adapters.  Call it
+    once in a process, when adaptation has found nothing.
     """
     for adapters in getPlugins(ITransportAdapters):
         adapters.register()
@@ -255,11 +255,11 @@ def registerTransportAdapters() -> None:
 @frozen
 class PolicyKind:
     """
-    A kind of policy that a command lets its user choose.
+    A kind of policy that users of a command can choose.
 
     @ivar option: the name of the option, C{"pool"} for C{--pool}.
     @ivar interface: the kind of factory.
-    @ivar repeatable: whether the option may come several times; its value is
+    @ivar repeatable: whether the option may be repeated; its value is
         then a list of descriptions, and otherwise one description or L{None}.
     """
 

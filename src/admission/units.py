@@ -48,7 +48,7 @@ _SECONDS = {
 
 _LARGER_SECONDS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 _LARGER_AMOUNTS = ((999.95e9, 1e12, "T"), (999.95e6, 1e9, "G"), (999.95e3, 1e6, "M"), (9999.5, 1e3, "k"))
-"""From which amount on a unit is used, so that none is rounded to a thousand of the unit before."""
+"""The amounts from which on units are used, so that none is rounded to a thousand of the smaller unit."""
 
 _BYTES_FORM = "write bytes, with a unit if you like: 65536, 64KiB (times 1024) or 64k (times 1000)"
 _SECONDS_FORM = "write a number and a unit: 500ms, 30s, 5m, 1h or 7d"

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.commands.test_brokerconnection -*-
 """
-What all commands have in common that connect to a broker as its clients do.
+What commands that connect to a broker as clients have in common.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .console import CommandFailed, CommandOptions, parseTimeout
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"\[\('.*'([^']+)'\)\]")
-"""A message of OpenSSL; its last part is the one that says something."""
+"""A message of OpenSSL, of which only the last part is informative."""
 
 Question = Callable[[ClientConnection], Generator[Deferred[Any], Any, Any]]
 """Asks over a connection, and returns the answer; a generator for L{inlineCallbacks}."""
@@ -34,7 +34,7 @@ Question = Callable[[ClientConnection], Generator[Deferred[Any], Any, Any]]
 
 class ConnectionOptions(CommandOptions):
     """
-    Where the broker is, and who we are.
+    The broker's address, and the user's credentials.
 
     After parsing, C{host}, C{port} and C{timeoutSeconds} are keys as well.
     """
@@ -52,7 +52,7 @@ class ConnectionOptions(CommandOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: if options are wrong or missing; before a password is asked for.
+        @raise UsageError: if options are wrong or missing; before any password prompt.
         """
         self["host"], self["port"] = parseHostPort("broker", self["broker"])
         try:
@@ -69,11 +69,11 @@ class ConnectionOptions(CommandOptions):
 
 def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[str], str] = getpass) -> Any:
     """
-    Connect, ask, and close the connection.  It runs the reactor, hence only once
-    in a process.
+    Connect, ask, and close the connection.  It runs the reactor, so it can be
+    called only once in a process.
 
     @param askPassword: asks for a password without showing it.
-    @return: what C{question} returns.
+    @return: the result of C{question}.
     @raise CommandFailed: if the broker cannot be asked, or refuses.
     @raise KeyboardInterrupt: if the user interrupts it.
     """
@@ -89,7 +89,7 @@ def ask(options: ConnectionOptions, question: Question, askPassword: Callable[[s
         converse(connecting, question).addBoth(finish)
 
     def finish(outcome: Any) -> None:
-        # Stopping closes the connection, and what was asked fails once more.
+        # Stopping closes the connection, and the question fails once more.
         if not outcomes:
             outcomes.append(outcome)
             running.stop()
@@ -124,7 +124,7 @@ def converse(connecting: Deferred[ClientConnection], question: Question) -> Gene
 
 def connectionSettings(options: ConnectionOptions, askPassword: Callable[[str], str]) -> ConnectionSettings:
     """
-    Make settings of options.
+    Make connection settings from options.
 
     @raise CommandFailed: if a file cannot be used.
     """
@@ -140,10 +140,10 @@ def connectionSettings(options: ConnectionOptions, askPassword: Callable[[str], 
 
 def explained(error: ClientError, options: ConnectionOptions) -> str:
     """
-    A sentence that says what went wrong and what would help.
+    Explain an error and its remedy in a sentence.
     """
     if isinstance(error, BrokerRefused):
-        # The broker's own words say more than the name of the error.
+        # The broker's own message says more than the name of the error.
         return f"the broker refuses: {error.message}" if error.message else str(error)
     if isinstance(error, AuthenticationFailed):
         return f"{error}; check --login, the password and --sasl-mechanism"

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.test_cli -*-
 """
-What all commands have in common: how they are called, and how they fail.
+What all commands have in common: their usage, and how they fail.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..units import parseSeconds
 
 class CommandFailed(Exception):
     """
-    A command could not do what it was asked to.  The message is a sentence that
-    says why, and what would help.
+    A command has failed.  The message is a sentence that says why, and what
+    would help.
     """
 
 
@@ -54,14 +54,14 @@ class CommandOptions(Options):
 
 class CommandGroup(CommandOptions):
     """
-    A command that consists of others.
+    A command with subcommands.
     """
 
     subCommands: Sequence[Sequence[Any]] = ()
 
     def getSynopsis(self) -> str:
         """
-        How it is called: up to the subcommand that was chosen, which has a synopsis of its own.
+        The synopsis up to the chosen subcommand, which has a synopsis of its own.
         """
         before = "Usage: admission" if self.parent is None else f"{self.parent.getSynopsis()} {self.parent.subCommand}"
         return before if self.subCommand is not None else f"{before} COMMAND [options]"
@@ -77,18 +77,18 @@ class CommandGroup(CommandOptions):
 
 class DirectoryOptions(CommandOptions):
     """
-    Options with a directory before or behind them.
+    Options with a directory before or after them.
 
     After parsing, C{directory} is a key as well.
 
-    @cvar missing: what to say unless one directory is given.
+    @cvar missing: the error message unless exactly one directory is given.
     """
 
     missing: ClassVar[str] = "name one directory"
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """
-        Parse options behind the directory as well, which L{Options} would take for arguments.
+        Also parse options after the directory, which L{Options} would take for arguments.
         """
         words = list(options or ())
         if words and not words[0].startswith("-"):
@@ -108,7 +108,7 @@ def parseTimeout(text: str) -> float:
     """
     Read C{--timeout}, in seconds.
 
-    @raise UsageError: if it is no duration, or zero.
+    @raise UsageError: if it is not a duration, or zero.
     """
     try:
         seconds = parseSeconds(text)

@@ -61,13 +61,11 @@ from .statusport import fetch, parseStatus
 _FIRST_FREE_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 Check = tuple[str, Callable[[], Finding]]
-"""The name of a check, and the function that makes it."""
+"""The name and the function of a check."""
 
 
 class DoctorOptions(BrokerOptions, CommandOptions):
     """
-    C{doctor}.
-
     After parsing, C{settings}, C{url} and C{timeoutSeconds} are keys as well.
     """
 
@@ -127,7 +125,7 @@ def report(findings: Sequence[tuple[str, Finding]], isForPrograms: bool, stdout:
 
 def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Finding]]:
     """
-    Make all checks, also after one that breaks.
+    Run all checks, even if one raises.
 
     @return: the name and the finding of each.
     """
@@ -135,7 +133,7 @@ def examine(checks: Sequence[Check]) -> Iterator[tuple[str, Finding]]:
         try:
             yield name, check()
         except Exception as error:
-            # A check that breaks is a finding, not a traceback.
+            # A check that raises is a finding, not a traceback.
             what = f"could not be checked: {type(error).__name__}: {error}"
             yield name, Finding(Level.FAIL, what, "report this, with what is installed")
 
@@ -173,7 +171,7 @@ def whyNotListening(description: str) -> str | None:
     """
     Listen on an endpoint for a moment.
 
-    @return: the reason if that cannot be, or else L{None}.
+    @return: why that failed, or L{None}.
     """
     from twisted.internet import reactor
 

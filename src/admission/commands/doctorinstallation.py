@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
-What the doctor looks at of the installation: distributions, Java for Spark, and
+The doctor's checks of the installation: distributions, Java for Spark, and
 plug-ins.
 """
 
@@ -50,10 +50,10 @@ _MISSING = " is not installed"
 
 def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
     """
-    Whether all required distributions are installed, in supported versions.
+    Check that all required distributions are installed, in supported versions.
 
     @param requirements: the requirements in our metadata.
-    @param installed: the version of a distribution; L{None} if it is not there.
+    @param installed: the version of a distribution; L{None} if not installed.
     """
     found, wrong = _compare(requirements, installed, "")
     if not found and not wrong:
@@ -78,7 +78,7 @@ def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str
 
 def ownRequirements() -> list[str]:
     """
-    The requirements in our metadata; empty if we run from a tree that is not installed.
+    The requirements in our metadata; empty in a tree that is not installed.
     """
     try:
         return requires("admission") or []
@@ -88,7 +88,7 @@ def ownRequirements() -> list[str]:
 
 def installedVersion(name: str) -> str | None:
     """
-    The version of a distribution; L{None} if it is not installed.
+    The version of a distribution; L{None} if not installed.
     """
     try:
         return version(name)
@@ -100,8 +100,8 @@ def _compare(
     requirements: Iterable[str], installed: Callable[[str], str | None], extra: str
 ) -> tuple[list[str], list[str]]:
     """
-    @param extra: the extra whose requirements are compared; empty for what is always required.
-    @return: what is as required, and what is not.
+    @param extra: the extra whose requirements are compared; empty for the requirements without an extra.
+    @return: the requirements that are met, and the ones that are not.
     """
     found, wrong = [], []
     for each in map(Requirement, requirements):
@@ -120,7 +120,7 @@ def _compare(
 
 def checkJava(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding:
     """
-    Whether Spark has a Java to run on.
+    Check that Spark has a Java to run on.
     """
     if not isSparkInstalled:
         return Finding(Level.ABSENT, "not looked for, since Spark is not installed")
@@ -148,7 +148,7 @@ class Dropin:
     @property
     def key(self) -> str:
         """
-        Its name in the cache.
+        Its key in the cache.
         """
         return self.name.rpartition(".")[2]
 
@@ -166,7 +166,7 @@ def installedDropins() -> list[Dropin]:
 
 def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) -> Finding:
     """
-    Whether the caches of plug-ins are right.
+    Check that the caches of plug-ins are right.
 
     Twisted believes a cache about each module that is older than the cache.  So a
     module that was replaced by an older file, as layers of an image do it, keeps
@@ -200,7 +200,7 @@ def checkCache(dropins: Iterable[Dropin], isWritable: Callable[[Path], bool]) ->
 
 def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Finding:
     """
-    Whether every module with plug-ins, and every entry point for policies, can be imported.
+    Check that every module with plug-ins, and every entry point for policies, can be imported.
     """
     broken, count = [], 0
     for what, load in (
@@ -220,7 +220,7 @@ def checkDropins(dropins: Iterable[Dropin], entries: Iterable[EntryPoint]) -> Fi
 
 def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Finding:
     """
-    Whether every policy has a name of its own, and can be imported.
+    Check that every policy has a name of its own, and can be imported.
 
     @param installed: by the option that chooses among them.
     """
@@ -249,7 +249,7 @@ def checkPolicies(installed: Mapping[str, Sequence[InstalledFactory]]) -> Findin
 
 def checkNames(directories: Iterable[Path]) -> Finding:
     """
-    Whether no module with plug-ins hides another of its name.
+    Check that no module with plug-ins hides another of its name.
 
     @param directories: where Twisted looks for them.
     """
@@ -281,7 +281,7 @@ def _read(path: Path) -> Mapping[str, set[str]]:
             cached = pickle.load(file)
         return {key: {each.name for each in dropin.plugins} for key, dropin in cached.items()}
     except Exception:
-        # Twisted makes another one then.
+        # Twisted makes a new one then.
         return {}
 
 
@@ -289,7 +289,7 @@ def _pluginsOf(dropin: Dropin) -> set[str] | None:
     try:
         module = dropin.load()
     except Exception:
-        # That is for checkDropins to report.
+        # checkDropins reports that.
         return None
     return set(_namesIn(module))
 

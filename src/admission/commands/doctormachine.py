@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
-What the doctor looks at of the machine: the process and its limits, ports,
+The doctor's checks of the machine: the process and its limits, ports,
 memory and disks.
 
-Each check is a function that returns a L{Finding}.  What it looks at is handed in.
+Each check is a function that returns a L{Finding}; its inputs are handed in.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .statusport import Fetch
 OLDEST_PYTHON = (3, 11)
 
 BESIDES_POOL_BYTES = 128 << 20
-"""What a broker needs besides its pool: itself, about half of it, and groups, producers and the log's hot pages."""
+"""A broker's memory besides its pool: about half for itself, the rest for groups, producers and the log's hot pages."""
 
 LITTLE_BYTES = 1 << 30
-"""Free space that is soon used up."""
+"""Less free space than this is soon used up."""
 
 TOO_LITTLE_BYTES = 64 << 20
-"""Free space in which nothing can be kept."""
+"""Less free space than this is of no use."""
 
 LOCK_FILE = "broker.lock"
 """The file that a broker locks while it uses a directory."""
@@ -51,17 +51,13 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Level(Enum):
-    """
-    How bad it is.
-    """
-
     OK = "ok"
     WARN = "warn"
-    """It works, and not as well as it could."""
+    """It works, but not as well as it could."""
     FAIL = "fail"
     """It will not work."""
     ABSENT = "absent"
-    """An extra that is not installed; nothing needs it until somebody uses it."""
+    """An extra that is not installed; only its users need it."""
 
 
 @frozen
@@ -79,9 +75,6 @@ class Finding:
 
 
 def checkPython(version: Sequence[int]) -> Finding:
-    """
-    Whether Python is new enough.
-    """
     found = ".".join(map(str, version[:3]))
     if tuple(version[:2]) >= OLDEST_PYTHON:
         return Finding(Level.OK, found)
@@ -97,7 +90,7 @@ _REACTORS = {
 
 def checkReactor(name: str) -> Finding:
     """
-    Whether the reactor is one for many connections.
+    Check that the reactor is one for many connections.
 
     @param name: its class.
     """
@@ -108,7 +101,7 @@ def checkReactor(name: str) -> Finding:
 
 def checkOpenFiles(maxConnections: int, hardLimit: int) -> Finding:
     """
-    Whether as many connections as are allowed can be open.
+    Check that all allowed connections can be open at once.
 
     @param hardLimit: of C{RLIMIT_NOFILE}; the broker raises the soft one by itself.
     """
@@ -128,7 +121,7 @@ def checkOpenFiles(maxConnections: int, hardLimit: int) -> Finding:
 
 def checkMemory(limitBytes: int, settings: Settings) -> Finding:
     """
-    Whether the pool fits into the memory that the process may use.
+    Check that the pool fits into the memory that the process may use.
 
     @param limitBytes: see L{admission.memorylimit.memoryLimitBytes}.
     """
@@ -153,7 +146,7 @@ def checkMemory(limitBytes: int, settings: Settings) -> Finding:
 
 def checkAddressSpace(mapBytes: int, limitBytes: int) -> Finding:
     """
-    Whether the log can be mapped.
+    Check that the log can be mapped.
 
     @param limitBytes: of C{RLIMIT_AS}.
     """
@@ -171,10 +164,10 @@ def checkPort(
     description: str, whyNot: Callable[[str], str | None], isPrivileged: bool, firstFreePort: int, hasBroker: bool
 ) -> Finding:
     """
-    Whether an endpoint can be listened on.
+    Check that the broker can listen on an endpoint.
 
     @param description: as C{--listen} takes it.
-    @param whyNot: tries to, and returns the reason if it cannot be.
+    @param whyNot: tries to listen, and returns why that failed or L{None}.
     @param isPrivileged: whether the doctor runs as root.
     @param firstFreePort: the first port that needs no privileges.
     @param hasBroker: whether a broker is known to run, which may listen there.
@@ -198,7 +191,7 @@ def checkPort(
 
 def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
     """
-    Whether a running broker is well.
+    Check that a running broker is healthy.
 
     @param url: of its status port.
     @param fetch: as L{admission.commands.statusport.fetch}.
@@ -218,7 +211,7 @@ def checkStatus(url: str, fetch: Fetch, timeoutSeconds: float) -> Finding:
 
 def checkDirectory(path: Path) -> Finding:
     """
-    Whether the log can be in C{path}.
+    Check that C{path} can be the directory of the log.
     """
     remedy = "--data chooses another; or let it belong to the user of the broker"
     if not path.exists():
@@ -238,10 +231,10 @@ def checkFileSystem(
     path: Path, mounts: str, freeBytes: Callable[[Path], int], tryToMap: Callable[[Path], None]
 ) -> Finding:
     """
-    Whether the file system below C{path} is one for the log.
+    Check that the file system below C{path} suits the log.
 
-    @param mounts: what /proc/self/mounts says.
-    @param freeBytes: how much can be written where.
+    @param mounts: the contents of /proc/self/mounts.
+    @param freeBytes: returns how many bytes can be written in a directory.
     @param tryToMap: raises L{OSError} where files cannot be mapped.
     """
     place = nearest(path)
@@ -268,9 +261,9 @@ def checkFileSystem(
 
 def fileSystemOf(path: Path, mounts: str) -> str:
     """
-    The kind of file system that an absolute path is on; empty if unknown.
+    The type of the file system that an absolute path is on; empty if unknown.
 
-    @param mounts: what /proc/self/mounts says; later lines cover earlier ones.
+    @param mounts: the contents of /proc/self/mounts; later lines cover earlier ones.
     """
     found, length = "", -1
     for line in mounts.splitlines():
@@ -285,7 +278,7 @@ def fileSystemOf(path: Path, mounts: str) -> str:
 
 def tryToMap(directory: Path) -> None:
     """
-    Map a file there, and write to it.
+    Map a file in C{directory}, and write to it.
 
     @raise OSError: if files cannot be mapped there.
     """
@@ -314,7 +307,7 @@ def mayWrite(directory: Path) -> bool:
 
 def _userOf(lock: Path) -> str:
     """
-    The process that holds the lock of a directory, such as C{"process 12"}; empty if none does.
+    The process that holds the lock of a directory, such as C{"process 12"}; empty if there is none.
     """
     try:
         with lock.open(encoding="ascii", errors="replace") as file:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.commands.test_explaincommand -*-
 """
 The command C{admission explain}: the limits that hold for a client, and how
-much of each it uses, as the status port of a broker tells it.
+much of each it uses, as a broker's status port reports it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from .statusport import Fetch, StatusOptions, askStatus, fetch
 
 class ExplainOptions(StatusOptions):
     """
-    C{explain}.
-
-    After parsing, C{page} is a key as well: the question to the status port.
+    After parsing, C{page} is a key as well: the page to get from the status port.
     """
 
     synopsis = "[options]"
@@ -59,9 +57,6 @@ class ExplainOptions(StatusOptions):
 
 
 def run(options: ExplainOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = fetch) -> None:
-    """
-    Run the command; see L{admission.cli.Command}.
-    """
     explained, described = askStatus(options, options["page"], lambda answer: (answer, _described(answer)), fetch)
     stdout.write(json.dumps(explained, indent=2) + "\n" if options["json"] else described)
 
@@ -84,7 +79,7 @@ def _described(explained: Mapping[str, Any]) -> str:
         )
         for each in limits
     ]
-    # Ties go to the first.
+    # In a tie the first one is shown.
     worst = max((each for each in limits if not each["isShadow"]), key=lambda each: each["delaySeconds"], default=None)
     verdict = "is not throttled"
     if worst is not None and worst["delaySeconds"] > 0:

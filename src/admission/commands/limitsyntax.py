@@ -12,7 +12,7 @@ from ..interfaces import DEFAULT, QuotaEntity
 from ..units import formatBytes, parseRate
 
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
-"""For each type of entity, as the protocol and our options call it, the attribute of L{QuotaEntity}."""
+"""The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
 
 _NOT_BY_TIME = ("producer_ids_rate",)
 """Limits that are called rates but count in windows of any length, so that no unit of time fits."""
@@ -22,7 +22,7 @@ def parseAmount(name: str, text: str) -> float:
     """
     Read the value of the limit C{name}.
 
-    @raise ValueError: if it is no positive number, or no rate where the limit is one.
+    @raise ValueError: if it is not a positive number, or not a rate where the limit is one.
     """
     if _isRate(name):
         amount = parseRate(text)
@@ -57,7 +57,7 @@ def asArguments(entity: QuotaEntity) -> str:
 
 def componentsOf(entity: QuotaEntity) -> dict[str, str]:
     """
-    The names of an entity, or L{DEFAULT}, by the keys of L{ATTRIBUTES}.
+    The names in an entity, or L{DEFAULT}, by the keys of L{ATTRIBUTES}.
     """
     names = {kind: getattr(entity, attribute) for kind, attribute in ATTRIBUTES.items()}
     return {kind: name for kind, name in names.items() if name is not None}

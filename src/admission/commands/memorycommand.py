@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.system.test_profile_memory -*-
 """
-The command C{admission memory}: where the memory of a broker is, as its status
-port tells it.
+The command C{admission memory}: where a broker's memory is, as its status
+port reports it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from .statusport import Fetch, StatusOptions, askStatus, fetch
 
 
 class MemoryOptions(StatusOptions):
-    """
-    C{memory}.
-    """
-
     synopsis = "[options]"
     longdesc = (
         "Tells where the memory of a broker is that runs with --status: what its ledger says beside what its objects "
@@ -37,14 +33,11 @@ class MemoryOptions(StatusOptions):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # To look takes a broker with many connections some seconds.
+        # A snapshot of a broker with many connections takes some seconds.
         self["timeout"] = self.defaults["timeout"] = "30s"
 
 
 def run(options: MemoryOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = fetch) -> None:
-    """
-    Run the command; see L{admission.cli.Command}.
-    """
     document, text, page = askStatus(options, "memory", lambda answer: (answer, textOf(answer), htmlOf(answer)), fetch)
     if options["html"] is not None:
         try:

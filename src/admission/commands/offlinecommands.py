@@ -3,8 +3,8 @@
 The commands that read recordings: C{admission evaluate}, and its parts
 C{aggregate}, C{audit}, C{replay} and C{report}.
 
-What needs Spark or pyarrow is imported by the functions that do: everybody can
-read the help.
+Functions that need Spark or pyarrow import them themselves, so that the help
+can be read without them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WHERE = (
 
 class RecordingOptions(DirectoryOptions):
     """
-    The recording, and where results go.
+    The directory of the recording, and the directory for results.
 
     After parsing, C{directory} is a key as well.
     """
@@ -68,10 +68,6 @@ class RecordingOptions(DirectoryOptions):
 
 
 class AggregateOptions(RecordingOptions):
-    """
-    C{aggregate}.
-    """
-
     longdesc = (
         "Sums up a recording: what each client did in each minute, how long it was throttled, which clients did most, "
         "how fairly they were served and how full the memory was.  Results are Parquet and CSV files in OUT."
@@ -88,7 +84,7 @@ class AggregateOptions(RecordingOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: also if only a part of a stream is asked for.
+        @raise UsageError: also if C{--stream} is given with an option that selects a part.
         """
         super().postOptions()
         for name in ("from", "to", "sample"):
@@ -97,10 +93,6 @@ class AggregateOptions(RecordingOptions):
 
 
 class AuditOptions(RecordingOptions):
-    """
-    C{audit}.
-    """
-
     longdesc = (
         "Checks a recording: quotas against what clients took, the filter of producer ids against the ids that there "
         "were, the ledger against the memory of the process.  It also looks for impossible rows and for files that "
@@ -125,8 +117,6 @@ class _Tried(PolicyOptionsMixin):
 
 class ReplayOptions(_Tried, RecordingOptions):
     """
-    C{replay}.
-
     After parsing, C{candidate} and C{pool} are lists of
     L{admission.offline.simulate.candidates.Candidate}, and C{mode} is one of
     modes.
@@ -176,7 +166,7 @@ class ReplayOptions(_Tried, RecordingOptions):
     def _try(self, option: str, description: str, interface: type[IPolicyFactory]) -> None:
         try:
             candidate = resolveCandidate(description, interface)
-            # To find what is wrong with its arguments.
+            # Validate the arguments by building one.
             candidate.build(Clock())
         except PolicyError as error:
             raise UsageError(f"--{option}: {error}") from error
@@ -187,10 +177,6 @@ class ReplayOptions(_Tried, RecordingOptions):
 
 
 class EvaluateOptions(ReplayOptions):
-    """
-    C{evaluate}.
-    """
-
     longdesc = (
         "Sums up a recording (aggregate), audits it (audit), replays it under other policies (replay) and writes a "
         "page about all of it (report): OUT/report.html, with the numbers as Parquet and CSV beside it.  "
@@ -205,8 +191,6 @@ class EvaluateOptions(ReplayOptions):
 
 class ReportOptions(CommandOptions):
     """
-    C{report}.
-
     After parsing, C{out} is a key.
     """
 
@@ -226,10 +210,6 @@ class ReportOptions(CommandOptions):
 
 
 def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> None:
-    """
-    Run C{aggregate}; see L{admission.cli.Command}.
-    """
-
     def job(work: Work) -> None:
         from ..offline.jobs import aggregate
 
@@ -246,10 +226,6 @@ def runAggregate(options: AggregateOptions, stdin: TextIO, stdout: TextIO) -> No
 
 
 def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
-    """
-    Run C{audit}; see L{admission.cli.Command}.
-    """
-
     def job(work: Work) -> None:
         from ..offline.jobs import audit
 
@@ -260,10 +236,6 @@ def runAudit(options: AuditOptions, stdin: TextIO, stdout: TextIO) -> None:
 
 
 def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
-    """
-    Run C{replay}; see L{admission.cli.Command}.
-    """
-
     def job(work: Work) -> Answer:
         from ..offline.jobs import Question, replay
 
@@ -274,10 +246,6 @@ def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
 
 
 def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None:
-    """
-    Run C{evaluate}; see L{admission.cli.Command}.
-    """
-
     def job(work: Work) -> Answer:
         from ..offline.jobs import Question, aggregate, audit, replay
 
@@ -290,15 +258,12 @@ def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None
 
 
 def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
-    """
-    Run C{report}; see L{admission.cli.Command}.
-    """
     _report(options["out"], stdout)
 
 
 def summaryOf(answer: Answer) -> str:
     """
-    The outcome of a replay, for a terminal.
+    Summarize the outcome of a replay for a terminal.
     """
     parts = []
     if answer.totals is not None:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.commands.test_quotascommand -*-
 """
-The command C{admission quotas}: the limits of a broker that runs, through the
-requests that Kafka has for them (KIP-546).
+The command C{admission quotas}: the limits of a running broker, through
+Kafka's requests for them (KIP-546).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEFAULT = 1
 
 class EntityOptions(ConnectionOptions):
     """
-    The entity whose limits are meant.
+    The entity whose limits are read or changed.
 
     After parsing, C{entity} is a key as well.
     """
@@ -48,7 +48,7 @@ class EntityOptions(ConnectionOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: also if there is no such entity.
+        @raise UsageError: also if the entity is impossible.
         """
         super().postOptions()
         names: dict[str, str] = {}
@@ -66,10 +66,6 @@ class EntityOptions(ConnectionOptions):
 
 
 class DescribeOptions(EntityOptions):
-    """
-    C{describe}.
-    """
-
     synopsis = "[options]"
     longdesc = (
         "Shows the limits that are set, including the ones that the broker was started with: all of them, or only the "
@@ -103,8 +99,6 @@ class AlterOptions(EntityOptions):
 
 class SetOptions(AlterOptions):
     """
-    C{set}.
-
     After parsing, C{limits} is a key as well.
     """
 
@@ -146,8 +140,6 @@ class SetOptions(AlterOptions):
 
 class RemoveOptions(AlterOptions):
     """
-    C{remove}.
-
     After parsing, C{names} is a key as well.
     """
 
@@ -193,8 +185,6 @@ def run(
     options: QuotasOptions, stdin: TextIO, stdout: TextIO, ask: Callable[[ConnectionOptions, Question], Any] = ask
 ) -> None:
     """
-    Run the command; see L{admission.cli.Command}.
-
     @param ask: as L{admission.commands.brokerconnection.ask}.
     """
     given: Any = options.subOptions
@@ -232,7 +222,7 @@ def describe(
     """
     Ask a broker for limits.
 
-    @param isExact: whether limits of C{entity} together with something else are left out.
+    @param isExact: whether to leave out entities that have more attributes than C{entity}.
     """
     components = [
         {
@@ -254,7 +244,7 @@ def alter(
     """
     Have a broker set or (with L{None}) remove limits of one entity.
 
-    @param isDryRun: whether the broker only says whether it would do it.
+    @param isDryRun: whether the broker changes nothing, and only says whether it would.
     """
     answer = yield connection.request(
         "AlterClientQuotas",

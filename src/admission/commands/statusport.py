@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.commands.test_explaincommand -*-
 """
-What all commands have in common that ask the status port of a broker.
+What commands that ask a broker's status port have in common.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_BYTES = 1 << 20
 """The longest answer that is read."""
 
 Fetch = Callable[[str, float], bytes]
-"""Given a URL and seconds to wait, returns what is there; raises L{CommandFailed}."""
+"""Given a URL and seconds to wait, returns its contents; raises L{CommandFailed}."""
 
 _Answer = TypeVar("_Answer")
 
 
 class StatusOptions(CommandOptions):
     """
-    Where the status port is.
+    The URL of the status port.
 
     After parsing, C{url}, without a slash at its end, and C{timeoutSeconds} are
     keys as well.
@@ -42,7 +42,7 @@ class StatusOptions(CommandOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: if that cannot be, which needs no broker to be found.
+        @raise UsageError: if an option is invalid; no broker is asked.
         """
         self["url"] = parseStatus(self["status"])
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
@@ -52,8 +52,8 @@ def parseStatus(url: str) -> str:
     """
     Read C{--status}.
 
-    @return: the URL, to which the name of a page can be added after a slash.
-    @raise UsageError: if it is none.
+    @return: the URL, to which a slash and the name of a page can be added.
+    @raise UsageError: if it is not a URL.
     """
     try:
         parts = urlsplit(url)
@@ -67,7 +67,7 @@ def parseStatus(url: str) -> str:
 
 def fetch(url: str, timeoutSeconds: float) -> bytes:
     """
-    Get what is at C{url}, without proxies.  It blocks: the process has nothing else to do.
+    Get the contents of C{url}, without proxies.  It blocks: the process has nothing else to do.
 
     @raise CommandFailed: if there is no answer, an error, or more than L{MAX_BYTES}.
     """
@@ -94,9 +94,9 @@ def askStatus(options: StatusOptions, page: str, read: Callable[[Any], _Answer],
     Get a page and read it.
 
     @param page: its path, without the first slash.
-    @param read: given the JSON of the page, returns what is wanted of it, or
-        fails as Python does where keys are missing or types are wrong.
-    @return: what C{read} returns.
+    @param read: converts the JSON of the page to the result; fails as Python
+        does where keys are missing or types are wrong.
+    @return: the result of C{read}.
     @raise CommandFailed: if there is no answer, or C{read} fails.
     """
     try:

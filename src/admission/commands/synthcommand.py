@@ -27,9 +27,7 @@ _ROWS_HELP = (
 
 class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
     """
-    C{synth}.
-
-    After parsing, C{directory} and C{server} are keys as well: where to, and a
+    After parsing, C{directory} and C{server} are keys as well: where to write, and a
     L{SyntheticServer}.
     """
 
@@ -70,9 +68,9 @@ class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
 
     def postOptions(self) -> None:
         """
-        Find what is wrong before anything is written.
+        Check all options before anything is written.
         """
-        # What the population calls them, and what they are called here.
+        # The population's names for them, and the options' names.
         rows, hot = self["rows"], self["hot"]
         numbers: dict[str, Any] = {
             "seed": self._parsed("seed", _wholeNumber),
@@ -103,9 +101,6 @@ class SynthOptions(DirectoryOptions, PolicyOptionsMixin):
 
 
 def run(options: SynthOptions, stdin: TextIO, stdout: TextIO) -> None:
-    """
-    Run the command; see L{admission.cli.Command}.
-    """
     server: SyntheticServer = options["server"]
     population = server.population
 

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.commands.test_topcommand -*-
 """
-The command C{admission top}: how a broker is, in the terminal, as its status
-port tells it.
+The command C{admission top}: the state of a broker in the terminal, as its
+status port reports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .statusport import Fetch, StatusOptions, askStatus, fetch
 
 SHORTEST_SECONDS = 0.1
 
-# Home, what follows each line, and what follows the last.
+# Cursor home, the end of each line, and the end of the screen.
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"
 _SHOWN_ROWS = 8
 _SHOWN_CHARACTERS = 40
@@ -29,8 +29,6 @@ _SHOWN_CHARACTERS = 40
 
 class TopOptions(StatusOptions):
     """
-    C{top}.
-
     After parsing, C{intervalSeconds} is a key as well.
     """
 
@@ -46,7 +44,7 @@ class TopOptions(StatusOptions):
 
     def postOptions(self) -> None:
         """
-        @raise UsageError: also if the interval is no duration, or too short.
+        @raise UsageError: also if the interval is not a duration, or too short.
         """
         super().postOptions()
         try:
@@ -66,7 +64,7 @@ def run(
 ) -> None:
     """
     Run the command; see L{admission.cli.Command}.  It fails if the broker cannot
-    be asked at first; later that is shown, and the broker is asked again.
+    be asked at first; later failures are shown, and the broker is asked again.
     """
     now = _look(options, fetch)
     if options["once"] or not stdout.isatty():
@@ -91,7 +89,7 @@ def run(
 
 def _look(options: TopOptions, fetch: Fetch) -> Any:
     def read(seen: Any) -> Any:
-        # What cannot be shown is not from a broker.
+        # A document that cannot be shown is not from a broker.
         list(_linesOf(seen, None))
         return seen
 
@@ -107,9 +105,9 @@ def _draw(stdout: TextIO, lines: Sequence[str]) -> None:
 
 def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
     """
-    What is shown.
+    The lines to show.
 
-    @param before: the document of the look before, for rates.
+    @param before: the previous document, for rates.
     """
     health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
     connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]

@@ -70,8 +70,6 @@ class UsersOptions(CommandGroup):
 
 def run(options: UsersOptions, stdin: TextIO, stdout: TextIO, askPassword: Callable[[str], str] = getpass) -> None:
     """
-    Run the command; see L{admission.cli.Command}.
-
     @param askPassword: asks for a password without showing it.
     """
     given: Any = options.subOptions

@@ -1,7 +1,7 @@
 """
 Kafka's protocol: the broker that C{twistd admission} runs, and the group
-consumer.  Nothing outside this package knows Kafka.  Names that are not here
-may move without notice.
+consumer.  Nothing outside this package knows Kafka.  Only the names in this
+module are stable; others may move without notice.
 """
 
 from typing import TYPE_CHECKING

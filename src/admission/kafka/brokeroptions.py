@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.unit.kafka.test_brokeroptions -*-
 """
-What a broker shares with the command C{admission}: options, and how addresses
-are written.  It imports nothing else of the broker, since C{admission doctor} has
-to run where that cannot be imported.
+What a broker shares with the command C{admission}: options, and the syntax of
+addresses.  It imports nothing else of the broker, since C{admission doctor} has
+to run where the broker cannot be imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<
 
 class BrokerOptions(Options):
     """
-    Where a broker listens, and what it is configured with.
+    Where a broker listens, and its configuration.
     """
 
     optParameters = [
@@ -33,7 +33,7 @@ class BrokerOptions(Options):
     @property
     def endpoints(self) -> Sequence[str]:
         """
-        What to listen on.
+        The endpoints to listen on.
         """
         return self["listen"] or ["tcp:9092:interface=127.0.0.1"]
 
@@ -53,7 +53,7 @@ def parseHostPort(option: str, text: str) -> tuple[str, int]:
     Read HOST:PORT; an IPv6 address goes in brackets.
 
     @param option: the name of the option, for messages.
-    @raise UsageError: if C{text} is not of that form.
+    @raise UsageError: if C{text} does not have that form.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 65536:

@@ -41,7 +41,7 @@ LARGEST_REQUEST = "socket.request.max.bytes"
 _LARGEST_REQUEST_BYTES = 100 << 20
 
 RESERVED_DESCRIPTORS = 64
-"""What the broker has open besides connections: the log, its ports, recordings, and room to spare."""
+"""The files that the broker has open besides connections: the log, its ports, recordings, and a reserve."""
 
 _INT32_MAX = str(2**31 - 1)
 
@@ -81,7 +81,7 @@ class Settings:
     The values in force.  Sizes are in bytes, times in seconds; L{None} means
     no limit.
 
-    @ivar places: for each property that was given, where.
+    @ivar places: for each property that was given, its place.
     """
 
     places: Mapping[str, str] = field(factory=dict)
@@ -353,7 +353,7 @@ class Settings:
 
 
 PROPERTIES: Mapping[str, Property] = propertiesOf(Settings)
-"""For each attribute of L{Settings} its property."""
+"""The property of each attribute of L{Settings}."""
 
 
 def loadSettings(path: str | None = None, assignments: Sequence[str] = (), isPoolChosen: bool = False) -> Settings:

@@ -16,7 +16,7 @@ from .wire.produce import PartitionResult
 
 class Address(NamedTuple):
     """
-    Where clients are told to find the broker.
+    The address at which clients are told to find the broker.
     """
 
     host: str
@@ -25,38 +25,37 @@ class Address(NamedTuple):
 
 class ClientConnection(Protocol):
     """
-    What a request tells of the connection that it came by.
+    What a request says about its connection.
     """
 
     host: str
 
     def reachedAddress(self) -> Address:
         """
-        Where its client is to find the broker.
+        Where the client is told to find the broker.
         """
 
 
 class KafkaRequest(ServerRequest):
     """
-    A request of the Kafka protocol, as APIs see it.
+    A request of the Kafka protocol, as the APIs see it.
 
-    @ivar apiKey: which API; L{UNKNOWN} until two bytes of it are there.
-    @ivar header: what precedes its body, once that has been read.
+    @ivar apiKey: the API; L{UNKNOWN} until its two bytes have been read.
+    @ivar header: the header, once it has been read.
     @ivar entity: kio's entity for its version, once it has been decoded;
         Produce is not.
-    @ivar identities: the producer ids that it has batches of, if anybody wants
-        to know.
-    @ivar producerEpoch: the epoch of the first.
-    @ivar groupId: the consumer group that it is about, if anybody wants to know.
-    @ivar results: of a Produce request, what became of the records for each
-        partition.
+    @ivar identities: the producer ids of its batches, if any component uses
+        them.
+    @ivar producerEpoch: the epoch of the first of these producers.
+    @ivar groupId: the consumer group of the request, if any component uses it.
+    @ivar results: of a Produce request, the outcome for each partition.
     @ivar commit: of a Produce request, the commit that must be on the disk before
         it is answered, or 0.
-    @ivar timeoutSeconds: for how long it may wait for that.
-    @ivar throttledUntilSeconds: when the delay ends that it is answered with.
+    @ivar timeoutSeconds: how long it may wait for that commit.
+    @ivar throttledUntilSeconds: when the delay in its answer ends.
     """
 
-    # Without slots of its own: few of these are set for any one request.
+    # No slots of its own: few of these are set for any one request.
 
     connection: ClientConnection
     clientId: str
@@ -73,9 +72,6 @@ class KafkaRequest(ServerRequest):
 
     @property
     def apiVersion(self) -> int:
-        """
-        The version that it was sent in.
-        """
         return self.header.apiVersion
 
     @property
@@ -88,14 +84,14 @@ class KafkaRequest(ServerRequest):
     @property
     def advertised(self) -> Address:
         """
-        Where this client is to find the broker.
+        The address at which this client is told to find the broker.
         """
         return self.connection.reachedAddress()
 
 
 def groupOf(entity: Any) -> str | None:
     """
-    The consumer group that a decoded request is about, if it is about one.
+    The consumer group of a decoded request; L{None} if it has none.
     """
     groupId: str | None = getattr(entity, "group_id", None)
     if groupId is None:

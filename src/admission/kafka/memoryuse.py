@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.system.test_profile_memory -*-
 """
-What the broker's memory consists of, for the profiler.
+The components of the broker's memory, for the profiler.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .broker.log.lmdb_log import LmdbLog
 from .brokersettings import Settings
 
 IDLE = "buffers kept for reuse"
-"""Where the ledger of the pool ends: memory that it holds and has given to nobody."""
+"""The last entry of the pool's ledger: memory that it holds and has not allocated."""
 
 MIN_INTERVAL_SECONDS = 1.0
 
@@ -78,9 +78,9 @@ _SHARED_INTERFACES = implementing(IMemoryPool, IPurgatory, IReactorCore, IReacto
 @frozen
 class MemoryProfile:
     """
-    What C{--profile-memory} asks for.
+    The value of C{--profile-memory}.
 
-    @ivar intervalSeconds: how often to look.
+    @ivar intervalSeconds: the time between two snapshots.
     @ivar directory: where reports go.
     """
 
@@ -92,7 +92,7 @@ def parseProfile(text: str) -> MemoryProfile:
     """
     Read C{INTERVAL[:DIRECTORY]}.
 
-    @raise UsageError: if it is not of that form.
+    @raise UsageError: if C{text} does not have that form.
     """
     interval, colon, directory = text.partition(":")
     try:
@@ -110,8 +110,8 @@ def makeProfiler(
     clock: IReactorTime, wallSeconds: Callable[[], float], claims: Callable[[], Mapping[str, int]]
 ) -> Profiler:
     """
-    A profiler of the process that we are in, to be made before anything else
-    of the broker.
+    Make a profiler of the current process.  Call it before anything else of the
+    broker is made.
 
     @param claims: see L{claimsOf}.
     """
@@ -128,7 +128,7 @@ def makeProfiler(
 
 def claimsOf(gate: Gate) -> dict[str, int]:
     """
-    The ledger of the server, and what it keeps in reserve.
+    The ledger of the server, and the memory that it keeps in reserve.
     """
     return {**gate.ledger, IDLE: gate.pool.idleBytes}
 

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.unit.kafka.test_metricnames -*-
 """
-What the sensors of a broker are called in Prometheus.
+The Prometheus names of a broker's sensors.
 
-Beside our own names stand those under which Kafka's brokers are graphed
-already: the names that the JMX exporter makes with the configuration that its
-authors publish.
+In addition to our own names there are those that existing dashboards for
+Kafka's brokers use: the names that the JMX exporter makes with the
+configuration that its authors publish.
 """
 
 from __future__ import annotations
@@ -80,4 +80,4 @@ KAFKA_NAMINGS = (
         "As admission_quota_request_time_ratio, in percent.",
     ),
 )
-"""The names of what a broker measures besides, then Kafka's names."""
+"""The names of the broker's own sensors, then Kafka's names."""

@@ -58,7 +58,7 @@ Examples:
 @frozen
 class Listener:
     """
-    Where to listen, and what to tell clients about it.
+    Where to listen, and the address to tell clients.
 
     @ivar description: the endpoint as it was given.
     @ivar advertised: L{None} for the address that a client has reached.
@@ -136,9 +136,9 @@ class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
 
 def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:
     """
-    The memory pool that the options ask for.
+    Build the memory pool.
 
-    @param description: what C{--pool} says, or L{None}; then the properties decide.
+    @param description: the value of C{--pool}, or L{None}; then the properties decide.
     @raise UsageError: if the description and the properties contradict each other.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
@@ -166,7 +166,8 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
 
 def poolDescription(settings: Settings, description: str | None) -> str:
     """
-    What the memory pool is built from: C{description}, unless that is L{None}.
+    The description of the memory pool: C{description}, or one made of the
+    properties if that is L{None}.
     """
     if description is not None:
         return description
@@ -176,9 +177,9 @@ def poolDescription(settings: Settings, description: str | None) -> str:
 
 def buildOrder(description: str | None, clock: Any, random: Random | None = None) -> IWaitOrder:
     """
-    The order of waiters that the options ask for.
+    Build the order of waiters.
 
-    @param description: what C{--order} says, or L{None} for the default.
+    @param description: the value of C{--order}, or L{None} for the default.
     @param random: see L{PolicyContext}.
     @raise UsageError: if it cannot be built.
     """
@@ -189,9 +190,9 @@ def buildOrder(description: str | None, clock: Any, random: Random | None = None
 
 def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
     """
-    The purgatory that the options ask for.
+    Build the purgatory.
 
-    @param description: what C{--purgatory} says, or L{None} for the default.
+    @param description: the value of C{--purgatory}, or L{None} for the default.
     @raise UsageError: if it cannot be built.
     """
     context = PolicyContext(clock, wallSeconds)
@@ -203,14 +204,13 @@ def buildControl(
     settings: Settings, descriptions: Sequence[str], clock: Any, isObserved: bool = False
 ) -> AdmissionControl:
     """
-    The control with the quota policies that the options ask for, with the limits
-    that the properties set.
+    Build the control with its quota policies, with the limits that the properties
+    set.
 
-    @param descriptions: what C{--quota} says; without any, the default
-        policies are there and limit nobody until they get limits.
+    @param descriptions: the values of C{--quota}; without any, the default
+        policies are built, which limit no client until they get limits.
     @param isObserved: see L{AdmissionControl}.
-    @raise UsageError: if one cannot be built, or it and the properties
-        contradict each other.
+    @raise UsageError: if one cannot be built, or contradicts the properties.
     """
     context = PolicyContext(clock, wallSeconds, None, settings.quotaWindowNum, settings.quotaWindowSizeSeconds)
     policies: list[tuple[str, IQuotaPolicy]] = []
@@ -234,9 +234,9 @@ def buildControl(
 
 def quotaDescriptions(settings: Settings, descriptions: Sequence[str]) -> list[str]:
     """
-    What the quota policies are built from, in their order.
+    The descriptions of the quota policies, in order.
 
-    @param descriptions: what C{--quota} says.
+    @param descriptions: the values of C{--quota}.
     @raise UsageError: if one makes no sense.
     """
     try:
@@ -247,9 +247,9 @@ def quotaDescriptions(settings: Settings, descriptions: Sequence[str]) -> list[s
 
 def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, IMetricsExporter]]:
     """
-    The exporters that the options ask for, and what each is called.
+    Build the exporters; return each with its name.
 
-    @param descriptions: what C{--export} says.
+    @param descriptions: the values of C{--export}.
     @raise UsageError: if one cannot be built.
     """
     exporters: list[tuple[str, IMetricsExporter]] = []
@@ -262,8 +262,8 @@ def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, I
 
 def _completed(settings: Settings, description: str) -> str:
     """
-    C{description} with the properties that Kafka's proposal has for this one
-    policy (KIP-936), where it does not say otherwise.
+    Complete C{description} with the properties that Kafka's proposal has for this
+    one policy (KIP-936); the description's own arguments win.
     """
     name, _, given = parseDescription(description)
     if name != _PRODUCER_IDS:
@@ -278,9 +278,9 @@ def _completed(settings: Settings, description: str) -> str:
 
 def _nameFor(description: str, named: Sequence[tuple[str, object]]) -> str:
     """
-    What to call a policy: its own name, numbered if there are several of it.
+    The name of a policy: its own, numbered if several share it.
 
-    @param named: those before it.
+    @param named: the policies before it.
     """
     name = parseDescription(description)[0]
     others = sum(each.partition("-#")[0] == name for each, _ in named)
@@ -321,7 +321,7 @@ def _endpoint(option: str, description: str) -> IStreamServerEndpoint:
 
 def _reason(error: Exception) -> str:
     """
-    Why there can be no such endpoint, where Twisted lets Python say it.
+    Reword the errors of Python's own that Twisted lets through.
     """
     text = str(error)
     if isinstance(error, TypeError):

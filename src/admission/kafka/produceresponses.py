@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.broker.test_sync -*-
 """
-The answers to Produce requests of one connection: each when its records are as
-safe as it asked for, all in the order of the requests.
+The answers to the Produce requests of one connection, in the order of the
+requests: each is sent when its records are as safe as it asked for.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .wire.produce import encodeProduceResponse
 
 MAX_UNANSWERED = 128
 UNANSWERED_BYTES = 512
-"""What one of them is charged for while it waits."""
+"""The memory charged for a request while it waits."""
 
 NOT_ON_DISK = "the disk has not confirmed its records in time"
-"""What is recorded of one that waited for the disk in vain."""
+"""The recorded outcome of a request that waited for the disk in vain."""
 
 _FIRST_VERSION_THAT_BACKS_OFF = 6
-"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+"""From this version on clients wait for C{throttle_time_ms} by themselves (KIP-219)."""
 
 ALL = -1
-"""What C{acks} says when records are to survive more than the broker's death."""
+"""The value of C{acks} if records must survive more than the broker's death."""
 
 
 def throttleTimeMs(delaySeconds: float) -> int:
     """
-    A delay as clients are told of it: whole milliseconds, rounded up so that
-    none comes back early, and never negative.
+    Convert a delay to the unit of the protocol: whole milliseconds, never
+    negative, rounded up so that no client comes back early.
     """
     return max(math.ceil(delaySeconds * 1000), 0)
 
@@ -62,38 +62,35 @@ class ProduceResponses:
         failed: Callable[[], None],
     ) -> None:
         """
-        @param answered: called when all of them have been answered, or the client is gone.
-        @param failed: called when the answer to one could not be encoded.
+        @param answered: called when all requests have been answered, or the client is gone.
+        @param failed: called when an answer could not be encoded.
         """
         self._connection = connection
         self._broker = broker
         self._answered = answered
         self._failed = failed
         self._requests: deque[KafkaRequest] = deque()
-        # How many of them, and of those whose client has left, wait for their commit.
+        # How many requests wait for their commit, requests of a client that has left included.
         self._uncommitted = 0
         self._syncing: Deferred[None] | None = None
 
     @property
     def isOutstanding(self) -> bool:
-        """
-        Whether there are any.
-        """
         return bool(self._requests)
 
     def add(self, request: KafkaRequest, wantsSync: bool, delaySeconds: float) -> None:
         """
-        Answer a request whose records have just been appended, and which is no
-        longer the connection's, once the log has committed them.
+        Answer a request once the log has committed its records, which have just
+        been appended.  The request no longer belongs to the connection.
 
-        @param wantsSync: whether they must be on the disk, too.
-        @param delaySeconds: the delay that it is answered with, which begins now.
+        @param wantsSync: whether the records must be on the disk, too.
+        @param delaySeconds: the delay to report in the answer; it begins now.
         """
         connection = self._connection
         now = connection.factory.clock.seconds()
         connection.factory.control.parkRequest(request, now)
         if connection.isLost:
-            # While it was worked on.
+            # The client left while the request was worked on.
             connection.requestOver(request, now)
             return
         if delaySeconds:
@@ -107,8 +104,8 @@ class ProduceResponses:
 
     def answer(self) -> None:
         """
-        Answer those that can be.  While some wait for their commit, none: they
-        are answered together.
+        Answer all requests that can be answered.  While some wait for their commit, none
+        is: they are answered together.
         """
         requests = self._requests
         if not requests or self._uncommitted:
@@ -122,7 +119,7 @@ class ProduceResponses:
             request = requests[0]
             apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
             if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
-                # It would not stay away by itself, so the response itself is late; it says how late.
+                # The client would not wait by itself, so the response itself is late, and says by how much.
                 if connection.isThrottled and Pause.CLOSING not in connection.pauses.reasons:
                     break
             elif delaySeconds:
@@ -151,7 +148,7 @@ class ProduceResponses:
 
     def cancel(self) -> None:
         """
-        The client is gone: wait for nothing any longer on its behalf.
+        Stop all waiting: the client is gone.
         """
         syncing, self._syncing = self._syncing, None
         if syncing is not None:

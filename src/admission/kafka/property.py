@@ -36,7 +36,7 @@ class Kind:
     """
     How the values of a property are read and written.
 
-    @ivar unit: what a number without a unit counts, such as C{"ms"}; empty
+    @ivar unit: the unit of a bare number, such as C{"ms"}; empty
         for anything but sizes, times and rates.
     @ivar parse: reads a text; raises L{ValueError} with the right form.
     @ivar format: writes a value as Kafka does: bytes and milliseconds as whole
@@ -52,13 +52,13 @@ class Kind:
 class Property:
     """
     @ivar name: Kafka's name.
-    @ivar default: the default as one would write it, or a description of a
+    @ivar default: the default as a user would write it, or a description of a
         computed default.
     @ivar help: what it does, in a sentence.
     @ivar coarser: other names of the same setting, and the units of their
-        bare numbers.  C{name} wins over the first of them, and so on.
-    @ivar minimum: the smallest value, as one would write it.
-    @ivar maximum: the largest value, as one would write it.
+        bare numbers, in order of precedence; C{name} precedes them all.
+    @ivar minimum: the smallest value, as a user would write it.
+    @ivar maximum: the largest value, as a user would write it.
     @ivar choices: the possible values, or the possible elements of a list that
         must not be empty; everything is possible if C{choices} is empty.
     """
@@ -75,7 +75,7 @@ class Property:
     @property
     def names(self) -> tuple[str, ...]:
         """
-        All names, from the one that wins to the one that counts least.
+        All names, in order of precedence.
         """
         return (self.name, *self.coarser)
 
@@ -93,7 +93,7 @@ class Property:
 
     def check(self, value: Any, shown: str) -> None:
         """
-        @param shown: how a message calls C{value}.
+        @param shown: the value as messages show it.
         @raise ValueError: if C{value} is out of bounds.
         """
         if value is None:
@@ -115,8 +115,8 @@ class Given:
     """
     A text that was given for a property.
 
-    @ivar place: where, as in C{"broker.properties:3"}; empty if there is
-        nothing to say.
+    @ivar place: where it was given, such as C{"broker.properties:3"}; empty if
+        there is nothing to say.
     """
 
     name: str
@@ -145,7 +145,7 @@ def setting(name: str, kind: Kind, default: str, help: str, computed: Any = None
 
 def propertiesOf(settingsClass: type[AttrsInstance]) -> dict[str, Property]:
     """
-    The table: for each attribute of a settings class its property.
+    The L{Property} of each attribute of a settings class.
     """
     return {each.name: each.metadata[Property] for each in fields(settingsClass) if Property in each.metadata}
 
@@ -154,7 +154,7 @@ def parseAssignments(assignments: Iterable[str], option: str) -> Iterator[Given]
     """
     Read texts of the form C{name=value}.
 
-    @param option: what they were given with, for messages.
+    @param option: the option that they were given with, for messages.
     @raise SettingsError: for a text of another form.
     """
     for assignment in assignments:
@@ -168,12 +168,12 @@ def parseGiven(
     properties: Mapping[str, Property], given: Iterable[Given], elsewhere: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     """
-    Read what was given.  No place wins over another: what is given twice must
-    be the same.
+    Read what was given.  No place takes precedence: a property that is given
+    twice must have the same value.
 
     @param properties: see L{propertiesOf}.
-    @param elsewhere: names that are no settings here, and the reason or what
-        to use instead.
+    @param elsewhere: names that are no settings here, with the reason or the
+        replacement.
     @return: values by attribute.
     @raise SettingsError: for names that are unknown, and for values that cannot
         be read, are out of bounds or contradict each other.
@@ -196,7 +196,7 @@ def parseGiven(
             raise SettingsError(
                 f"{name} is {before.text!r} at {before.place} but {each.text!r} at {each.place}; keep one of them"
             )
-    # The name that wins comes last.
+    # The name with precedence comes last.
     return {attributes[name]: chosen[name][0] for name in reversed(attributes) if name in chosen}
 
 

@@ -20,7 +20,7 @@ def readPropertyFile(path: str) -> Iterator[Given]:
 
     @raise SettingsError: if the file cannot be read.
     """
-    # Here, because admission doctor has to run where a package is missing.
+    # Imported here, because admission doctor has to run where a package is missing.
     from javaproperties import InvalidUEscapeError, KeyValue, parse
 
     try:

@@ -25,16 +25,16 @@ from ..quotas.limits import kindOf
 from .broker.log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
 
 MAX_ENTITIES: Final = 10_000
-"""How many entities may have limits that were set while the broker ran."""
+"""How many entities may have limits that were set at run time."""
 
 _VERSION: Final = 1
-"""The form that limits are stored in."""
+"""The version of the stored form."""
 
 _TOLERANCE: Final = 1e-6
-"""How far from a whole number a limit may be that has to be one."""
+"""How far a limit that must be a whole number may be from one."""
 
 _MAX_LIMIT: Final = 2**63 - 1
-"""The largest limit: what Kafka can hold of a byte rate, and far from where floats become infinite."""
+"""The largest limit: Kafka's largest byte rate, and far from where floats become infinite."""
 
 Limits = Mapping[str, float]
 """The limits of one entity, by name."""
@@ -53,7 +53,7 @@ class Alteration:
     """
     Changes for one entity: all of them are made or none.
 
-    @ivar changes: new limits by their names; L{None} to remove one.
+    @ivar changes: new limits by name; L{None} removes a limit.
     """
 
     entity: QuotaEntity
@@ -62,15 +62,14 @@ class Alteration:
 
 class QuotaLimits:
     """
-    Two layers of limits.  The lower layer is what the broker was started with;
-    the upper one is set while it runs and survives restarts.  A limit that is
-    removed from the upper layer uncovers that of the lower one.
+    Two layers of limits.  The lower layer has the limits that the broker was started
+    with; the upper one is set at run time and survives restarts.  When a limit is
+    removed from the upper layer, the one below it holds again.
 
-    @ivar onChange: called when limits have been changed and are in force.
+    @ivar onChange: called when changed limits are in force.
     @ivar onEnforced: called for each entity whose limits have just been put in
-        force: with it, with its limits that have changed (L{None} for removed
-        ones), with who changed them, and with the time that the policies were
-        given.
+        force, with the entity, the limits that have changed (L{None} for removed
+        ones), who changed them, and the time that the policies were given.
     """
 
     _log = Logger()
@@ -84,13 +83,13 @@ class QuotaLimits:
         maxEntities: int = MAX_ENTITIES,
     ) -> None:
         """
-        Put the stored limits in force.  A limit that no policy knows is kept
-        for the day when one does, and logged.
+        Put the stored limits in force.  A limit that no policy knows is logged
+        and kept, in case a later configuration has such a policy.
 
-        @param log: keeps them.
+        @param log: stores the limits.
         @param control: has the policies.
         @param static: the limits that the policies were built with.
-        @param seconds: the monotonic clock that policies are told the time by.
+        @param seconds: the monotonic clock of the policies.
         @param maxEntities: how many entities may have limits of the upper layer.
         @raise LogRefusal: if the stored limits cannot be read.
         """
@@ -104,7 +103,7 @@ class QuotaLimits:
         self._maxEntities = maxEntities
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
-        # Entities that will be in it after the next commit.
+        # Entities that will have limits of the upper layer after the next commit.
         self._uncommitted: set[QuotaEntity] = set()
         for key, value in self._table.items():
             self._restore(key, value)
@@ -112,11 +111,11 @@ class QuotaLimits:
 
     def describe(self, wanted: Mapping[str, str | None], strict: bool) -> Iterator[tuple[QuotaEntity, Limits]]:
         """
-        The limits of some entities, in the order of their names.
+        The limits of the matching entities, sorted by name.
 
-        @param wanted: for each attribute of L{QuotaEntity} that an entity must
-            have, its value, or L{None} for any.
-        @param strict: whether it may have no others.
+        @param wanted: the attributes of L{QuotaEntity} that an entity must have, with
+            their values, or L{None} for any value.
+        @param strict: whether an entity must have no other attributes.
         """
         entities = self._static.keys() | self._dynamic.keys()
         for entity in sorted(entities, key=_sortKey):
@@ -130,15 +129,15 @@ class QuotaLimits:
         self, alterations: Sequence[Alteration], validateOnly: bool, by: str
     ) -> Deferred[list[LogRefusal | None]]:
         """
-        Change limits, each entity's for itself.  They are stored first, and
-        in force once that is certain.
+        Change limits, independently for each entity.  They are stored first, and
+        come into force once they are committed.
 
         @param alterations: in the order in which they are to be made.
         @param validateOnly: whether to change nothing and only say what would
             be refused.
-        @param by: who wants it, for the log.
-        @return: fires with what was wrong with each alteration, or L{None};
-            never with a failure.
+        @param by: who changes them, for the log.
+        @return: fires with the error of each alteration, or L{None}; never with a
+            failure.
         """
         verdicts: list[LogRefusal | None] = []
         accepted: dict[int, tuple[QuotaEntity, Limits]] = {}
@@ -203,15 +202,15 @@ class QuotaLimits:
             if name not in present or (limit is not None and name not in self._control.limitNames)
         ]
         try:
-            # To remove what is not there changes nothing, but is refused where it could not be set either.
+            # Removing a limit that is not set changes nothing, but is refused where the limit could not be set either.
             self._control.configure(entity, dict.fromkeys(new), self._seconds())
         except ValueError as refusal:
             raise LimitRefused(str(refusal)) from refusal
 
     def _stored(self, entity: QuotaEntity) -> dict[str, float]:
         """
-        The limits that were written last, even if they are not in force yet;
-        none if they cannot be read, in which case they will be replaced.
+        The limits that were written last, even if they are not in force yet.
+        Empty if they cannot be read; they will then be replaced.
         """
         key = _encodeEntity(entity)
         value = self._table.get(key)
@@ -248,7 +247,7 @@ class QuotaLimits:
                 else:
                     assert isinstance(error, LogRefusal)
                     verdicts[index] = error
-                    # Almost always what it was; but a turn that writes very much commits in between.
+                    # Almost always unchanged; but a turn that writes very much commits in between.
                     enforced |= self._enforce(entity, self._stored(entity), by)
             except LogRefusal as refusal:
                 verdicts[index] = refusal
@@ -265,8 +264,8 @@ class QuotaLimits:
 
     def _enforce(self, entity: QuotaEntity, limits: Limits, by: str) -> set[str]:
         """
-        @return: the limits that the policies have been told.
-        @raise ValueError: if a policy does not want it; nothing is changed then.
+        @return: the names of the limits that policies were given.
+        @raise ValueError: if a policy refuses one; then nothing has changed.
         """
         static = self._static.get(entity, {})
         before = {**static, **self._dynamic.get(entity, {})}
@@ -305,9 +304,6 @@ class QuotaLimits:
 
 
 def describeEntity(entity: QuotaEntity) -> str:
-    """
-    How messages name an entity.
-    """
     words = {"user": "user", "clientId": "client id", "ip": "address"}
     return ", ".join(
         f"the default {words[kind]}" if name == DEFAULT else f"{words[kind]} {name!r}"
@@ -329,15 +325,15 @@ def _sortKey(entity: QuotaEntity) -> tuple[str, str, str]:
 
 def _checkEntity(entity: QuotaEntity) -> QuotaEntity:
     """
-    An entity as policies know it.
+    Normalize an entity to the form that policies use.
 
-    @raise LimitRefused: if there can be none such.
+    @raise LimitRefused: if the entity is impossible.
     """
     try:
         kindOf(entity)
         if entity.ip not in (None, DEFAULT):
             address = ip_address(entity.ip)
-            # As the addresses of clients are written: IPv4 in IPv6 is IPv4.
+            # Client addresses are written this way: IPv4 in IPv6 as IPv4.
             address = getattr(address, "ipv4_mapped", None) or address
             entity = QuotaEntity(ip=inet_ntop(AF_INET if address.version == 4 else AF_INET6, address.packed))
     except ValueError as refusal:
@@ -349,9 +345,9 @@ def _checkEntity(entity: QuotaEntity) -> QuotaEntity:
 
 def _checkLimit(name: str, limit: float) -> float:
     """
-    A limit as it is to be stored.
+    Check a limit, and convert it to the stored form.
 
-    @raise LimitRefused: if it makes no sense.
+    @raise LimitRefused: if the limit makes no sense.
     """
     if not (math.isfinite(limit) and limit > 0):
         raise LimitRefused(f"{name} must be a positive number, not {_formatLimit(limit)}")
@@ -374,7 +370,7 @@ def _decode(key: bytes, value: bytes) -> tuple[QuotaEntity, dict[str, float]]:
     """
     Read a row of the table.
 
-    @raise ValueError: if it is in another form.
+    @raise ValueError: if it has another form.
     """
     try:
         stored = json.loads(value)

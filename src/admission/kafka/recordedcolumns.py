@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.recording.test_events -*-
 """
-What drivers of Kafka's protocol record of a request besides what every server
-does.
+What Kafka drivers record of a request, in addition to what every server
+records.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class KafkaRequestEvent(RequestEvent):
     """
     A request of Kafka's protocol.
 
-    @ivar apiKey: which API; L{UNKNOWN} if it was refused before that was read.
-    @ivar producerEpoch: the epoch of the first producer that it carries records
-        of; producer ids are its C{identities}.
-    @ivar groupId: the consumer group that it is about.
+    @ivar apiKey: the API; L{UNKNOWN} if it was refused before that was read.
+    @ivar producerEpoch: the epoch of the first producer whose records it has;
+        the producer ids are its C{identities}.
+    @ivar groupId: the consumer group of the request.
     """
 
     apiKey: int = UNKNOWN
@@ -41,4 +41,4 @@ KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
     "producer_id": (Column("producer_epoch", ColumnType.IDENTITY, "producerEpoch", "h"),),
     "producer_ids": (foreign("group_id", "groupId"),),
 }
-"""By the column of the requests table that they stand behind."""
+"""By the column of the requests table that they follow."""

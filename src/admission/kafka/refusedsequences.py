@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_refusedsequences -*-
 """
-What an idempotent producer has sent after a batch that was refused.
+Refusing the batches that an idempotent producer sent after a refused one.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from .wire.batches import HEADER_BYTES, readHeader
 from .wire.produce import ProduceRequest
 
 MAX_BEHIND: Final = REMEMBERED_BATCHES - 1
-"""How many requests a client can have under way behind one that is refused."""
+"""How many requests a client can have in flight behind a refused one."""
 
 MAX_BATCHES: Final = 64
-"""How many batches are remembered of one connection, and looked at in one request; few clients get there."""
+"""How many batches are remembered of one connection, and checked in one request; few clients reach it."""
 
 
 class RefusedSequences:
     """
-    The sequence numbers of batches of one connection that a policy has
-    refused, for as long as others may follow that their producers sent before
-    they knew.
+    The sequence numbers of the batches of one connection that a policy has
+    refused, kept while later batches may arrive that their producers sent before
+    they knew of the refusal.
 
-    Those must be refused, too.  The log knows nothing of a new producer and
-    takes the first batch that comes for its beginning: it would append a later
-    batch, and refuse the missing one when that is sent again.
+    The later batches must be refused, too.  The log knows nothing of a new
+    producer and takes the first batch that arrives for its beginning: it would
+    append a later batch, and refuse the missing one when that is sent again.
 
-    Clients have at most five requests under way, so only the batches are
-    remembered that the four requests behind the last refused one may depend on.
+    Clients have at most five requests in flight, so only batches are remembered
+    on which the four requests after the last refused one may depend.
     """
 
     __slots__ = ("_requestsLeft", "_sequences")
 
     def __init__(self) -> None:
-        # The first sequence number that is missing, by the hash of producer, epoch and partition: names may be long.
+        # The first missing sequence number, by the hash of producer, epoch and partition: names may be long.
         self._sequences: dict[int, int] = {}
         self._requestsLeft = 0
 
     def add(self, request: ProduceRequest) -> None:
         """
-        C{request} is refused.
+        Remember that C{request} was refused.
         """
         self._requestsLeft = MAX_BEHIND
         self._add(_batchesIn(request))
 
     def blocks(self, request: ProduceRequest) -> bool:
         """
-        Whether C{request}, which no policy refuses, has to be refused because a
-        batch before one of its own was.  Ask once for each request, for it is
-        counted.  One that brings the missing batches is not blocked, nor are
-        those that continue it.
+        Whether C{request}, which no policy refuses, must be refused because an
+        earlier batch was.  Call once for each request, because it counts the
+        requests.  A request that brings the missing batches is not blocked, and
+        neither are the requests that continue it.
         """
         if not self._requestsLeft:
             self._sequences.clear()

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_recording -*-
 """
-What is recorded of the broker's connections and requests.
+Recording the broker's connections and requests.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .wire.versions import BY_KEY, SASL_AUTHENTICATE
 BROKE = "the connection broke"
 
 LOGIN_GRAIN_BYTES = 256
-"""What the size of a login is rounded up to, or it would tell how long a password is."""
+"""The size of a login is rounded up to a multiple of this, or it would disclose the length of the password."""
 
 
 class BrokerRecording:
     """
-    Has an event recorded for each request that is over, and for each connection
+    Records an event for each request that ends, and for each connection
     that is opened or closed.
     """
 
@@ -33,25 +33,16 @@ class BrokerRecording:
         self._recorder = recorder
 
     def connectionOpened(self, connection: AdmittedProtocol) -> None:
-        """
-        C{connection} is open.
-        """
         assert isinstance(connection, KafkaConnection)
         isStranger = connection.isTLS or connection.broker.logins.portal is not None
         principal = None if isStranger else connection.principal
         connection.connectionId = self._recorder.connectionOpened(connection.listener, connection.host, principal)
 
     def requestOver(self, request: ServerRequest) -> None:
-        """
-        C{request} is over.
-        """
         assert isinstance(request, KafkaRequest)
         self._recorder.requestAnswered(kafkaEventOf(request))
 
     def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
-        """
-        C{connection} is gone.
-        """
         ending = HUNG_UP if isinstance(reason.value, ConnectionDone | ConnectionAborted) else BROKE
         self._recorder.connectionClosed(
             connection.connectionId,
@@ -66,7 +57,7 @@ class BrokerRecording:
 
 def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
     """
-    What is recorded of C{request}, which is over.
+    The event to record for C{request}, which has ended.
     """
     event = eventOf(request, KafkaRequestEvent)
     apiKey = event.apiKey = request.apiKey

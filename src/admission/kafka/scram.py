@@ -3,8 +3,8 @@
 SCRAM (RFC 5802, RFC 7677) without I/O: the keys of a password, for both sides,
 and the server's messages.
 
-Names and passwords are encoded in UTF-8 without SASLprep, unlike in the RFC:
-Kafka and its clients do so, and both sides must do the same.
+Names and passwords are encoded in UTF-8 without SASLprep.  That departs from
+the RFC, but Kafka and its clients do it, and both sides must do the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ESCAPED = {"2C": ",", "3D": "="}
 
 class ScramError(ValueError):
     """
-    A message that is malformed, or asks for a feature that is not offered.
+    A message is malformed, or asks for a feature that is not offered.
     """
 
 
@@ -52,8 +52,8 @@ class ScramKeys:
     @classmethod
     def ofPassword(cls, mechanism: str, password: bytes, iterations: int, salt: bytes) -> ScramKeys:
         """
-        Hash a password, which takes about a third of a microsecond for each
-        iteration of SHA-256.  May be called in any thread.
+        Hash a password.  With SHA-256 this takes about a third of a microsecond per
+        iteration.  May be called in any thread.
         """
         hashName = HASHES[mechanism]
         salted = hashlib.pbkdf2_hmac(hashName, password, salt, iterations)
@@ -64,7 +64,7 @@ class ScramKeys:
 @frozen
 class ScramSecret:
     """
-    What a server stores of a password for one mechanism: enough to check a
+    The part of a password that a server stores for one mechanism: enough to check a
     client's proof, and not enough to make one.
 
     @ivar mechanism: a key of L{HASHES}.
@@ -80,14 +80,14 @@ class ScramSecret:
     @classmethod
     def ofPassword(cls, mechanism: str, password: bytes, iterations: int, salt: bytes) -> ScramSecret:
         """
-        Hash a password; see L{ScramKeys.ofPassword} for what that costs.
+        Hash a password; L{ScramKeys.ofPassword} says how long that takes.
         """
         keys = ScramKeys.ofPassword(mechanism, password, iterations, salt)
         return cls(mechanism, iterations, salt, keys.stored, keys.server)
 
     def isPassword(self, password: bytes) -> bool:
         """
-        Whether the secret was made of C{password}.  As slow as
+        Whether the secret was made from C{password}.  As slow as
         L{ofPassword}; may be called in any thread.
         """
         tried = self.ofPassword(self.mechanism, password, self.iterations, self.salt)
@@ -100,7 +100,7 @@ class ScramExchange:
     our signature.
 
     @ivar mechanism: a key of L{HASHES}.
-    @ivar username: who the client says it is.
+    @ivar username: the name that the client claims.
     """
 
     def __init__(self, mechanism: str, firstMessage: bytes, serverNonce: str) -> None:
@@ -129,7 +129,7 @@ class ScramExchange:
         """
         Our first message.
 
-        @param secret: that of the user in this mechanism, or one that no
+        @param secret: the user's secret for this mechanism, or a decoy that no
             password fits.
         """
         self._secret = secret

@@ -13,8 +13,8 @@ from typing import Any
 
 class SecondSignal:
     """
-    While a C{with} block lasts, SIGTERM and Ctrl-C do not stop the reactor,
-    which stops already and would log a traceback, but hurry it.
+    During a C{with} block, SIGTERM and Ctrl-C call C{hurry} instead of stopping
+    the reactor, which is already stopping and would log a traceback.
     """
 
     def __init__(self, reactor: Any, hurry: Callable[[], object]) -> None:
@@ -29,7 +29,7 @@ class SecondSignal:
         reactor = self._reactor
         for number, name in ((signal.SIGTERM, "sigTerm"), (signal.SIGINT, "sigInt")):
             before = signal.getsignal(number)
-            # Where another program runs the reactor, its signals are its own.
+            # Where another program runs the reactor, the signals belong to that program.
             if before is not None and before == getattr(reactor, name, None):
                 self._before[number] = before
                 signal.signal(number, self._received)

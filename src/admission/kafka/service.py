@@ -68,7 +68,7 @@ class CannotStart(SystemExit, Exception):
     """
     The broker cannot start; the message is for the operator.
 
-    In the foreground L{SystemExit} ends the process with these words alone.
+    In the foreground L{SystemExit} ends the process with this message alone.
     But C{twistd} removes its process file, and tells the process that waits
     for a daemon to start, only when it sees an L{Exception}.
     """
@@ -77,13 +77,13 @@ class CannotStart(SystemExit, Exception):
 @frozen
 class BrokerConfig:
     """
-    What a broker is started with.  Each description is what the option of its
-    name says, L{None} or nothing for the default.
+    The configuration of a broker.  A description has the syntax of the option of
+    the same name; L{None} or an empty one means the default.
 
     @ivar dataPath: the directory of the log.
     @ivar statusListener: where to serve the status pages, if anywhere.
-    @ivar checkers: of C{--auth}; without any, clients need not log in.
-    @ivar memoryProfile: of C{--profile-memory}.
+    @ivar checkers: from C{--auth}; without any, clients need not log in.
+    @ivar memoryProfile: from C{--profile-memory}.
     """
 
     settings: Settings
@@ -101,7 +101,7 @@ class BrokerConfig:
 
 def makeService(options: Options) -> BrokerService:
     """
-    What C{twistd} calls.
+    Make the service; called by C{twistd}.
     """
     from twisted.internet import reactor
 
@@ -123,7 +123,7 @@ def makeService(options: Options) -> BrokerService:
 
 class ListenerFactory(ServerFactory):
     """
-    The factory of one port; its connections know what the port advertises.
+    The factory of one port; its connections know the address that the port advertises.
     """
 
     noisy = False
@@ -144,9 +144,9 @@ class BrokerService(Service):
     """
     The broker, its log and its ports.
 
-    @ivar factory: the connections; like C{broker} and C{sensors} there once
-        the service has been started.
-    @ivar sensors: what can be measured.
+    @ivar factory: the connections.  Like C{broker} and C{sensors}, it exists
+        once the service has been started.
+    @ivar sensors: the sensors of the broker.
     """
 
     log = Logger()
@@ -174,8 +174,8 @@ class BrokerService(Service):
 
     def privilegedStartService(self) -> None:
         """
-        Listen, while that may still need privileges.  Nobody is accepted
-        before the reactor runs.
+        Bind the ports while the process still has its privileges.  No connection is
+        accepted before the reactor runs.
         """
         self._hasListened = True
         failures: list[str] = []
@@ -203,8 +203,8 @@ class BrokerService(Service):
 
     def startService(self) -> None:
         """
-        Open the log and begin to serve.  Here rather than earlier, because a
-        daemon has only now become the process that it will be.
+        Open the log and begin to serve.  This cannot happen earlier: a daemon has
+        its final process only now.
         """
         if not self._hasListened:
             # Only some of the commands that run services make two steps of it.
@@ -227,10 +227,9 @@ class BrokerService(Service):
     @inlineCallbacks
     def stopService(self) -> Any:
         """
-        Drain: accept nobody and read nothing more, answer what has been read,
-        close every connection after its last response, then close the log,
-        and have exporters finish.  Asked to stop again, the process does not
-        wait for its clients any longer.
+        Drain: accept no connections, read nothing more, answer what has been read,
+        close every connection after its last response, then close the log
+        and have the exporters finish.  A second SIGTERM ends the wait for clients.
 
         @return: a L{Deferred} that fires when the data directory is free.
         """
@@ -238,16 +237,16 @@ class BrokerService(Service):
         if self._status is not None:
             self._status.isDraining = True
         with SecondSignal(self._reactor, self._hurry):
-            # One after the other, if it is called again: each would take the half of the closers.
+            # Two concurrent calls would each take half of the closers.
             yield self._stopping.run(lambda: Deferred.fromCoroutine(self._started.aclose()))
         self.log.info("stopped: the log at {path} is closed", path=self._config.dataPath)
 
     def _start(self) -> None:
         """
-        Start one thing after another.  When the service stops, C{_started}
-        closes them in reverse order, each when the one before it has closed.
+        Start one thing after another.  When the service stops, the closers in
+        C{_started} run in reverse order, one after another.
 
-        @raise CannotStart: if one cannot be started.
+        @raise CannotStart: if something cannot be started.
         """
         reactor, config, settings = self._reactor, self._config, self._config.settings
         started = self._started = AsyncExitStack()
@@ -266,7 +265,7 @@ class BrokerService(Service):
         started.callback(hangUpWatch.close)
 
         gateSeed = SystemRandom().getrandbits(63)
-        # Both draw from the same, as in replays.
+        # Both draw from the same source, as in replays.
         random = Random(gateSeed)
         memoryOrder, turnOrder = (buildOrder(config.order, clock, random) for _ in range(2))
         pool = buildPool(settings, config.pool, clock)
@@ -317,7 +316,7 @@ class BrokerService(Service):
             grace=formatSeconds(self._config.settings.closeGraceTimeoutSeconds),
         )
         emptied = self.factory.closeAll()
-        # Only now, or a client that is answered would have its next request read.
+        # Not earlier: a client that is answered would have its next request read.
         self.broker.drain()
         return emptied
 
@@ -380,7 +379,7 @@ class BrokerService(Service):
         now = self._clock.seconds()
         for entity, limits in control.limits.items():
             recorder.limitsChanged(entity, limits, now)
-        # The name without the address behind it, of which there may be any number.
+        # The name without the address after it, of which there may be any number.
         self.broker.limits.onEnforced = lambda entity, limits, by, now: recorder.limitsChanged(
             entity, limits, now, by.rpartition(" at ")[0] or by
         )
@@ -438,9 +437,10 @@ class BrokerService(Service):
 
     def _descriptorLimit(self, wanted: int) -> int:
         """
-        Raise the limit on open files as far as C{wanted} connections need.
+        Raise the limit on open files to what C{wanted} connections need, as far as
+        the system allows.
 
-        @return: the number of connections that the system allows.
+        @return: the number of connections that the limit then allows.
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         needed = wanted + RESERVED_DESCRIPTORS
@@ -469,11 +469,11 @@ class BrokerService(Service):
 
 def clusterId(dataPath: str) -> str:
     """
-    The id of the cluster whose log is in a directory: made at random and kept
-    there, so that clients notice when they talk to another cluster.
+    The id of the cluster whose log is in a directory.  It is made at random and
+    kept there, so that clients notice when they talk to another cluster.
     """
     path = Path(dataPath, "cluster.id")
-    # Empty after a loss of power, which may lose what was just written.
+    # The file may be empty after a loss of power.
     if kept := path.read_text("ascii").strip() if path.exists() else "":
         return kept
     made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")

@@ -34,13 +34,13 @@ from .wire.produce import ProduceRequest, parseProduce
 from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 
 DECODED_ELEMENT_BYTES = 256
-"""What one element of a decoded request is charged for."""
+"""The memory charged for one element of a decoded request."""
 
 LOGIN_FAILED = "its login failed"
-"""All that is recorded of why."""
+"""The recorded reason, which says no more on purpose."""
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
-"""What becomes of an idempotent producer's batches that leave a gap."""
+"""The decision on an idempotent producer's batches that leave a gap."""
 
 _TLS_HANDSHAKE = b"\x16\x03"
 _OTHER_PROTOCOLS = {
@@ -55,9 +55,9 @@ _OTHER_PROTOCOLS = {
 
 def describeLength(sizeBytes: int) -> str:
     """
-    What a length that is far too large may be in truth, for the log.
+    Explain, for the log, what an implausible length probably is.
 
-    @return: a sentence's end, or nothing.
+    @return: the end of a sentence, or an empty string.
     """
     prefix = sizeBytes.to_bytes(4, "big")
     if prefix.startswith(_TLS_HANDSHAKE):
@@ -79,9 +79,9 @@ class KafkaConnection(AdmittedProtocol):
 
     @ivar advertised: where the client is told to find the broker; L{None} for
         the address that it has reached.
-    @ivar principal: who is at the other end.
-    @ivar clientId: what the client has called itself in its last request.
-    @ivar authenticator: finds that out.
+    @ivar principal: the authenticated name of the client.
+    @ivar clientId: the client id in the client's last request.
+    @ivar authenticator: determines C{principal}.
     @ivar lastAdmitted: the last request that the quota policies did not refuse,
         as they see it.
     """
@@ -107,7 +107,7 @@ class KafkaConnection(AdmittedProtocol):
     @property
     def whyClosed(self) -> str | None:
         """
-        Where a login has failed, what the client took for its name is not recorded.
+        The client id is not recorded if the login failed.
         """
         reason = self.closeReason
         return LOGIN_FAILED if reason is not None and reason == self.authenticator.refusal else reason
@@ -124,8 +124,8 @@ class KafkaConnection(AdmittedProtocol):
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
-        Refuse what is too large, for a request or for one of its kind, before
-        any memory is asked for.
+        Refuse a frame that exceeds the limit for all requests or for its API,
+        before any memory is allocated for it.
         """
         isHeaded = len(head) == self.headBytes
         if isHeaded:
@@ -150,9 +150,6 @@ class KafkaConnection(AdmittedProtocol):
         return None
 
     def requestReceived(self, request: KafkaRequest) -> None:
-        """
-        Answer a request, now or later.
-        """
         reason = None
         try:
             buffer = request.frame
@@ -176,12 +173,12 @@ class KafkaConnection(AdmittedProtocol):
         except MalformedRequest as refusal:
             reason = f"it sent a request that cannot be read: {refusal}"
         if reason is not None:
-            # Only now: what the exception knows of would keep the buffer from being used again.
+            # After the exception, whose traceback would keep the buffer from being reused.
             self._reject(request, reason)
 
     def drain(self) -> None:
         """
-        Besides, a login that is not over is given up.
+        Also give up a login that has not finished.
         """
         if self.authenticator.isSettled:
             super().drain()
@@ -190,7 +187,7 @@ class KafkaConnection(AdmittedProtocol):
 
     def closeGracefully(self) -> None:
         """
-        A client whose records wait for their commit is told of it first.
+        First answer the requests whose records wait for their commit.
         """
         if self._produced.isOutstanding:
             self.startGrace()
@@ -201,7 +198,7 @@ class KafkaConnection(AdmittedProtocol):
 
     def connectionMade(self) -> None:
         """
-        Connecting may be limited, too, and strangers have to say who they are.
+        Connections may be limited, too, and clients may have to log in.
         """
         if self.broker.logins.portal is not None:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
@@ -225,7 +222,7 @@ class KafkaConnection(AdmittedProtocol):
 
     def throttle(self, delaySeconds: float) -> None:
         """
-        Besides, members of groups are not missed because of it.
+        Also keep the members of groups from being missed meanwhile.
         """
         super().throttle(delaySeconds)
         if self.isThrottled:
@@ -233,14 +230,14 @@ class KafkaConnection(AdmittedProtocol):
 
     def throttleOver(self) -> None:
         """
-        An answer that was to be late leaves now.
+        Also send the answers that were delayed.
         """
         self.broker.unthrottled(self)
         self._produced.answer()
 
     def requestsAbandoned(self) -> None:
         """
-        What waits on behalf of the client waits no longer.
+        Stop all waiting on behalf of the client.
         """
         self._stopLoginCall()
         self.broker.unthrottled(self)
@@ -249,14 +246,14 @@ class KafkaConnection(AdmittedProtocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
-        Its groups hear of it last.
+        The client's groups are told last.
         """
         super().connectionLost(reason)
         self.broker.groups.disconnected(self)
 
     def peerGone(self) -> None:
         """
-        What was parked is given up; requests that it sent before it left are
+        Cancel what was parked.  Requests that the client sent before it left are
         still served.
         """
         self._cancelParked()
@@ -264,7 +261,7 @@ class KafkaConnection(AdmittedProtocol):
     def _refuseVersion(self, request: KafkaRequest) -> None:
         header = request.header
         if header.apiKey == API_VERSIONS:
-            # The one request that may ask for too much: the answer says what there is (KIP-511).
+            # The one request whose version may be too new: the answer says which are served (KIP-511).
             self._respond(request, metadataapi.apiVersions(self.broker, request), 0.0)
             return
         api = BY_KEY.get(header.apiKey)
@@ -279,7 +276,7 @@ class KafkaConnection(AdmittedProtocol):
     def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
         request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
-        # Nothing of the frame is needed any more.
+        # The frame is no longer needed.
         self.releaseRequest()
         request.kind = api.name
         servedApi = SERVED[api.name]
@@ -297,7 +294,7 @@ class KafkaConnection(AdmittedProtocol):
         if not isinstance(answer, Deferred):
             self._answer(request, answer)
             return
-        # What decoding created outlives this turn only here, so only here is it charged.
+        # The objects that decoding created outlive this turn only here, so they are charged only here.
         charge = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
         self._parkUntil(answer, charge)
         answer.addCallback(lambda answered: self._answer(request, answered() if callable(answered) else answered))
@@ -326,7 +323,7 @@ class KafkaConnection(AdmittedProtocol):
         self.request = None
         self.send(frame(request.header, response))
         self.requestAnswered(request, self.factory.clock.seconds())
-        # What else it has sent must not be read.
+        # Nothing else that it has sent may be read.
         self.close(refusal)
         self.finish()
 
@@ -345,23 +342,23 @@ class KafkaConnection(AdmittedProtocol):
 
     def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
         """
-        Say who asks for what, and put that to the quota policies.
+        Ask the quota policies whether a request may go ahead.
         """
         assert request.kind is not None
         request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
         now = wholeMicroseconds(self.factory.clock.seconds())
         decision = self.broker.control.admitRequest(request, now, refusal)
-        # A refusal, also one that became a delay, is no debt: changed limits do not end it.
+        # A refusal, even one that became a delay, is no debt: it does not end when limits change.
         self.lastAdmitted = request.view if decision.admitted and not decision.delays else None
         return decision
 
     def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
         """
-        Tell the quota policies what a request took.
+        Charge the usage of a request to its client.
 
-        @return: the delay that its client is given, in seconds.
+        @return: the delay that the client is given, in seconds.
         """
-        # Only a refusal that could not be said has a delay and is admitted; members must be heard of in time.
+        # Only a refusal without a response has a delay and is admitted; members of groups must be heard of in time.
         maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if request.decision.delaySeconds else 0.0
         return self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
 
@@ -422,18 +419,18 @@ class KafkaConnection(AdmittedProtocol):
             if request.view is not None:
                 now = self.factory.clock.seconds()
                 serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
-                # There is no response yet.
+                # The response does not exist yet.
                 delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
         else:
             delaySeconds = decision.delaySeconds
             request.results = produceapi.refused(produced, decision)
-        # A slice that lives on would keep the buffer from being used again.
+        # A slice that survives would keep the buffer from being reused.
         del produced
         self.request = None
         if acks == 0:
             self._produceUnacknowledged(request, delaySeconds)
         else:
-            # The next request may be read: what is appended together is committed together.
+            # The next request may be read: records that are appended together are committed together.
             self._produced.add(request, acks == ALL, delaySeconds)
             self.finish(delaySeconds)
 
@@ -458,7 +455,7 @@ class KafkaConnection(AdmittedProtocol):
         self.finish(delaySeconds)
         refused = next((result for result in request.results if result.errorCode), None)
         if refused is not None:
-            # There is no response to say it in; closing makes the client look again.
+            # There is no response to carry the error; after a close, the client looks again.
             self.close(
                 f"a batch for partition {refused.partitionIndex} of topic {refused.topicName!r:.300} was refused, "
                 f"and it wants no response: {refused.errorMessage}"
@@ -466,8 +463,8 @@ class KafkaConnection(AdmittedProtocol):
 
     def _produceFailed(self) -> None:
         """
-        There is no answer to a Produce request: close before those behind it are
-        taken for it.
+        Close the connection, since there is no answer to a Produce request: the
+        client would take the next response for it.
         """
         self.factory.refused(self, FAILED)
         super().closeGracefully()

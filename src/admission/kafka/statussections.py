@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.test_statussections -*-
 """
-What a broker contributes to its status page: its clients over a quota, its
-groups of consumers and their lag, and whether its log can be written.
+What a broker adds to its status page: the throttled clients, the consumer
+groups and their lag, and whether the log can be written.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _Client = tuple[str, str, str]
 
 class BrokerStatus:
     """
-    The status page of a broker, and what only a broker shows on it.
+    The status page of a broker, with the sections that only a broker has.
 
-    @ivar document: what the page shows.
+    @ivar document: the contents of the page.
     @ivar isDraining: whether the broker is being stopped, and waits for its
         connections to end; to be set by the service that stops it.
     """
@@ -86,15 +86,15 @@ class BrokerStatus:
 
     def pages(self, clock: IReactorTime, profiler: Profiler | None) -> Resource:
         """
-        What the status port answers with.
+        The root resource of the status port.
         """
         return StatusPages(clock, self.document, ANONYMOUS, KAFKA_NAMINGS, profiler).root
 
     def addSensors(self) -> None:
         """
-        Publish what the document shows and no other sensor says.
+        Publish the values of the document that no other sensor has.
 
-        @raise ValueError: if there are sensors of these names.
+        @raise ValueError: if sensors of these names exist.
         """
         document, factory = self.document, self._factory
         registry = document.sensors
@@ -144,8 +144,8 @@ class BrokerStatus:
 
 def throttledFields(connections: Iterable[KafkaConnection], now: float, control: AdmissionControl) -> dict[str, Any]:
     """
-    The clients that are throttled or were shortly before, in the order in which
-    their delays end, the last first; each with the limit that it exceeds most.
+    The clients that are throttled or were throttled recently, the latest end of
+    a delay first; each with the limit that it exceeds most.
     """
     recent = [each for each in connections if each.throttledUntilSeconds > now - RECENTLY_SECONDS]
     recent.sort(key=attrgetter("throttledUntilSeconds"), reverse=True)
@@ -193,8 +193,8 @@ def _worstLimit(explanations: Iterable[Explanation]) -> dict[str, Any]:
 
 def lagOf(group: Group) -> int | None:
     """
-    How many records lie beyond what a group has committed, in the partitions
-    for which it has committed an offset.
+    How many records a group has yet to commit, in the partitions for which it
+    has committed an offset.
 
     @return: L{None} if there are no such partitions.
     """

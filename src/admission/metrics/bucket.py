@@ -6,23 +6,23 @@ A bucket of tokens that may go into debt.
 from __future__ import annotations
 
 NEGLIGIBLE_SECONDS = 1e-6
-"""A shorter wait is none: it comes from rounding, and no timer is that fine."""
+"""A shorter wait counts as none: it comes from rounding, and no timer is that fine."""
 
 
 class TokenBucket:
     """
-    Fills at a rate up to a burst, and is emptied by spending; tokens that it
-    does not hold are owed, without limit.
+    A bucket that fills at a rate up to a burst, and is emptied by spending; it
+    may go into debt without limit.
 
     The rule is that of KIP-599: refill and spend, whatever the amount; a client
-    in debt waits until nothing is owed.  So over any stretch of time the
+    in debt waits until nothing is owed.  So over any period the
     spending of a client that waits stays below the rate, plus the burst, plus
     the one amount that went below zero.  Unlike Kafka's, a bucket is full at
     first.
 
-    @ivar rate: tokens for each second.
-    @ivar burst: the most it holds: what comes in C{burstSeconds}, and no less
-        than one token, or nothing would ever fit.
+    @ivar rate: tokens per second.
+    @ivar burst: the most it holds: the tokens of C{burstSeconds}, and at least
+        one token, or nothing would ever fit.
     @ivar burstSeconds: see C{burst}.
     @ivar spentTotal: all tokens that were ever taken.
     """
@@ -31,8 +31,8 @@ class TokenBucket:
 
     def __init__(self, rate: float, burstSeconds: float, now: float) -> None:
         """
-        @param rate: tokens for each second; positive.
-        @param burstSeconds: for how many seconds of the rate there is room; positive.
+        @param rate: tokens per second; positive.
+        @param burstSeconds: the size of the bucket, in seconds of the rate; positive.
         @param now: the time, on a clock that does not go back.
         @raise ValueError: if C{rate} or C{burstSeconds} is not positive.
         """
@@ -47,7 +47,7 @@ class TokenBucket:
 
     def tokens(self, now: float) -> float:
         """
-        What it holds; negative for what is owed.
+        The tokens that it holds; negative for a debt.
         """
         return min(self._tokens + (now - self._atSeconds) * self.rate, self.burst)
 
@@ -55,9 +55,9 @@ class TokenBucket:
         """
         Take C{amount} tokens, going into debt for missing ones.
 
-        @return: for how many seconds to wait until nothing is owed.
+        @return: how many seconds to wait until nothing is owed.
         """
-        # As tokens and delaySeconds, without their calls: with them a record takes up to half as long again, by
+        # Like tokens and delaySeconds, without their calls: with them a record takes up to half as long again, by
         # python -m benchmarks.quotas.
         tokens = self._tokens + (now - self._atSeconds) * self.rate
         if tokens > self.burst:
@@ -72,21 +72,21 @@ class TokenBucket:
 
     def delaySeconds(self, now: float) -> float:
         """
-        For how many seconds to wait until nothing is owed.
+        How many seconds to wait until nothing is owed.
         """
         delaySeconds = -self.tokens(now) / self.rate
         return delaySeconds if delaySeconds >= NEGLIGIBLE_SECONDS else 0.0
 
     def isFull(self, now: float) -> bool:
         """
-        Whether a fresh bucket would be the same.
+        Whether the bucket is like a new one.
         """
         return self.tokens(now) >= self.burst
 
     def setRate(self, rate: float, now: float) -> None:
         """
-        Fill at another rate from now on.  What is held or owed stays, as far as
-        the new burst has room for it.
+        Fill at another rate from now on.  The tokens or the debt stay, up to the new
+        burst.
 
         @raise ValueError: if C{rate} is not positive.
         """

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.metrics.test_histogram -*-
 """
-How values are spread, in constant memory.
+The distribution of values, in constant memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Histogram:
 
     @ivar bounds: the upper bounds of the ranges, each included in its range.
     @ivar counts: how many values fell into each range; the last one is for
-        what exceeds all bounds.
+        values above all bounds.
     @ivar total: the sum of all values.
     """
 
@@ -48,16 +48,13 @@ class Histogram:
         return sum(self.counts)
 
     def record(self, value: float) -> None:
-        """
-        Count C{value}.
-        """
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def quantile(self, share: float) -> float:
         """
-        The upper bound of the range that the value at C{share} fell into: no
-        less than that value, and at most one range more.
+        The upper bound of the range that the value at C{share} fell into.  It is at
+        least that value, and at most one range above it.
 
         @param share: from 0 to 1; 0.99 for the 99th percentile.
         @return: infinity above the last bound; not a number if there were no values.

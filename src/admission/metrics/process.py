@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.metrics.test_process -*-
 """
-What the process uses of the machine, as the kernel counts it.
+The resources that the process uses, as the kernel counts them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ProcessUsage:
 
     def __init__(self, directory: Path = Path("/proc/self")) -> None:
         """
-        @param directory: what to read in place of C{/proc/self}.
+        @param directory: read instead of C{/proc/self}.
         """
         self._directory = directory
         self._pageBytes = os.sysconf("SC_PAGE_SIZE")
@@ -28,15 +28,15 @@ class ProcessUsage:
     @property
     def residentBytes(self) -> int:
         """
-        Physical memory, pages of mapped files included.
+        Physical memory, including pages of mapped files.
         """
         return self._pages()[1] * self._pageBytes
 
     @property
     def privateBytes(self) -> int:
         """
-        Resident memory without mapped files, which the kernel takes back when
-        it needs memory: comparable to the ledger.
+        Resident memory without mapped files, which the kernel can reclaim:
+        comparable to the ledger.
         """
         _, resident, shared, *_ = self._pages()
         return (resident - shared) * self._pageBytes
@@ -60,7 +60,7 @@ class ProcessUsage:
     @property
     def maxDescriptors(self) -> int:
         """
-        How many may be open; -1 if unlimited.
+        The limit on open file descriptors; -1 if unlimited.
         """
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -68,7 +68,7 @@ class ProcessUsage:
         """
         Publish all of this.
 
-        @raise ValueError: if there are sensors of these names.
+        @raise ValueError: if sensors of these names exist.
         """
         registry.addGauge("ProcessResidentBytes", lambda now: self.residentBytes)
         registry.addGauge("ProcessPrivateBytes", lambda now: self.privateBytes)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.metrics.test_prometheus -*-
 """
-The sensors of a server as text that Prometheus reads.
+The sensors of a server in Prometheus's text format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .registry import Family, SensorRegistry
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MAX_ROWS = 200
-"""The maximum number of rows of a metric: those with the largest values, or the smallest where these matter."""
+"""The maximum number of rows of a metric; the largest values are kept, or the smallest where these matter."""
 
 MAX_LABEL_CHARACTERS = 128
 """Longer names of clients are truncated."""
@@ -58,10 +58,6 @@ class _Source:
 
 @define
 class _Metric:
-    """
-    A metric and its sensors.
-    """
-
     kind: str
     help: str
     isLeastFirst: bool = False
@@ -71,7 +67,7 @@ class _Metric:
 @frozen
 class _Collector:
     """
-    One metric as a registry of prometheus-client's.
+    One metric, as a collector for prometheus-client's registry.
     """
 
     metric: Metric
@@ -82,13 +78,13 @@ class _Collector:
 
 def exposition(registry: SensorRegistry, namings: Sequence[Naming] = ()) -> Iterator[str]:
     """
-    Everything that is measured, in the text format of Prometheus.
+    Write all sensors in the text format of Prometheus.
 
-    A metric has L{MAX_ROWS} rows at most, however many clients there are; how
-    many were left out is a metric, too.
+    A metric has L{MAX_ROWS} rows at most, however many clients there are; the
+    number of omitted rows is a metric, too.
 
     @param namings: the names of sensors that are not the framework's.
-    @return: pieces, some of them empty, none of which takes long to make.
+    @return: pieces, possibly empty, none of which takes long to make.
     """
     leftOut = GaugeMetricFamily(LEFT_OUT, "Rows of a metric that are left out.", None, ["metric"])
     for name, metric in _metricsOf(registry, namings).items():
@@ -120,8 +116,8 @@ def _textOf(metric: Metric) -> str:
 
 def _metricsOf(registry: SensorRegistry, namings: Sequence[Naming]) -> dict[str, _Metric]:
     """
-    The metrics by name, without the suffix of counters: the format wants all
-    rows of a name together.
+    The metrics by name, without the suffix of counters: the format requires that all
+    rows of a name are together.
     """
     metrics: dict[str, _Metric] = {}
 
@@ -161,7 +157,7 @@ def _addRows(metric: Metric, rows: Sequence[_Row]) -> None:
     name = f"{metric.name}{_suffixOf(metric)}"
     seen: set[Any] = set()
     for value, labels in rows:
-        # Truncated names may have become equal, and no row may come twice.
+        # Truncated names may have become equal, and no row may occur twice.
         key = frozenset(labels.items())
         if key not in seen:
             seen.add(key)

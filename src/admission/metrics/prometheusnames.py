@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.unit.metrics.test_prometheus -*-
 """
-What sensors are called in Prometheus.
+The Prometheus names of sensors.
 
-Names have base units and follow Prometheus's conventions.  Who contributes
-sensors of a protocol contributes their names as well, see L{exposition
+Names have base units and follow Prometheus's conventions.  A component that adds
+sensors of a protocol also supplies their names; see L{exposition
 <admission.metrics.prometheus.exposition>}.
 """
 
@@ -22,18 +22,18 @@ class Naming:
     """
     The name of a metric.
 
-    @ivar sensors: the sensors that it is for: an expression that matches their
-        names; its groups become labels.
+    @ivar sensors: a regular expression that matches the names of its sensors; its
+        groups become labels.
     @ivar name: the metric.  Only counters end with C{_total}; a sensor that grows
         without being a counter becomes one by such a name.
     @ivar help: a sentence.
-    @ivar scale: what to multiply values by, for the base unit.
+    @ivar scale: the factor that converts values to the base unit.
     @ivar isLeastFirst: of too many rows, the smallest values are kept, not the
         largest.
     @ivar labels: other names for labels.
-    @ivar isMade: nobody has named the metric; its name is the sensor's, whatever
-        that ends with.
-    @ivar isAlias: the metric is there beside the sensor's own metric, for
+    @ivar isMade: the metric has no naming of its own; its name is made from the
+        sensor's, whatever that ends with.
+    @ivar isAlias: the metric exists in addition to the sensor's own metric, for
         dashboards that know this name.
     """
 
@@ -48,15 +48,15 @@ class Naming:
 
     def labelsOf(self, sensor: str) -> dict[str, str] | None:
         """
-        The labels that a sensor's name contains; L{None} if the naming is not
-        for that sensor.
+        The labels in a sensor's name; L{None} if the naming is not for that
+        sensor.
         """
         match = re.fullmatch(self.sensors, sensor)
         return match and {label: text for label, text in match.groupdict().items() if text}
 
 
 METER = r"(?P<policy>[^.]+)\.(?:(?P<resource>[^.]+)\.)?"
-"""How the names of quota policies' sensors begin."""
+"""The beginning of the names of quota policies' sensors."""
 
 NAMINGS = (
     Naming("MemoryPoolSize", "admission_pool_size_bytes", "Size of the memory pool."),
@@ -188,11 +188,11 @@ NAMINGS = (
 
 def namingsOf(sensor: str, namings: Sequence[Naming] = ()) -> Iterator[tuple[Naming, Mapping[str, str]]]:
     """
-    The metrics of a sensor: the first name that fits, or one made of the
-    sensor's own, and then its aliases.
+    The metrics of a sensor: the first naming that fits, or one made of the
+    sensor's own name, and then its aliases.
 
     @param namings: names to look through before L{NAMINGS}.
-    @return: the names, each with the labels that the sensor's name contains.
+    @return: the namings, each with the labels in the sensor's name.
     """
     own = _fitting(sensor, (each for each in (*namings, *NAMINGS) if not each.isAlias))
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", sensor) or ["sensor"]

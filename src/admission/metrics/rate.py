@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.metrics.test_rate -*-
 """
-Sampled windows: how much happened lately, in constant memory.
+Sampled windows: totals and rates of the recent past, in constant memory.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _Window = tuple[float, float, float]
-"""When it began, when it was last recorded in, and how much."""
+"""The time it began, the time of its last record, and its total."""
 
 _NEVER = float("-inf")
 _MIN_SPAN_SECONDS = 0.001
@@ -16,8 +16,8 @@ _MIN_SPAN_SECONDS = 0.001
 
 class SampledTotal:
     """
-    What was recorded during the last C{samples} windows of C{windowSeconds}
-    each, forgotten a window at a time.
+    The total of the last C{samples} windows of C{windowSeconds} each; windows are
+    forgotten one at a time.
 
     The arithmetic is that of Kafka's C{SampledStat} and C{Rate}: C{samples + 1}
     windows, the one in progress included; a window starts at its first record
@@ -25,7 +25,7 @@ class SampledTotal:
     last.  Unlike in Kafka, reading changes nothing.
 
     @ivar samples: how many windows count.
-    @ivar windowSeconds: the length of one.
+    @ivar windowSeconds: the length of a window.
     """
 
     # The window in progress is spread over slots: nearly every record adds to it.
@@ -46,7 +46,7 @@ class SampledTotal:
 
     def record(self, value: float, now: float) -> None:
         """
-        Count C{value} at C{now}, on a clock that does not go back.
+        Add C{value} at C{now}, on a clock that does not go back.
         """
         if now - self._start >= self.windowSeconds:
             self._advance(now)
@@ -71,14 +71,14 @@ class SampledTotal:
 
     def total(self, now: float) -> float:
         """
-        The sum of what was recorded in the windows that still count.
+        The sum of the values in the windows that still count.
         """
         return self.measure(now)[0]
 
     def spanSeconds(self, now: float) -> float:
         """
-        The time that L{total} covers: whole windows before the current one
-        count even where nothing was recorded in them, so that the first
+        The time that L{total} covers.  Whole windows before the current one
+        count even if nothing was recorded in them, so that the first
         records do not look like a burst.
         """
         return self.measure(now)[1]
@@ -92,7 +92,7 @@ class SampledTotal:
 
     def isEmpty(self, now: float) -> bool:
         """
-        Whether nothing counts any more, so that a fresh one would be the same.
+        Whether no value counts any more, so that a new one would be the same.
         """
         return now - self._last >= self.samples * self.windowSeconds
 
@@ -110,7 +110,7 @@ class SampledTotal:
                 forgotten += 1
             if forgotten:
                 older = older[forgotten:]
-                # Added up anew, or errors of rounding would pile up.
+                # Summed anew, or rounding errors would accumulate.
                 self._olderTotal = sum([value for _, _, value in older])
             else:
                 self._olderTotal += self._value
@@ -144,14 +144,14 @@ class SampledMean:
 
     def record(self, value: float, now: float) -> None:
         """
-        Count C{value} at C{now}, on a clock that does not go back.
+        Add C{value} at C{now}, on a clock that does not go back.
         """
         self._sum.record(value, now)
         self._count.record(1, now)
 
     def mean(self, now: float) -> float:
         """
-        The mean of what was recorded in the windows that still count.
+        The mean of the values in the windows that still count.
         """
         count = self._count.total(now)
         return self._sum.total(now) / count if count else float("nan")
@@ -159,10 +159,10 @@ class SampledMean:
 
 class TimeShare:
     """
-    The share of the recent past during which something was the case.
+    The share of the recent past during which a condition held.
 
-    A spell counts while it lasts, unlike in Kafka, where
-    C{MemoryPoolAvgDepletedPercent} shows a dry spell only once it is over.
+    A period counts while it lasts, unlike in Kafka, where
+    C{MemoryPoolAvgDepletedPercent} shows a depletion only once it is over.
     """
 
     __slots__ = ("_sampled", "_sinceSeconds", "totalSeconds")
@@ -177,14 +177,14 @@ class TimeShare:
 
     def begin(self, now: float) -> None:
         """
-        It is the case from now on; no effect if it already is.
+        The condition holds from now on; no effect if it already does.
         """
         if self._sinceSeconds is None:
             self._sinceSeconds = now
 
     def end(self, now: float) -> None:
         """
-        It is no longer the case; no effect if it is not.
+        The condition no longer holds; no effect if it does not.
         """
         if self._sinceSeconds is not None:
             self._settle(now)
@@ -201,7 +201,7 @@ class TimeShare:
 
     def total(self, now: float) -> float:
         """
-        @return: for how many seconds it has been the case, ever.
+        @return: for how many seconds the condition has held since the start.
         """
         if self._sinceSeconds is not None:
             self._settle(now)
@@ -209,8 +209,8 @@ class TimeShare:
 
     def _settle(self, now: float) -> None:
         """
-        Record the running spell up to now, in steps no longer than a window,
-        so that each part of a long spell ages in its own time.
+        Record the current period up to now, in steps no longer than a window,
+        so that each part of a long period ages in its own time.
         """
         since = self._sinceSeconds
         assert since is not None

@@ -34,8 +34,8 @@ class SensorRegistry:
     """
     Gauges, which are read on demand, counters, histograms and families.
 
-    @ivar seconds: the monotonic clock whose time sensors are given.
-    @ivar histograms: the histograms by name, in the order they were added; a
+    @ivar seconds: the monotonic clock of the sensors.
+    @ivar histograms: the histograms by name, in the order of addition; a
         live view.
     @ivar families: likewise the families.
     @ivar counters: likewise the functions that read the counters.
@@ -75,8 +75,8 @@ class SensorRegistry:
 
     def __iter__(self) -> Iterator[tuple[str, float]]:
         """
-        The name of every gauge and its value now, and then of every counter,
-        in the order they were added; no histograms and no families.
+        The name and the current value of every gauge, and then of every counter,
+        in the order of addition; no histograms and no families.
         """
         now = self.seconds()
         for sensors in (self._gauges, self._counters):

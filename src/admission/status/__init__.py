@@ -1,6 +1,6 @@
 """
-The state of a server, as a page, as JSON and for Prometheus.  Names that are
-not here may move without notice.
+The state of a server, as a page, as JSON and for Prometheus.  Only the names in
+this module are stable; others may move without notice.
 """
 
 from typing import TYPE_CHECKING

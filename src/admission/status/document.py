@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.status.test_document -*-
 """
-The state of a server at one moment: what the status page and C{admission top}
-show, and whether the server is healthy.
+The state of a server at one moment, as the status page and C{admission top}
+show it, and whether the server is healthy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..metrics.registry import SensorRegistry
 from .sections import HealthCheck, Section, bounded, shortened
 
 KEPT_SECONDS = 1.0
-"""The server is looked at once in this time, however many clients ask for the document."""
+"""The document is made at most once in this time, however many clients ask for it."""
 
 MAX_CONNECTIONS = 20
 """How many connections are listed: the largest by the memory they hold."""
@@ -31,7 +31,7 @@ SHORTAGE_SECONDS = 30.0
 
 class Pauses(Protocol):
     """
-    Why a connection is not read.
+    The reasons for which a connection is paused.
 
     @ivar reasons: members of an L{Enum}, each with the time since which it holds.
     """
@@ -42,7 +42,7 @@ class Pauses(Protocol):
 
 class ConnectionLink(Protocol):
     """
-    What is between a connection and its transport.
+    The link between a connection and its transport.
     """
 
     @property
@@ -56,11 +56,11 @@ class ConnectionLink(Protocol):
 
 class Connection(Protocol):
     """
-    What the page shows of a connection.
+    A connection, as far as the page shows it.
 
     @ivar peer: the address at the other end, for people.
-    @ivar principal: who is at the other end, as far as that is known.
-    @ivar clientId: what the client calls itself; may be empty.
+    @ivar principal: the authenticated name of the client, as far as it is known.
+    @ivar clientId: the client's name for itself; may be empty.
     @ivar heldBytes: all memory that the connection holds.
     @ivar requestBytes: the part of it that requests hold.
     """
@@ -85,13 +85,13 @@ class Connection(Protocol):
 
     def unservedBytes(self) -> int:
         """
-        Bytes that have come and were not served yet.
+        Bytes that were received and not served yet.
         """
 
 
 class Limits(Protocol):
     """
-    What bounds the connections of a server.
+    The limits on the connections of a server.
     """
 
     @property
@@ -100,10 +100,10 @@ class Limits(Protocol):
 
 class Server(Protocol):
     """
-    What the page shows of any server.  The factories of C{admission.connection}
-    have it all, and so has what C{wrapFactory} returns.
+    A server, as far as the page shows it.  The factories of C{admission.connection}
+    and the results of C{wrapFactory} have all of this.
 
-    @ivar refusedConnections: how many connections were one too many.
+    @ivar refusedConnections: how many connections exceeded the limit.
     """
 
     @property
@@ -125,10 +125,10 @@ class Server(Protocol):
 class StatusDocument:
     """
     The state of a server, read on demand and at most once in L{KEPT_SECONDS}.
-    Its lists are bounded; their order says what was left out.
+    Its lists are bounded, and sorted so that the most important entries are kept.
 
     @ivar server: the server.
-    @ivar sensors: the server's sensors; their clock is the clock of everything here.
+    @ivar sensors: the server's sensors; their clock is the clock of the whole document.
     @ivar wallSeconds: returns seconds since the epoch.
     """
 
@@ -143,9 +143,9 @@ class StatusDocument:
         poolSetting: str = "pool",
     ) -> None:
         """
-        @param sections: what the driver of the server shows besides.
-        @param checks: what can be wrong with the driver.
-        @param pauses: the reasons not to read a connection that are shown even
+        @param sections: further sections, from the driver of the server.
+        @param checks: the driver's health checks.
+        @param pauses: the reasons to pause a connection that are shown even
             while no connection has them.
         @param poolSetting: the setting that makes the pool larger.
         """
@@ -175,7 +175,7 @@ class StatusDocument:
     @property
     def fields(self) -> Mapping[str, Any]:
         """
-        The document as Python has it; not to be changed.
+        The document as Python objects; do not change it.
         """
         now = self.sensors.seconds()
         if now - self._takenSeconds >= KEPT_SECONDS:
@@ -197,17 +197,17 @@ class StatusDocument:
     @property
     def reasons(self) -> list[str]:
         """
-        Why no client should be sent here now, a sentence each; empty if all is
-        well.  Looked at each time.
+        Why no client should be sent here now, a sentence each; empty if the server
+        is healthy.  Evaluated at each call.
         """
         now = self.sensors.seconds()
         return [reason for check in self._checks for reason in check(now)]
 
     def addSensors(self) -> None:
         """
-        Publish what every server has and no other sensor says.
+        Publish the values that every server has and no other sensor reports.
 
-        @raise ValueError: if there are sensors of these names.
+        @raise ValueError: if sensors of these names exist.
         """
         server, registry = self.server, self.sensors
         registry.addGauge("MemoryPoolSize", lambda now: server.gate.pool.sizeBytes)
@@ -273,7 +273,7 @@ class StatusDocument:
 
     def _mutedFields(self, now: float) -> dict[str, int]:
         """
-        How many connections are not read, by reason; one may have several.
+        How many connections are paused, by reason; one connection may have several.
         """
         counts = dict.fromkeys(self._pauses, 0)
         for connection in self.server.connections:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.status.test_pages -*-
 """
-What the pages of the status port have in common: the parameters of a question,
-the refusal of a bad one, and answers that are sent in pieces.
+What the pages of the status port have in common: the parameters of a request,
+the refusal of a bad one, and responses that are sent in pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BadQuestion(Exception):
 
 def refuse(request: Any, code: int, sentence: str) -> bytes:
     """
-    Set up a response that says what is wrong.
+    Set up an error response.
 
     @param code: the HTTP status.
     @return: the body, for C{render} to return.
@@ -48,7 +48,7 @@ class Refused(Resource):
 
     def __init__(self, code: int, sentence: str, allowed: bytes | None = None) -> None:
         """
-        @param allowed: the methods that are allowed, if the method was wrong.
+        @param allowed: the allowed methods, if the method was wrong.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._code = code
@@ -63,7 +63,7 @@ class Refused(Resource):
 
 Pieces = Callable[[Mapping[str, str]], Iterator[str]]
 """
-Makes a page, given the parameters of the question: yields at least one piece,
+Makes a page, given the parameters of the request: yields at least one piece,
 none of which takes long.  Raises L{BadQuestion} before the first.
 """
 
@@ -72,11 +72,11 @@ class Page(Resource):
     """
     A page that is made anew for each request, in pieces: one in a turn of the
     reactor, and none while the client does not read, so that a large page
-    delays nobody.
+    delays nothing else.
 
     @ivar title: what the page shows, in a sentence.
-    @ivar parameters: the parameters that the question may have.
-    @ivar contentType: the type of what is sent.
+    @ivar parameters: the parameters that a request may have.
+    @ivar contentType: the type of the body.
     """
 
     log = Logger()
@@ -91,7 +91,7 @@ class Page(Resource):
         code: Callable[[], int] = lambda: OK,
     ) -> None:
         """
-        @param clock: for the turns.
+        @param clock: schedules the turns.
         @param code: returns the HTTP status of a page that has not failed.
         """
         super().__init__()  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ class _Delivery:
             piece = next(self._rest, None)
         except Exception:
             Page.log.failure("the status page {path} failed halfway", path=self._request.path)
-            # The status line has been sent: only a response that is cut off can still say that it failed.
+            # The status line has been sent, so only an incomplete response can still show that it failed.
             self._request.transport.abortConnection()
             return
         if piece is None:

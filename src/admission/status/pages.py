@@ -2,8 +2,8 @@
 """
 The pages of the status port.
 
-Their keys are in camel case with units; what has no value, or none that JSON
-can hold, is C{null}.
+Their keys are in camel case with units; a value that does not exist, or that JSON
+cannot hold, is C{null}.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _ASSET_TYPES = {
 
 class StatusPages:
     """
-    Everything that the status port shows.
+    The pages of the status port.
 
-    @ivar root: the page for people, which has all others below it.
+    @ivar root: the page for people, which is the parent of all others.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class StatusPages:
         """
         @param clock: for the turns in which long pages are written.
         @param anonymous: the principal of clients that have not logged in.
-        @param namings: what the driver's sensors are called in Prometheus.
-        @param profiler: takes snapshots of the memory, if that is possible.
+        @param namings: the Prometheus names of the driver's sensors.
+        @param profiler: takes snapshots of the memory; L{None} if that is not possible.
         """
         self._document = document
         self._sensors = sensors = document.sensors
@@ -109,7 +109,7 @@ class StatusPages:
             asset = page("A part of the page for people.", pieces, contentType=contentType)
             self.root.putChild(name.encode("ascii"), asset)
 
-    # What the pages consist of
+    # The contents of the pages
 
     def _help(self, question: Mapping[str, str]) -> Iterator[str]:
         for name, page in self._pages.items():
@@ -176,8 +176,8 @@ class StatusPages:
 class MemoryPage(Page):
     """
     C{/memory}: a snapshot of the memory, for C{admission memory}.  The server
-    takes a few seconds over it, in small steps; the profiler takes one at a time,
-    and at most one in ten seconds.
+    takes a few seconds for it, in small steps.  The profiler takes one snapshot at
+    a time, and at most one in ten seconds.
     """
 
     def __init__(self, clock: IReactorTime, profiler: Profiler) -> None:
@@ -235,7 +235,7 @@ def _limitFields(status: QuotaStatus, wallSeconds: float) -> dict[str, Any]:
 
 def _histogramFields(histogram: IHistogram) -> dict[str, Any]:
     """
-    A histogram as JSON.  The range whose bound is L{None} has what exceeds all others.
+    A histogram as JSON.  The range whose bound is L{None} is above all other bounds.
     """
     bounds: Sequence[float | None] = (*histogram.bounds, None)
     return {
@@ -255,8 +255,8 @@ def _encoded(document: Any) -> str:
 
 def _rows(rows: Iterator[Any]) -> Iterator[str]:
     """
-    The elements of an array, L{ROWS_PER_PIECE} in a piece; C{rows} are read as
-    the pieces are.
+    The elements of an array, L{ROWS_PER_PIECE} in a piece; C{rows} are read
+    piece by piece.
     """
     separator = "\n"
     while some := list(islice(rows, ROWS_PER_PIECE)):

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.status.test_document -*-
 """
-What a server contributes to its status page: sections, health checks, and
+A server's additions to its status page: sections, health checks, and
 values that JSON can hold.
 """
 
@@ -25,7 +25,7 @@ class Section:
 
     @ivar name: its key in the document.
     @ivar read: given the time, in seconds of the server's monotonic clock, returns
-        what JSON can hold, of bounded size however many clients there are.
+        a value for JSON, of bounded size however many clients there are.
         Called once a second at most.
     """
 
@@ -35,21 +35,21 @@ class Section:
 
 HealthCheck = Callable[[float], Iterable[str]]
 """
-Given the time, as L{Section.read} is, says why no client should be sent to the
-server now: a sentence for each reason, none if all is well.
+Given the time, like L{Section.read}, returns why no client should be sent to the
+server now: a sentence for each reason, none if the server is healthy.
 """
 
 
 def finite(value: float) -> float | None:
     """
-    C{value}, or L{None} if JSON has no such number.
+    C{value}, or L{None} if JSON cannot hold it.
     """
     return value if math.isfinite(value) else None
 
 
 def bounded(sizeBytes: int) -> int | None:
     """
-    C{sizeBytes}, or L{None} if it stands for no bound.
+    C{sizeBytes}, or L{None} if it stands for no limit.
     """
     return sizeBytes if sizeBytes < _UNBOUNDED_BYTES else None
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.status.test_site -*-
 """
-The status port: HTTP that can be read only, with a bound for everything.
+The status port: read-only HTTP, with limits on everything.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 8192
 MAX_HEADERS = 64
 CONNECTION_SECONDS = 30.0
-"""How long a connection may last: to ask, to be answered and to read the answer."""
+"""How long a connection may last, from the request until the client has read the response."""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     b"base-uri 'none'; frame-ancestors 'none'"
 )
-"""What a page may load: files from this port only, so that no browser runs what a client calls itself."""
+"""What a page may load: files from this port only, so that no browser runs a client's name as a script."""
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[^][]*)\]|(?P<name>[^][:]*))(?::[0-9]*)?")
 
@@ -57,7 +57,7 @@ class StatusServer(Server, Protocol):
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish what the server measures.
+        Publish the server's sensors.
         """
 
 
@@ -71,16 +71,16 @@ def statusSite(
 ) -> StatusSite:
     """
     Show the state of any server: C{reactor.listenTCP(9090,
-    statusSite(factory), interface="127.0.0.1")}, where C{factory} is what
-    C{wrapFactory} has returned.  There is no login, so let it listen where
+    statusSite(factory), interface="127.0.0.1")}, where C{factory} is the result
+    of C{wrapFactory}.  There is no login, so let it listen where
     only operators can connect.
 
-    @param names: the names by which the port may be called, beside addresses and
+    @param names: the host names of the port, in addition to addresses and
         C{localhost}.
-    @param sections: what to add to C{/status.json}.
-    @param checks: what else C{/healthz} looks at.
+    @param sections: additions to C{/status.json}.
+    @param checks: additions to C{/healthz}.
     @param sensors: the registry to which C{server} has published its sensors;
-        a new one, unless given.
+        by default a new one.
     @raise ValueError: if C{sensors} has sensors of names that are used here.
     """
     if sensors is None:
@@ -116,13 +116,10 @@ class StatusChannel(HTTPChannel):
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def abort(self) -> None:
-        """
-        Close at once.
-        """
         self.transport.abortConnection()
 
     def allHeadersReceived(self) -> None:
-        # A body is not waited for: the site refuses the request, and the connection closes.
+        # A body is not awaited: the site refuses the request, and the connection closes.
         self.length = 0
         super().allHeadersReceived()  # type: ignore[no-untyped-call]
 
@@ -146,7 +143,7 @@ class StatusSite(Site):
     """
     A site that can only be read, and only under its own names.
 
-    A web page that an operator looks at could make its own name lead to this
+    A web page that an operator visits could make its own name lead to this
     port (DNS rebinding) and read it with the operator's browser, as there is no
     login.  The browser sends that name, so only known names are accepted, and
     addresses, which no such page can have.
@@ -162,8 +159,8 @@ class StatusSite(Site):
     ) -> None:
         """
         @param reactor: for deadlines.
-        @param names: the names of the port, beside C{localhost}.
-        @param naming: the setting that gives it further names.
+        @param names: the host names of the port, in addition to C{localhost}.
+        @param naming: the setting that adds host names.
         """
         super().__init__(root, reactor=reactor, timeout=None)  # type: ignore[no-untyped-call]
         self.channels: set[StatusChannel] = set()
@@ -228,7 +225,7 @@ class StatusPort:
         naming: str = "names=",
     ) -> None:
         """
-        @param description: what messages call C{endpoint}.
+        @param description: the name of C{endpoint} in messages.
         @param reactor: for deadlines.
         @param names: see L{StatusSite}, like C{naming}.
         """
@@ -240,7 +237,7 @@ class StatusPort:
 
     def listen(self) -> Deferred[None]:
         """
-        Listen; nobody is accepted before the reactor runs.
+        Listen.  No connection is accepted before the reactor runs.
 
         @return: fails if that is not possible.
         """

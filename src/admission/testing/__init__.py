@@ -1,7 +1,7 @@
 """
-For the tests of policies and servers: what every policy must do, as test
-methods to inherit, and fakes of all that a policy meets.  Names that are not
-here may move without notice.
+For the tests of policies and servers: the rules of every policy, as test
+methods to inherit, and fakes of everything that a policy meets.  Only the names in
+this module are stable; others may move without notice.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_contract -*-
 """
-What the contracts of policies have in common.
+The base of the contracts of policies.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ else:
 
 class Contract(_TestCase):
     """
-    Tests for whatever keeps a contract: mixed in before
-    L{twisted.trial.unittest.SynchronousTestCase}, by whoever has something to
-    test.
+    Tests of a contract.  A test case inherits them before
+    L{twisted.trial.unittest.SynchronousTestCase}, and supplies the object to test.
 
-    The docstring of each test is a rule.  Who breaks it reads it, whatever
-    runs the tests: a failure says it in its message, and any other exception
-    in a note.
+    The docstring of each test is a rule, which is printed when the rule is broken,
+    whatever runs the tests: a failure has it in its message, and any other
+    exception in a note.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
-When the time of what waits in a purgatory is up.
+The rules on timeouts of parked operations.
 """
 
 # Trial's assertions have no annotations.
@@ -99,7 +99,7 @@ class ExpiryContract(PurgatoryFixture):
 
     def test_expiryInOrder(self) -> None:
         """
-        However far the clock jumps, what is due earlier expires earlier.
+        However far the clock jumps, an operation that is due earlier expires earlier.
         """
         expired: list[float] = []
         for delaySeconds in (5.0, 0.01, 700.0, 0.3, 0.02, 86400.0, 31.0, 0.0):
@@ -109,7 +109,7 @@ class ExpiryContract(PurgatoryFixture):
 
     def test_parkedByExpiry(self) -> None:
         """
-        What an operation parks when its time is up waits from then on, however
+        An operation that is parked by an expiring one waits from then on, however
         far the clock goes in one step.
         """
         clock = OrderedClock()
@@ -130,7 +130,7 @@ class ExpiryContract(PurgatoryFixture):
     def test_waits(self) -> None:
         """
         The time that an operation has waited is recorded, however it ended; not
-        for one that never did.
+        for one that never waited.
         """
         self.purgatory.tryCompleteElseWatch(ScriptedOperation(isReady=True), ["key"])
         operations = [self.park(ScriptedOperation(3.0)) for _ in range(3)]

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_exportercontract -*-
 """
-What every exporter of metrics must do.
+The rules for every exporter of metrics.
 """
 
 # Trial's assertions have no annotations.
@@ -22,30 +22,30 @@ from .scriptedthreads import ScriptedThreads
 
 class MetricsExporterContract(Contract):
     """
-    What an L{IMetricsExporter} must do.  Say how to build one, and where to
-    find what it was given.
+    The rules for an L{IMetricsExporter}.  Subclasses say how to build one, and where to
+    find what was exported.
     """
 
     excessEvents = 10_000
-    """More events than there is room for while no thread does anything."""
+    """More events than the exporter has room for while no thread works."""
 
     def buildExporter(self, clock: Clock) -> IMetricsExporter:
         """
-        Make an exporter that takes its time from C{clock}, with a place of its
-        own for what it exports; it is started later.
+        Make an exporter that takes its time from C{clock}, with a destination of its
+        own; it is started later.
         """
         raise NotImplementedError
 
     def arrived(self, exporter: IMetricsExporter) -> Collection[int]:
         """
-        The C{seq} of all events and samples that are where they are to stay,
-        as often as they are there.
+        The C{seq} of all events and samples at their final destination, as often as
+        they are there.
         """
         raise NotImplementedError
 
     def setUp(self) -> None:
         """
-        Make an exporter and start it, with threads that do as they are told.
+        Make and start an exporter, with L{ScriptedThreads}.
         """
         self.clock = Clock()
         self.threads = ScriptedThreads()
@@ -54,7 +54,7 @@ class MetricsExporterContract(Contract):
 
     def build(self) -> IMetricsExporter:
         """
-        Make an exporter and start it.
+        Make and start an exporter.
         """
         exporter = self.buildExporter(self.clock)
         self.assertEqual(exporter.droppedEvents, 0)
@@ -64,7 +64,7 @@ class MetricsExporterContract(Contract):
 
     def give(self, count: int = 1) -> None:
         """
-        Export so many requests, numbered on.
+        Export C{count} requests, numbered consecutively.
         """
         for _ in range(count):
             self.exportEvent(RequestEvent(1, self.clock.seconds(), kind="Produce", principal="alice"))
@@ -78,7 +78,7 @@ class MetricsExporterContract(Contract):
 
     def assertAccountedFor(self) -> None:
         """
-        What has arrived did so once, and what has not was counted.
+        Check that everything arrived exactly once or was counted as dropped.
         """
         arrived = self.arrived(self.exporter)
         self.assertEqual(len(set(arrived)), len(arrived))
@@ -122,8 +122,8 @@ class MetricsExporterContract(Contract):
 
     def test_isBounded(self) -> None:
         """
-        While threads do nothing it waits for none, takes what it has room for,
-        and drops the rest; what it drops it counts.
+        While its threads do nothing, the exporter never blocks, takes what it has room
+        for, and drops and counts the rest.
         """
         self.threads.isIdle = True
         self.give(self.excessEvents)
@@ -133,7 +133,7 @@ class MetricsExporterContract(Contract):
 
     def test_roomComesBack(self) -> None:
         """
-        What was dropped keeps nothing out that comes once there is room again.
+        After dropping, the exporter accepts everything again once there is room.
         """
         self.threads.isIdle = True
         self.give(self.excessEvents)
@@ -146,7 +146,7 @@ class MetricsExporterContract(Contract):
 
     def test_stopWaits(self) -> None:
         """
-        C{stop} fires when everything is where it is to stay, and not before.
+        C{stop} fires when everything is at its final destination, and not before.
         """
         self.threads.isIdle = True
         self.give(5)
@@ -160,7 +160,7 @@ class MetricsExporterContract(Contract):
 
     def test_stopDoesNotFail(self) -> None:
         """
-        When nothing can be written, C{stop} fires all the same, without a
+        When nothing can be written, C{stop} fires nevertheless, without a
         failure.
         """
         self.give(5)
@@ -180,7 +180,7 @@ class MetricsExporterContract(Contract):
 
     def test_leavesNoTimer(self) -> None:
         """
-        Stopped, it leaves no timer behind.
+        Once stopped, the exporter has no timers.
         """
         self.give(3)
         self.clock.advance(1.0)

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.contracts.test_faketransport -*-
 """
-Transports without sockets, which treat a protocol as Twisted's do, awkward
-habits included.
+Transports without sockets, which treat a protocol as Twisted's do, including
+their awkward habits.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 READ_BYTES = 1 << 16
-"""What one turn of a reactor receives at most."""
+"""The most that one turn of a reactor receives."""
 
 RECORD_BYTES = 1 << 14
-"""What one call of C{dataReceived} brings at most on TLS."""
+"""The most that one call of C{dataReceived} delivers on TLS."""
 
 SEND_BYTES = 1 << 17
-"""What one turn of a reactor sends at most."""
+"""The most that one turn of a reactor sends."""
 
 FULL_BYTES = 1 << 16
-"""What a transport holds before it pauses its producer."""
+"""How much a transport buffers before it pauses its producer."""
 
 
 @implementer(ITCPTransport, IConsumer, IPushProducer)
@@ -41,23 +41,23 @@ class FakeTransport:
     """
     A server's end of a plain connection.
 
-    Nothing reaches the protocol from within a call that it makes: what the
-    peer does, and what follows from closing, happens in a turn of C{clock},
-    so advance it, by zero if need be, until L{isBusy} is L{False}.
+    Nothing reaches the protocol from within a call that it makes: the peer's
+    actions, and the consequences of closing, happen in a turn of C{clock}.  So
+    advance it, by zero if need be, until L{isBusy} is L{False}.
 
-    @ivar isReading: whether what the peer sends is received.
+    @ivar isReading: whether data from the peer is received.
     @ivar isTaking: whether the peer takes what is sent to it; set it at will
         and call L{wake}.
-    @ivar received: what the peer has got.
-    @ivar unsent: what was written and is not sent yet.
-    @ivar pauses: how often reading was stopped while it went on.
+    @ivar received: the data that the peer has received.
+    @ivar unsent: data that was written and is not sent yet.
+    @ivar pauses: how often reading was paused while it went on.
     @ivar isLost: whether the protocol has been told that the connection is gone.
     """
 
     def __init__(self, clock: IReactorTime, protocol: IProtocol, peer: Any = None) -> None:
         """
-        @param protocol: what to connect; see L{connect}.
-        @param peer: its address; one of the documentation's unless given.
+        @param protocol: the protocol to connect; see L{connect}.
+        @param peer: its address; by default one reserved for documentation.
         """
         self._clock = clock
         self._protocol = protocol
@@ -89,21 +89,21 @@ class FakeTransport:
 
     def peerSends(self, data: bytes) -> None:
         """
-        The peer sends C{data}, which is received once somebody reads.
+        The peer sends C{data}, which is received when the transport reads.
         """
         self._arrived += data
         self.wake()
 
     def peerCloses(self) -> None:
         """
-        The peer closes its side, which shows once all before it is received.
+        The peer closes its side, which shows after all earlier data has been received.
         """
         self._hasFinArrived = True
         self.wake()
 
     def wake(self) -> None:
         """
-        Have a turn soon, if there is anything to do in it.
+        Schedule a turn, if there is anything to do in it.
         """
         if self._turn is None and not self.isLost and self._aborting is None and self._hasWork():
             self._turn = self._clock.callLater(0, self._takeTurn)
@@ -118,7 +118,7 @@ class FakeTransport:
     @property
     def unread(self) -> bytes:
         """
-        What the peer has sent and nobody has read.
+        Data from the peer that has not been read.
         """
         return bytes(self._arrived)
 
@@ -194,8 +194,6 @@ class FakeTransport:
 
     def loseWriteConnection(self) -> None:
         """
-        Not offered.
-
         @raise NotImplementedError: always.
         """
         raise NotImplementedError
@@ -276,14 +274,14 @@ class FakeTransport:
 @define
 class FakeTLSHandle:
     """
-    As much of an L{OpenSSL.SSL.Connection} as tells whether the handshake is over.
+    The part of an L{OpenSSL.SSL.Connection} that tells whether the handshake is over.
     """
 
     isHandshakeDone: bool = False
 
     def get_peer_finished(self) -> bytes | None:
         """
-        The peer's last handshake message, if it has come.
+        The peer's last handshake message, if it has arrived.
         """
         return b"finished" if self.isHandshakeDone else None
 
@@ -293,11 +291,11 @@ class FakeTLSTransport(FakeTransport):
     """
     A server's end of a TLS connection.
 
-    It differs from a plain one as Twisted's do: the protocol is connected
-    before the handshake, which stalls if reading is stopped; what has been
-    received is delivered, a record at a time, even when reading is stopped in
-    between; closing waits for the peer's answer, and so for somebody to read;
-    what arrives meanwhile is delivered; aborting what is lost already raises.
+    It differs from a plain one as Twisted's do.  The protocol is connected
+    before the handshake, which stalls if reading is paused.  Received data is
+    delivered, a record at a time, even when reading is paused in between.
+    Closing waits for the peer's answer, and so for reading to resume; data that
+    arrives meanwhile is delivered.  Aborting a lost connection raises.
 
     @ivar answersClose: whether the peer answers when we close.
     """
@@ -318,9 +316,6 @@ class FakeTLSTransport(FakeTransport):
 
     @property
     def isHandshakeDone(self) -> bool:
-        """
-        Whether the handshake is over.
-        """
         return self._handle is not None and self._handle.isHandshakeDone
 
     def getHandle(self) -> FakeTLSHandle | None:
@@ -341,7 +336,7 @@ class FakeTLSTransport(FakeTransport):
 
     def abortConnection(self) -> None:
         """
-        Close, whatever is not sent.
+        Close without sending what is unsent.
 
         @raise AttributeError: if the connection is lost, as Twisted does.
         """

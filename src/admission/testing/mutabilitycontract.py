@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_mutabilitycontract -*-
 """
-What must become of a transport that is muted.
+The rules for transports that are muted.
 """
 
 # Trial's assertions have no annotations.
@@ -30,7 +30,7 @@ class MutableTransport:
     @ivar mutability: its adapter.
     @ivar isReading: tells whether it reads.
     @ivar peerSends: has the peer send bytes.
-    @ivar settle: lets everything happen that comes of what was done so far.
+    @ivar settle: runs everything that follows from earlier calls.
     """
 
     mutability: ITransportMutability
@@ -40,10 +40,6 @@ class MutableTransport:
 
 
 class _Receiver(Protocol):
-    """
-    Keeps what it receives.
-    """
-
     def __init__(self, onData: Callable[[], object] = lambda: None) -> None:
         self.received = b""
         self.onData = onData
@@ -55,8 +51,8 @@ class _Receiver(Protocol):
 
 class TransportMutabilityContract(Contract):
     """
-    What an adapter to L{ITransportMutability} must do once its transport may
-    be muted.  Say how to make one.
+    The rules for an adapter to L{ITransportMutability} whose transport may
+    be muted.  Subclasses say how to make one.
     """
 
     def buildMutability(self, protocol: IProtocol) -> MutableTransport:
@@ -130,8 +126,8 @@ class TransportMutabilityContract(Contract):
     def test_nothingIsStranded(self) -> None:
         """
         A protocol that mutes while it is given data gets the rest, whole and in
-        order: first, from C{readBuffered}, what the transport keeps according to
-        C{hasBytesBuffered}, and the rest after C{unmute}.  It does not matter
+        order: first, from C{readBuffered}, the bytes of which C{hasBytesBuffered}
+        tells, and the rest after C{unmute}.  It does not matter
         whether the protocol mutes again from within that.
         """
         for sent in (_MORE_THAN_A_READ, _LESS_THAN_A_READ):

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_ordercontract -*-
 """
-What every order of waiters must do.
+The rules for every order of waiters.
 """
 
 # Trial's assertions have no annotations.
@@ -24,10 +24,10 @@ _TRIALS = 10
 
 class WaitOrderContract(Contract):
     """
-    What an L{IWaitOrder} must do.  Say how to build one.
+    The rules for an L{IWaitOrder}.  Subclasses say how to build one.
 
-    @cvar servicesPerWaiter: who finds so many waiting is served before this
-        many times as many others are.
+    @cvar servicesPerWaiter: a waiter that finds N others waiting is served before
+        this many times N others are.
     """
 
     servicesPerWaiter = 4
@@ -40,7 +40,7 @@ class WaitOrderContract(Contract):
 
     def waiting(self, order: IWaitOrder, number: int = 6) -> list[RecordingWaiter]:
         """
-        Have waiters join, of a few holders, and large ones among them.
+        Add waiters of a few holders, some of them large.
         """
         waiters = [RecordingWaiter(1 + place % 4 * 1000, holder=f"client {place % 5}") for place in range(number)]
         for waiter in waiters:
@@ -49,7 +49,7 @@ class WaitOrderContract(Contract):
 
     def serve(self, order: IWaitOrder) -> IWaiter:
         """
-        Serve whoever is next, as the gate does it.
+        Serve the next waiter, as the gate does it.
         """
         waiter = order.next()
         order.discard(waiter)
@@ -63,7 +63,7 @@ class WaitOrderContract(Contract):
 
     def test_everybodyOnce(self) -> None:
         """
-        Everybody who waits is served, once.
+        Every waiter is served, once.
         """
         order = self.buildOrder()
         waiters = self.waiting(order, _WAITERS)
@@ -71,7 +71,7 @@ class WaitOrderContract(Contract):
 
     def test_addingTwice(self) -> None:
         """
-        Who is added again waits as before, once.
+        A waiter that is added again waits as before, once.
         """
         order = self.buildOrder()
         waiters = self.waiting(order)
@@ -82,7 +82,7 @@ class WaitOrderContract(Contract):
 
     def test_discardingTwice(self) -> None:
         """
-        Nothing comes of discarding who does not wait, or no longer.
+        Discarding a waiter that does not wait, or no longer waits, has no effect.
         """
         order = self.buildOrder()
         first, *others = self.waiting(order)
@@ -92,7 +92,7 @@ class WaitOrderContract(Contract):
 
     def test_nextStays(self) -> None:
         """
-        Who is next still waits, until it is discarded.
+        The next waiter still waits, until it is discarded.
         """
         order = self.buildOrder()
         waiters = self.waiting(order)
@@ -102,7 +102,7 @@ class WaitOrderContract(Contract):
 
     def test_empty(self) -> None:
         """
-        Where nobody waits, or nobody any more, asking who is next raises
+        If nobody waits, or nobody any more, asking for the next waiter raises
         L{LookupError}.
         """
         order = self.buildOrder()
@@ -113,7 +113,7 @@ class WaitOrderContract(Contract):
 
     def test_comingAndGoing(self) -> None:
         """
-        Whoever comes and goes how often: only those who wait are next.
+        However often waiters come and go, only one that waits is next.
         """
         random = Random(1)
         everybody = [RecordingWaiter(random.randint(1, 1000), holder=f"client {place % 4}") for place in range(12)]
@@ -134,8 +134,8 @@ class WaitOrderContract(Contract):
 
     def test_holderChanges(self) -> None:
         """
-        Who turns out to be somebody else while it waits can be served, and
-        discarded, all the same.
+        A waiter whose holder changes while it waits can still be served and
+        discarded.
         """
         order = self.buildOrder()
         waiters = self.waiting(order)
@@ -146,8 +146,8 @@ class WaitOrderContract(Contract):
 
     def test_nobodyStarves(self) -> None:
         """
-        While as many join as are served, whoever they are and however much
-        they want, everybody gets served before C{servicesPerWaiter} times as
+        While as many waiters join as are served, whoever they are and however much
+        they want, every waiter is served before C{servicesPerWaiter} times as
         many as were waiting.
         """
         for wantedBytes in (1, 1 << 20):
@@ -159,7 +159,7 @@ class WaitOrderContract(Contract):
 
     def assertServes(self, order: IWaitOrder, waiters: Sequence[IWaiter]) -> None:
         """
-        Just these wait in C{order}, each once; then nobody does.
+        Check that exactly C{waiters} wait in C{order}, each once.
         """
         served = [self.serve(order) for _ in waiters]
         self.assertEqual(sorted(map(id, served)), sorted(map(id, waiters)))
@@ -167,9 +167,9 @@ class WaitOrderContract(Contract):
 
     def assertServesAll(self, following: Callable[[IWaiter], IWaiter]) -> None:
         """
-        All who wait first are served in time.
+        Check that all who wait first are served in time.
 
-        @param following: given who was just served, who joins then.
+        @param following: given the waiter just served, returns the next to join.
         """
         order = self.buildOrder()
         unserved: set[IWaiter] = set(self.waiting(order, _WAITERS))

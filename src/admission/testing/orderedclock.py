@@ -14,16 +14,15 @@ from twisted.internet.task import Clock
 
 class OrderedClock(Clock):
     """
-    L{Clock} as a reactor would have it.
+    L{Clock} with the timing of a reactor.
 
-    That one is at the end of C{advance} before it makes the first call, so
-    what a call sets counts from there: two timers of a second, one set by the
-    other, take however long the test happens to advance, and are called in the
-    wrong order among others.  Here each call is made when it is due, by what
-    L{seconds} says as well.
+    L{Clock.advance} goes to the end of the step before it makes the first call, so
+    timers that a call sets count from there: two timers of a second, one set by the
+    other, take as long as the test happens to advance, and are called in the
+    wrong order among others.  Here each call is made at the time when it is due,
+    as L{seconds} confirms.
 
-    And as reactors do, it refuses a delay that is negative or not a number,
-    rather than taking it for none.
+    Like a reactor, it also refuses a delay that is negative or not a number.
     """
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kw: object) -> IDelayedCall:
@@ -39,8 +38,8 @@ class OrderedClock(Clock):
     def advance(self, amount: float) -> None:
         """
         Go on by C{amount} seconds, and make the calls that are due on the way,
-        those included that are set meanwhile.  If one raises, that is where
-        the clock stays.
+        including calls that are set meanwhile.  If one raises, the clock stays at
+        its time.
         """
         untilSeconds = self.rightNow + amount
         while (dueSeconds := min((call.getTime() for call in self.calls), default=inf)) <= untilSeconds:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_poolcontract -*-
 """
-What every memory pool must do.
+The rules for every memory pool.
 """
 
 # Trial's assertions have no annotations.
@@ -20,7 +20,7 @@ from .contract import Contract
 
 class UnboundedPoolContract(Contract):
     """
-    What is left of L{MemoryPoolContract} for a pool that never refuses.
+    The rules of L{MemoryPoolContract} that hold for a pool that never refuses.
     """
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
@@ -32,7 +32,7 @@ class UnboundedPoolContract(Contract):
 
     def allocate(self, pool: IMemoryPool, sizeBytes: int) -> ILease:
         """
-        Allocate what must be there.
+        Allocate; the pool must grant it.
         """
         lease = pool.tryAllocate(sizeBytes)
         assert lease is not None, f"{pool!r} refused {sizeBytes} bytes"
@@ -51,8 +51,8 @@ class UnboundedPoolContract(Contract):
 
     def test_bufferIsExact(self) -> None:
         """
-        A lease's buffer is writable and has exactly the size asked for,
-        whatever that is.
+        A lease's buffer is writable and has exactly the requested size, whatever that
+        is.
         """
         pool = self.buildPool(4 << 20)
         for sizeBytes in (1, 4095, 4096, 4097, 70_000, 1 << 20, (1 << 20) + 1, 4 << 20):
@@ -110,7 +110,7 @@ class UnboundedPoolContract(Contract):
 
     def test_ledger(self) -> None:
         """
-        The ledger shows what is taken for each purpose, a charge of nothing
+        The ledger shows how much is taken for each purpose, a charge of nothing
         included, and in the end nothing.
         """
         pool = self.buildPool(1024)
@@ -140,8 +140,8 @@ class UnboundedPoolContract(Contract):
 
     def test_releasesAreTold(self) -> None:
         """
-        Each release of a lease or a charge tells every listener, the bytes
-        being back already.
+        Each release of a lease or a charge calls every listener, when the bytes
+        are available again.
         """
         pool = self.buildPool(1024)
         availableBytes = pool.availableBytes
@@ -168,7 +168,7 @@ class UnboundedPoolContract(Contract):
 
     def test_tellsOnlyOfReleases(self) -> None:
         """
-        Nobody is told of anything but a release: not within an allocation,
+        Listeners are called at releases only: not within an allocation,
         granted or refused, nor within a charge.
         """
         pool = self.buildPool(1024)
@@ -182,8 +182,8 @@ class UnboundedPoolContract(Contract):
 
     def test_outOfMemory(self) -> None:
         """
-        It says that it is out of memory while nothing is available, and
-        nothing else, so that who waits knows when to ask again.
+        The pool is out of memory while nothing is available, and only then, so that
+        waiting clients know when to ask again.
         """
         pool = self.buildPool(1024)
         leases: list[ILease] = []
@@ -222,13 +222,13 @@ class UnboundedPoolContract(Contract):
 
 class MemoryPoolContract(UnboundedPoolContract):
     """
-    What an L{IMemoryPool} must do.  Say how to build one.
+    The rules for an L{IMemoryPool}.  Subclasses say how to build one.
     """
 
     def test_everyByteComesBack(self) -> None:
         """
-        What is taken is not available until it is released, to the byte, in
-        whatever order that happens; charges may take more than there is.
+        Allocated bytes are not available until they are released, to the byte, in
+        whatever order that happens; charges may exceed the size of the pool.
         """
         pool = self.buildPool(10_000)
         leases = [self.allocate(pool, 3000), pool.charge(1, CONNECTIONS), self.allocate(pool, 777)]
@@ -243,7 +243,7 @@ class MemoryPoolContract(UnboundedPoolContract):
 
     def test_refusesWhenEmpty(self) -> None:
         """
-        While requests hold all there is it refuses, and that takes nothing;
+        While requests hold the whole pool it refuses, and a refusal takes nothing;
         after a release it grants again.
         """
         pool = self.buildPool(1024)

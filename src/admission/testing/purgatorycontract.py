@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
-What every purgatory must do.
+The rules for every purgatory.
 """
 
 # Trial's assertions have no annotations.
@@ -21,7 +21,7 @@ from .scriptedoperation import ScriptedOperation, fail
 
 class PurgatoryContract(ReentrancyContract, ExpiryContract):
     """
-    What an L{IPurgatory} must do.  Say how to build one.
+    The rules for an L{IPurgatory}.  Subclasses say how to build one.
     """
 
     def test_providesItsInterface(self) -> None:
@@ -34,7 +34,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
 
     def test_completedAtFirstCheck(self) -> None:
         """
-        What can complete at once is never watched.
+        An operation that can complete at once is never watched.
         """
         operation = ScriptedOperation(isReady=True)
         self.assertIs(self.purgatory.tryCompleteElseWatch(operation, ["key"]), True)
@@ -44,8 +44,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
 
     def test_completedAtSecondCheck(self) -> None:
         """
-        What can complete once it is watched completes, and leaves nothing
-        behind.
+        An operation that can complete once it is watched completes, and nothing of it
+        remains.
         """
 
         def check(operation: ScriptedOperation) -> None:
@@ -60,7 +60,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
 
     def test_watched(self) -> None:
         """
-        What cannot complete is checked twice and waits, counted once however
+        An operation that cannot complete is checked twice and waits, counted once however
         many keys it has.
         """
         first = self.park(ScriptedOperation(), ["a", "b", "c"])
@@ -171,7 +171,8 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
 
     def test_secondCheckRaisesOnceCompleted(self) -> None:
         """
-        So does what an operation raises as it completes in its second check.
+        The same holds for an exception that an operation raises as it completes in its
+        second check.
         """
 
         def check(operation: ScriptedOperation) -> None:
@@ -198,7 +199,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
     def test_checkAndComplete(self) -> None:
         """
         A check completes what is ready under its key, says how many, and
-        leaves the others as they were.
+        leaves the others as they are.
         """
         ready = [self.park(ScriptedOperation(), keys) for keys in (["a"], ["a", "b"], ["b", "a"])]
         other = self.park(ScriptedOperation(), ["a"])
@@ -302,7 +303,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
 
     def test_afterShutdown(self) -> None:
         """
-        After the shutdown what can complete at once does, and what cannot is
+        After the shutdown, an operation that can complete at once does, and any other is
         cancelled at once.
         """
         self.purgatory.shutdown()
@@ -313,7 +314,7 @@ class PurgatoryContract(ReentrancyContract, ExpiryContract):
 
     def test_sensors(self) -> None:
         """
-        The sensors show what waits, what has expired and for how long
+        The sensors show how many operations wait and how many have expired, and for how long
         operations waited, under the name of the purgatory.
         """
         registry = SensorRegistry(self.clock.seconds)

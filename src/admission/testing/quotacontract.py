@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_quotacontract -*-
 """
-What every quota policy must do.
+The rules for every quota policy.
 """
 
 # Trial's assertions have no annotations.
@@ -33,7 +33,7 @@ from .contract import Contract
 
 class QuotaFixture(Contract):
     """
-    Two clients of a policy, and how they are treated.
+    Two clients of a policy, and requests of theirs.
 
     @cvar limitName: one of the policy's limits; empty if none can be set.
     @cvar limit: a value of that limit which L{excess} goes well beyond.
@@ -57,8 +57,8 @@ class QuotaFixture(Contract):
 
     def entity(self, client: int) -> QuotaEntity:
         """
-        Whom to set C{limitName} for, so that it holds for that client; another
-        entity for each.
+        The entity to set C{limitName} for, so that it holds for that client; a
+        different one for each client.
         """
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class QuotaFixture(Contract):
 
     def usage(self, request: Request) -> Usage:
         """
-        What C{request} takes: at most a tenth of what a client may take at once.
+        The usage of C{request}: at most a tenth of what a client may take at once.
         """
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class QuotaFixture(Contract):
 
     def build(self, isShadow: bool = False, clients: int = 2) -> IQuotaPolicy:
         """
-        Make a policy that limits so many clients, or all if no limits can be set.
+        Make a policy that limits C{clients} clients, or all if no limits can be set.
         """
         policy = self.buildPolicy(isShadow)
         for client in range(clients if self.limitName else 0):
@@ -99,7 +99,7 @@ class QuotaFixture(Contract):
         """
         Treat a request as a server does.
 
-        @return: what the policy said to it.
+        @return: the answers of the policy.
         """
         decision = policy.decide(request, self.now)
         delaySeconds = decision.delaySeconds
@@ -109,9 +109,9 @@ class QuotaFixture(Contract):
 
     def exceed(self, policy: IQuotaPolicy, client: int = 0) -> list[tuple[Any, ...]]:
         """
-        Have a client go beyond its limit.
+        Have a client exceed its limit.
 
-        @return: what the policy said to each request.
+        @return: the answers of the policy, for each request.
         """
         return [self.send(policy, request) for request in self.excess(client)]
 
@@ -123,8 +123,8 @@ class QuotaFixture(Contract):
 
     def assertUnaffectedBy(self, what: Callable[[IQuotaPolicy], object]) -> None:
         """
-        A policy to which something is done at every opportunity behaves as one
-        that is left alone, before the limit, beyond it, and long after.
+        Check that calls of C{what} at every opportunity do not change how a policy
+        behaves: before the limit, beyond it, and long after.
         """
         disturbed, alone = self.build(), self.build()
         for pauseSeconds in (0.0, 0.4, 3.0, 11.0, 50.0):
@@ -135,16 +135,13 @@ class QuotaFixture(Contract):
                 what(disturbed)
 
     def setUp(self) -> None:
-        """
-        Begin at some moment.
-        """
         self.now = 1000.0
 
 
 class FixedQuotaPolicyContract(QuotaFixture):
     """
-    What an L{IQuotaPolicy} must do if it has no limits that can be set, and what
-    the other interfaces ask of it that it provides.  Say how to build one, and
+    The rules for an L{IQuotaPolicy} without limits that can be set, and for the other
+    interfaces that it provides.  Subclasses say how to build one, and
     what is too much; see L{QuotaFixture}.
 
     Two policies that were treated alike are compared, so none may be random.
@@ -153,7 +150,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
     def test_providesItsInterface(self) -> None:
         """
         The policy has all attributes and methods of L{IQuotaPolicy}, and of
-        whatever else it says that it provides.
+        every other interface that it says it provides.
         """
         policy = self.build()
         verifyObject(IQuotaPolicy, policy)
@@ -174,8 +171,8 @@ class FixedQuotaPolicyContract(QuotaFixture):
 
     def test_excess(self) -> None:
         """
-        Who goes beyond the limit is throttled or refused, for a time that is a
-        number of seconds; a refusal says why; nobody else notices, unless all
+        A client that exceeds the limit is throttled or refused, for a finite time;
+        a refusal says why.  Other clients are not affected, unless all
         share by design.
         """
         policy = self.build()
@@ -198,7 +195,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
 
     def test_forgives(self) -> None:
         """
-        Whatever somebody took, in time they are as welcome as at first.
+        However much a client took, in time it is treated as at first.
         """
         policy = self.build()
         first = self.exceed(policy)
@@ -235,9 +232,9 @@ class FixedQuotaPolicyContract(QuotaFixture):
     def test_replayKey(self) -> None:
         """
         All requests of a client of an L{IReplayable} have one key, and its
-        excess moves nobody who has another; who shares by design has the same
-        one.  It is not L{None}, which is for requests that the policy takes no
-        notice of.
+        excess does not affect clients with another key; clients that share by design
+        have the same key.  The key is not L{None}, which is for requests that the
+        policy ignores.
         """
         policy = self.build()
         if not IReplayable.providedBy(policy):
@@ -292,7 +289,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
 
     def test_shadow(self) -> None:
         """
-        As a shadow it says what it would say otherwise.
+        A shadow policy gives the same answers.
         """
         policy = self.build(isShadow=True)
         self.assertIs(policy.isShadow, True)
@@ -300,8 +297,8 @@ class FixedQuotaPolicyContract(QuotaFixture):
 
     def test_restoring(self) -> None:
         """
-        What an L{IRestorable} is told of costs nobody anything any more; nothing
-        is to be restored for who has no limit.
+        Identities that an L{IRestorable} is told of cost nothing any more; nothing
+        is restored for a client without a limit.
         """
         policy = self.build()
         if IRestorable.providedBy(policy):
@@ -313,7 +310,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
 
     def test_auditing(self) -> None:
         """
-        To an L{IIdentityAudit} an identity is known once it was recorded, and
+        An L{IIdentityAudit} knows an identity once it was recorded, and
         not by asking.
         """
         policy = self.build()
@@ -350,18 +347,19 @@ class FixedQuotaPolicyContract(QuotaFixture):
 
 class QuotaPolicyContract(FixedQuotaPolicyContract):
     """
-    What any other L{IQuotaPolicy} must do.  Say whom it limits, too.
+    The rules for an L{IQuotaPolicy} with limits that can be set.  Subclasses also say
+    whom it limits.
     """
 
     def test_limitNames(self) -> None:
         """
-        The limit that is tried is one of those that the policy says it has.
+        The limit that is tried is among the names that the policy gives.
         """
         self.assertIn(self.limitName, self.build().limitNames)
 
     def test_unlimited(self) -> None:
         """
-        Without limits it limits nobody, has nothing to explain, and says so.
+        Without limits the policy limits no client, explains nothing, and says so.
         """
         policy = self.build(clients=0)
         self.assertEqual((bool(policy.isLimiting), dict(policy.limits)), (False, {}))
@@ -386,7 +384,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
     def test_configureRefuses(self) -> None:
         """
-        Limits that make no sense are refused, those of the same call too, and
+        Limits that make no sense are refused, with the others of the same call, and
         nothing is changed.
         """
         policy = self.build(clients=1)
@@ -418,7 +416,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
     def test_raisingTheLimit(self) -> None:
         """
-        A limit that is raised far enough throttles nobody any more from the
+        A limit that is raised far enough throttles no client any more from the
         next request on, once what was owed is paid.
         """
         policy = self.build()
@@ -429,7 +427,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
     def test_removingTheLimit(self) -> None:
         """
-        Who has no limit any more is free at once, and others are not.
+        A client whose limit is removed is free at once, and others are not.
         """
         policy = self.build()
         for client in (0, 1):
@@ -441,12 +439,12 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
 
 class RequestLifecycleContract(QuotaFixture):
     """
-    What an L{IRequestLifecycle} must do; to be mixed in besides one of the others.
+    The rules for an L{IRequestLifecycle}; mix it in besides one of the others.
     """
 
     def test_countsParked(self) -> None:
         """
-        It says whether what is parked counts.
+        The policy says whether parked requests count.
         """
         policy = self.build()
         verifyObject(IRequestLifecycle, policy)
@@ -455,7 +453,7 @@ class RequestLifecycleContract(QuotaFixture):
     def test_pairs(self) -> None:
         """
         However requests end, and in whatever order, once all of them have the
-        client is as welcome as before the first.
+        client is treated as before the first.
         """
         policy, outcomes = self.build(), (Outcome(), Outcome(False), Outcome(True, 0.1, 5.0))
         lifecycle = IRequestLifecycle(policy)
@@ -470,7 +468,7 @@ class RequestLifecycleContract(QuotaFixture):
 
     def test_nobodyInForce(self) -> None:
         """
-        What has begun may end when nobody is limited any more.
+        Requests that have begun may end when no client is limited any more.
         """
         policy, request = self.build(clients=1), self.request(0)
         IRequestLifecycle(policy).begun(request, self.now)

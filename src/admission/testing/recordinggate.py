@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_recordinggate -*-
 """
-A gate that remembers what it was asked.
+A gate that records the calls of its connections.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder
 @frozen
 class Asked:
     """
-    What somebody asked of a gate.
+    One call of a gate.
 
     @ivar method: the method of L{Gate}.
-    @ivar by: who asked; L{None} where the gate is not told.
+    @ivar by: the caller; L{None} where the gate is not told.
     @ivar sizeBytes: how much memory was asked for, if any.
-    @ivar isGranted: whether the answer was yes, as far as there is one; who is
+    @ivar isGranted: whether it was granted, if it can be; a caller that is
         refused waits.
     """
 
@@ -32,10 +32,10 @@ class Asked:
 
 class RecordingGate(Gate):
     """
-    Does what a L{Gate} does, and keeps what its connections asked of it.  Give
-    it a L{ScriptedPool <admission.testing.scriptedpool.ScriptedPool>} to have it say no.
+    A L{Gate} that records the calls of its connections.  Give
+    it a L{ScriptedPool <admission.testing.scriptedpool.ScriptedPool>} to make it refuse.
 
-    @ivar asked: everything, in the order of the answers; clear it at will.
+    @ivar asked: all calls, in the order of the answers; clear it at will.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RecordingGate(Gate):
 
     def responsesStalled(self, reader: StalledReader, isStalled: bool) -> None:
         """
-        See L{Gate.responsesStalled}; that it does is noted as granted.
+        See L{Gate.responsesStalled}; a stall is recorded as granted.
         """
         self._note("responsesStalled", reader, isGranted=isStalled)
         super().responsesStalled(reader, isStalled)

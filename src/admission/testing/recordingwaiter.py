@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_recordinggate -*-
 """
-Who waits at a gate, and remembers what came of it.
+A waiter at a gate that records what it was granted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RecordingWaiter:
 
     @ivar wantedBytes: how much it waits for.
     @ivar holder: who it is.
-    @ivar leases: what it was granted, oldest first; the test's to release.
+    @ivar leases: the leases it was granted, oldest first; the test releases them.
     @ivar turns: how many turns it was granted.
     """
 
@@ -30,8 +30,8 @@ class RecordingWaiter:
         holder: str = "",
     ) -> None:
         """
-        @param granted: called with the waiter after each grant; what it raises
-            goes to the gate.
+        @param granted: called with the waiter after each grant; its exceptions
+            go to the gate.
         """
         self.wantedBytes = wantedBytes
         self.holder = holder

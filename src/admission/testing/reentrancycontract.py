@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
-What the operations of a purgatory may do to it, and to each other, from within.
+The rules for operations that act on their purgatory, and on each other, from within.
 """
 
 # Trial's assertions have no annotations.
@@ -35,7 +35,7 @@ class ReentrancyContract(PurgatoryFixture):
 
     def test_exitWithinCheck(self) -> None:
         """
-        What is no ordinary exception ends a check, but not the purgatory.
+        An exception that is not an L{Exception} ends a check, but not the purgatory.
         """
 
         def leave(_: ScriptedOperation) -> None:
@@ -91,7 +91,7 @@ class ReentrancyContract(PurgatoryFixture):
 
     def test_parkWhileChecked(self) -> None:
         """
-        What is parked under a key while it is being checked stays there.
+        An operation parked under a key that is being checked stays there.
         """
         added: list[ScriptedOperation] = []
         for cue in ("check", "complete"):
@@ -120,7 +120,8 @@ class ReentrancyContract(PurgatoryFixture):
 
     def test_cancelWhileChecked(self) -> None:
         """
-        Cancelling a key while it is checked cancels what has not completed.
+        Cancelling a key while it is checked cancels the operations that have not
+        completed.
         """
         operation = self.park(ScriptedOperation(complete=lambda _: self.purgatory.cancelForKey("key")))
         other = self.park(ScriptedOperation())
@@ -139,7 +140,7 @@ class ReentrancyContract(PurgatoryFixture):
 
     def test_parkAgainWhenCancelled(self) -> None:
         """
-        What one operation parks again as it is cancelled stays parked, and
+        An operation that another parks again as it is cancelled stays parked, and
         is not told that it was cancelled.
         """
         second = ScriptedOperation()
@@ -227,7 +228,7 @@ class ReentrancyContract(PurgatoryFixture):
 
     def test_parkWhenExpiring(self) -> None:
         """
-        What an expiring operation parks waits for its own time.
+        An operation that is parked by an expiring one waits for its own time.
         """
         following = ScriptedOperation(1.0)
         self.park(ScriptedOperation(1.0, complete=lambda _: self.park(following)))

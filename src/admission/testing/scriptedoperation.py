@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.contracts.test_purgatorycontract -*-
 """
-An operation that does as it is told, and what the tests of a purgatory begin
-with.
+A scripted operation, and the fixture for the tests of a purgatory.
 """
 
 # Trial's assertions have no annotations.
@@ -20,22 +19,22 @@ from .contract import Contract
 
 class ScriptedOperation(DelayedOperation):
     """
-    Completes when it is told, and remembers what became of it.
+    Completes when the test says so, and records its calls.
 
     @ivar isReady: whether its condition holds; set it at will.
-    @ivar checks: how often it was asked.
-    @ivar told: what it was told, in order: C{"complete"}, C{"expire"},
+    @ivar checks: how often it was checked.
+    @ivar told: the calls, in order: C{"complete"}, C{"expire"},
         C{"cancel"}.
-    @ivar cues: what else to do, see L{__init__}; change it at will.
+    @ivar cues: further actions, see L{__init__}; change it at will.
     """
 
     def __init__(
         self, delaySeconds: float = 30.0, isReady: bool = False, **cues: Callable[[ScriptedOperation], object]
     ) -> None:
         """
-        @param cues: what else to do: C{check} at each check, before looking at
-            L{isReady}, and C{complete}, C{expire} or C{cancel} when told so.
-            Whatever it raises goes to the purgatory.
+        @param cues: further actions: C{check} at each check, before looking at
+            L{isReady}, and C{complete}, C{expire} or C{cancel} at that call.
+            Their exceptions go to the purgatory.
         """
         super().__init__(delaySeconds)
         self.isReady = isReady
@@ -68,7 +67,7 @@ class ScriptedOperation(DelayedOperation):
 
 def fail(operation: ScriptedOperation) -> None:
     """
-    A cue to raise.
+    A cue that raises.
     """
     raise ZeroDivisionError("as scripted")
 
@@ -96,14 +95,14 @@ class PurgatoryFixture(Contract):
 
     def park(self, operation: ScriptedOperation, keys: Collection[Hashable] = ("key",)) -> ScriptedOperation:
         """
-        Park what does not complete.
+        Park an operation that does not complete.
         """
         self.assertIs(self.purgatory.tryCompleteElseWatch(operation, keys), False)
         return operation
 
     def assertWaiting(self, count: int) -> None:
         """
-        C{count} operations wait, and if that is none, there is no timer.
+        Check that C{count} operations wait, and if that is none, that there is no timer.
         """
         self.assertEqual((self.purgatory.watched, self.purgatory.delayed), (count, count))
         if not count:

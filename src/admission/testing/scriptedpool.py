@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_poolcontract -*-
 """
-A memory pool that does as it is told.
+A memory pool that grants or refuses as a test says.
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ from ..interfaces import FRAMES, ILease, IMemoryPool, ISensorRegistry
 
 @implementer(ILease)
 class ScriptedLease:
-    """
-    Bytes from a L{ScriptedPool}.
-    """
-
     def __init__(self, pool: ScriptedPool, sizeBytes: int, purpose: str, buffer: memoryview | None) -> None:
         self._pool = pool
         self.sizeBytes = sizeBytes
@@ -27,8 +23,6 @@ class ScriptedLease:
 
     def release(self) -> None:
         """
-        Give the bytes back.
-
         @raise RuntimeError: if the lease has been released before.
         """
         if self not in self._pool.leases:
@@ -41,12 +35,13 @@ class ScriptedLease:
 @implementer(IMemoryPool)
 class ScriptedPool:
     """
-    Says yes, and no from L{refuse} to L{relent}, however much is taken.
+    Grants everything, however much is taken, except between L{refuse} and
+    L{relent}.
 
-    @ivar leases: what is held, charges included, oldest first.
+    @ivar leases: the leases held, charges included, oldest first.
     @ivar requested: the size of every allocation that was asked for, refused
         ones included.
-    @ivar holders: who asked, likewise.
+    @ivar holders: the holders of these allocations.
     """
 
     _log = Logger()
@@ -65,7 +60,7 @@ class ScriptedPool:
     @property
     def availableBytes(self) -> int:
         """
-        What is not taken; nothing while the pool refuses.
+        The bytes that are not taken; 0 while the pool refuses.
         """
         return 0 if self._isRefusing else self.sizeBytes - sum(lease.sizeBytes for lease in self.leases)
 
@@ -78,13 +73,13 @@ class ScriptedPool:
 
     def refuse(self) -> None:
         """
-        Say no from now on.
+        Refuse from now on.
         """
         self._isRefusing = True
 
     def relent(self) -> None:
         """
-        Say yes again, and tell those who have subscribed.
+        Grant again, and call the listeners.
         """
         self._isRefusing = False
         self.tell()
@@ -116,7 +111,7 @@ class ScriptedPool:
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """
-        Have C{listener} called at each release and by L{relent}.
+        Call C{listener} at each release and by L{relent}.
         """
         self._listeners.append(listener)
 
@@ -125,7 +120,7 @@ class ScriptedPool:
 
     def tell(self) -> None:
         """
-        Call those who have subscribed.
+        Call the listeners.
         """
         for listener in self._listeners:
             try:

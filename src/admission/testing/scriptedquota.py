@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_quotacontract -*-
 """
-A quota policy that does as it is told.
+A quota policy that answers as a test says.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..interfaces import (
 @define(eq=False)
 class ScriptedQuota:
     """
-    Answers as it is told, and remembers what it was asked.
+    Answers as the test says, and records its calls.
 
-    @ivar decision: what it says to everybody.
-    @ivar budget: how much anybody may read.
-    @ivar delaySeconds: for how long everybody has to wait.
+    @ivar decision: its decision for every request.
+    @ivar budget: how much any client may read.
+    @ivar delaySeconds: the delay for every client.
     @ivar failing: the methods that raise L{ZeroDivisionError}.
-    @ivar recorded: the requests that were recorded, and what each took.
+    @ivar recorded: the requests that were recorded, with their usage.
     @ivar sweeps: how often it was swept.
     @ivar moments: when it was told of requests, swept and configured.
     """
@@ -53,7 +53,7 @@ class ScriptedQuota:
     @property
     def isLimiting(self) -> bool:
         """
-        Whether it has been given a limit; what it says does not depend on it.
+        Whether it has been given a limit; its answers do not depend on it.
         """
         return bool(self.limits)
 
@@ -67,7 +67,7 @@ class ScriptedQuota:
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         """
-        Remember, and say what it was told to.
+        Record the request, and return C{delaySeconds}.
         """
         self._fail("record")
         self.moments.append(now)
@@ -76,7 +76,7 @@ class ScriptedQuota:
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
-        Remember limits of more than zero.
+        Store limits of more than zero.
 
         @raise ValueError: for others.
         """
@@ -92,7 +92,7 @@ class ScriptedQuota:
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """
-        Every limit there is, half used.
+        All its limits, each half used.
         """
         self._fail("explain")
         return [
@@ -108,7 +108,7 @@ class ScriptedQuota:
 
     def replayKey(self, request: Request) -> Hashable:
         """
-        Everybody is somebody else.
+        A different key for each client.
         """
         return (request.principal, request.clientId, request.peer)
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_exportercontract -*-
 """
-Threads that do as they are told.
+Threads that work when a test says so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class ScriptedThreads:
     until L{work} while they are idle, or fail.
 
     @ivar isIdle: whether to wait for L{work}; set it at will.
-    @ivar failure: what everything fails with instead of being done; set it at
+    @ivar failure: the exception with which all work fails; set it at
         will.
-    @ivar waiting: what is to be done, oldest first.
+    @ivar waiting: the work to do, oldest first.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ScriptedThreads:
 
     def work(self) -> None:
         """
-        Do everything that waits, and what comes of it.
+        Do all waiting work, and the work that follows from it.
         """
         while self.waiting:
             done, function, args, kwargs = self.waiting.pop(0)

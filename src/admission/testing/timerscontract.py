@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_timerscontract -*-
 """
-What must be expected of timers.
+The rules for timers.
 """
 
 # Trial's assertions have no annotations.
@@ -25,9 +25,9 @@ from .orderedclock import OrderedClock
 
 class TimersContract(Contract):
     """
-    What Twisted's code expects of whatever it takes for a reactor's timers,
+    What Twisted's code expects of a reactor's timers,
     such as the C{clock} of an L{IPurgatory <admission.interfaces.IPurgatory>}.
-    Say how to build some.
+    Subclasses say how to make them.
     """
 
     toleranceSeconds = 0.001
@@ -44,19 +44,20 @@ class TimersContract(Contract):
 
     def buildTimers(self, clock: Clock) -> IReactorTime:
         """
-        Make timers that go by C{clock}.
+        Make timers that run by C{clock}.
         """
         raise NotImplementedError
 
     def later(self, delaySeconds: float, word: object = "called") -> IDelayedCall:
         """
-        Set a call that says C{word}.
+        Set a call that records C{word}.
         """
         return self.timers.callLater(delaySeconds, self.called.append, word)
 
     def assertInTime(self, madeSeconds: float, dueSeconds: float) -> None:
         """
-        A call that was due then was made in time, errors of rounding aside.
+        Check that a call that was due at C{dueSeconds} was made in time, except for
+        rounding errors.
         """
         lateSeconds = madeSeconds - dueSeconds
         self.assertTrue(-1e-9 < lateSeconds < self.toleranceSeconds + 1e-9, f"{lateSeconds} s late")
@@ -179,7 +180,7 @@ class TimersContract(Contract):
 
     def test_order(self) -> None:
         """
-        However far the clock jumps, what is due earlier is called earlier.
+        However far the clock jumps, a call that is due earlier is made earlier.
         """
         for delay in (7.0, 0.01, 3600.0, 0.5, 0.02):
             self.later(delay, delay)
@@ -188,8 +189,8 @@ class TimersContract(Contract):
 
     def test_changesInCallbacks(self) -> None:
         """
-        A callback may cancel and reset what is due in the same turn, which is
-        then not called, and set new calls.
+        A callback may cancel and reset calls that are due in the same turn, which are
+        then not made, and set new calls.
         """
 
         def change() -> None:

@@ -27,7 +27,7 @@ from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
 
 ANONYMOUS = "ANONYMOUS"
-"""The principal of clients that have not logged in, where they need not."""
+"""The principal of clients where no login is needed."""
 
 
 @frozen
@@ -35,8 +35,8 @@ class Body:
     """
     A response that encodes itself.
 
-    @ivar encode: given the C{throttle_time_ms} of the response, makes its
-        body; may be called twice.
+    @ivar encode: makes the body, given the C{throttle_time_ms} of the response;
+        may be called twice.
     @ivar isCounted: whether the usage of the request is charged to the client.
     """
 
@@ -45,7 +45,7 @@ class Body:
 
 
 Answer = Mapping[str, Any] | Body
-"""The fields of a response, without C{throttle_time_ms}, or what encodes it."""
+"""The fields of a response, without C{throttle_time_ms}, or a body that encodes itself."""
 
 Work = Callable[[], Answer]
 """The rest of the work once a request has waited; its time is charged to the client."""
@@ -61,7 +61,7 @@ DRAINED = "broker drained"
 """The key in the purgatory of operations that wait for their time only: completed early when the broker drains."""
 
 SYNCED = "log synchronised"
-"""The key in the purgatory of operations that wait for the disk.  Partitions are the keys of those for records."""
+"""The key in the purgatory of operations that wait for the disk.  Waits for records have partitions as keys."""
 
 
 @define(eq=False)
@@ -69,14 +69,14 @@ class Broker:
     """
     The one broker of a cluster of one.
 
-    @ivar purgatory: where requests wait.
+    @ivar purgatory: where requests are parked.
     @ivar control: the quota policies.
     @ivar clock: for the timers of groups and logins; monotonic.
-    @ivar limits: the limits of its policies, and how they are changed.
+    @ivar limits: the limits of the policies; can be changed at run time.
     @ivar wallSeconds: seconds since the epoch, for records.
-    @ivar clusterId: as clients see it.
+    @ivar clusterId: the id that clients are told.
     @ivar portal: checks the logins of clients; L{None} if they need none.
-    @ivar largestResponseBytes: what a Fetch may return at most, a first batch excepted.
+    @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
     @ivar logins: how its clients log in.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
@@ -124,9 +124,9 @@ class Broker:
 
     def drain(self) -> None:
         """
-        Answer all parked requests, and park no more: a Fetch gets the records
-        that are there, members of groups are told to look for their coordinator
-        again.  Only the disk is still waited for.
+        Answer all parked requests and park no more.  A Fetch gets the records
+        that are there; members of groups are told to find their coordinator
+        again.  Requests that wait for the disk go on waiting.
         """
         self.isDraining = True
         self.groups.drain()
@@ -140,21 +140,21 @@ class Broker:
 
     def throttled(self, connection: Any, delaySeconds: float) -> None:
         """
-        C{connection} is not read for C{delaySeconds}, because its client is over
-        a quota.
+        Pause C{connection} for C{delaySeconds}, because its client is over a
+        quota.
         """
         self._throttled.add(connection)
         self.groups.throttled(connection, delaySeconds)
 
     def unthrottled(self, connection: Any) -> None:
         """
-        C{connection} is read again, or closed.
+        C{connection} was resumed or closed.
         """
         self._throttled.discard(connection)
 
     def _limitsChanged(self) -> None:
         """
-        Throttled connections wait no longer than the new limits ask for.
+        Shorten the delays of throttled connections to what the new limits ask for.
         """
         now = wholeMicroseconds(self.clock.seconds())
         for connection in list(self._throttled):

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.test_servedapis -*-
 """
-What serves each API, and how policies can refuse it.
+The table of served APIs: their functions, and how policies can refuse them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ServedApi:
 
     @ivar serve: answers a request.
     @ivar refusal: how quota policies can refuse a request.
-    @ivar refuse: makes the answer to a refused request, where there is one.
+    @ivar refuse: makes the answer to a refused request; L{None} if there is none.
     """
 
     serve: Serve
@@ -57,4 +57,4 @@ SERVED: Mapping[str, ServedApi] = {
     "OffsetFetch": ServedApi(offsetapi.offsetFetch),
     "SyncGroup": ServedApi(groupapi.syncGroup),
 }
-"""By the name of the API; logins and Produce, which has a fast path, are served by the session."""
+"""By the name of the API.  The session serves logins, and Produce, which has a fast path."""

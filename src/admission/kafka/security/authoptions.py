@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
-The option C{--auth}: L{twisted.cred.strcred}, with its mistakes in sentences.
+The option C{--auth}: L{twisted.cred.strcred}, with readable error messages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .checkers import SUPPORTED, makePortal, repaired
 
 class AuthOptions(AuthOptionMixin, Options):
     """
-    Options that say who may log in; C{credCheckers} is a key once anybody is named.
+    Options that say who may log in; C{credCheckers} is a key once a checker is named.
 
-    What comes after the first colon of a description may be a password, so no
+    The rest of a description, after its first colon, may be a password, so no
     message repeats it.
     """
 
@@ -32,7 +32,7 @@ class AuthOptions(AuthOptionMixin, Options):
     @property
     def authOutput(self) -> TextIO:  # type: ignore[override]
         """
-        Where help goes; Twisted would remember what it was when first imported.
+        Where help goes; Twisted would keep the stream that it saw when first imported.
         """
         return sys.stdout
 
@@ -55,6 +55,6 @@ class AuthOptions(AuthOptionMixin, Options):
 
     def checkers(self) -> list[Any]:
         """
-        The checkers that were named, none for everybody.
+        The checkers that were named; empty if no login is needed.
         """
         return list(self.get("credCheckers", ()))

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
-Who is let in: the checkers of L{twisted.cred}, ours and others'.
+Checking credentials: the checkers of L{twisted.cred}, ours and others'.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUPPORTED = (IUsernamePassword, IScramCredentials)
 """The credentials that clients of the broker can present."""
 
 PASSWORDS_AT_ONCE = 2
-"""How many threads may hash passwords, which the log needs threads beside."""
+"""How many threads may hash passwords; the log needs threads, too."""
 
 _PLAIN_MECHANISM = "SCRAM-SHA-256"
 
@@ -32,7 +32,7 @@ _PLAIN_MECHANISM = "SCRAM-SHA-256"
 @implementer(ICredentialsChecker)
 class ScramChecker:
     """
-    Lets in the users of a L{PasswordFile}, by SCRAM or with their passwords.
+    Checks the users of a L{PasswordFile}, by SCRAM or with their passwords.
     """
 
     credentialInterfaces = SUPPORTED
@@ -50,7 +50,7 @@ class ScramChecker:
             checking = credentials.checkSecret(self.file.secretOf(name, credentials.mechanism))
         else:
             secret = self.file.secretOf(name, _PLAIN_MECHANISM)
-            # Cancelled here, it never begins.
+            # A login that is cancelled here never begins.
             turn = self._turns.acquire()
             checking = turn.addCallback(lambda _: self._hashed(secret.isPassword, credentials.password))
         return checking.addCallback(self._verdict, username)
@@ -74,7 +74,8 @@ class ScramChecker:
 @implementer(ICredentialsChecker)
 class SeveralCheckers:
     """
-    Lets in users that one of several checkers lets in, asked in their order.
+    Accepts the users that at least one of several checkers accepts; they are
+    asked in order.
     """
 
     def __init__(self, checkers: Sequence[Any], credentialInterfaces: Sequence[Any]) -> None:
@@ -94,12 +95,12 @@ class SeveralCheckers:
 
 def makePortal(checkers: Sequence[Any]) -> Portal:
     """
-    The door of the broker.
+    Make the portal of the broker.
 
     @param checkers: asked in their order where they take the same credentials;
         at most one may take L{IScramCredentials}.
-    @raise ValueError: if several do: an unknown user and an unwilling checker
-        look the same to the first.
+    @raise ValueError: if several do: an unknown user could not be told from an
+        unwilling checker.
     """
     portal = Portal(PrincipalRealm())
     for interface in SUPPORTED:
@@ -113,10 +114,10 @@ def makePortal(checkers: Sequence[Any]) -> Portal:
 
 def repaired(checker: Any) -> Any:
     """
-    Repair what Twisted's C{memory:} makes of its description: names and
-    passwords that are text, which no credentials are.
+    Repair the checker that Twisted makes from a C{memory:} description: its names
+    and passwords are text, but those of credentials are bytes.
 
-    @raise ValueError: if it is one of Twisted's that would let nobody in, and
+    @raise ValueError: if it is one of Twisted's that would accept no user, and
         Twisted has not said so.
     """
     if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):

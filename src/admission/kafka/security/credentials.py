@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
-What clients log in with, and what they are then, in the terms of
-L{twisted.cred}.
+The credentials and the avatars of clients, in the terms of L{twisted.cred}.
 
 Drop-ins import this module, and any Twisted command may import the drop-ins,
 so it imports nothing heavy and never touches the reactor.
@@ -24,7 +23,7 @@ from ..scram import ScramExchange, ScramSecret
 
 class IPrincipal(Interface):
     """
-    The avatar of a client: its name is all there is to it.
+    The avatar of a client, which has a name and nothing else.
     """
 
     name: str = Attribute("Under what name it has logged in.")
@@ -32,7 +31,7 @@ class IPrincipal(Interface):
 
 class IScramCredentials(ICredentials):
     """
-    A client that proves that it knows a password, and never tells it.
+    The credentials of a client that proves that it knows a password without sending it.
 
     A checker that takes these enables the SCRAM mechanisms.  It must call
     L{checkSecret} whether it knows the user or not, or names could be probed.
@@ -43,12 +42,12 @@ class IScramCredentials(ICredentials):
 
     def checkSecret(secret: ScramSecret) -> Deferred[bool]:
         """
-        Challenge the client.  To be called once.
+        Challenge the client.  Call it once.
 
         @param secret: the secret of C{username} for C{mechanism}.  For an unknown
-            user, one that no password fits, and the same each time.
+            user, a secret that no password fits, and the same each time.
         @return: whether the client then proves that it knows the password.
-            Fires when its answer comes; never, if it leaves instead.
+            Fires when its answer arrives; never, if it disconnects instead.
         """
 
 
@@ -65,7 +64,7 @@ class Principal:
 @implementer(IRealm)
 class PrincipalRealm:
     """
-    Makes a L{Principal} of whatever a checker has let in.
+    Makes a L{Principal} of any user that a checker has accepted.
     """
 
     def requestAvatar(self, avatarId: Any, mind: object, *interfaces: Any) -> Any:
@@ -76,13 +75,13 @@ class PrincipalRealm:
         """
         if IPrincipal not in interfaces:
             raise NotImplementedError(f"there are principals here, and nothing that provides any of {interfaces}")
-        # Some checkers of Twisted's return text.
+        # Some of Twisted's checkers return text.
         name = avatarId.decode("utf-8") if isinstance(avatarId, bytes) else str(avatarId)
         return IPrincipal, Principal(name), _logOut
 
 
 def _logOut() -> None:
-    # A login ends with its connection, which keeps the books itself.
+    # A login ends with its connection, which does its own accounting.
     pass
 
 
@@ -93,9 +92,6 @@ class PlainCredentials(UsernamePassword):
     """
 
     def checkPassword(self, password: bytes) -> bool:
-        """
-        Whether it is C{password}.
-        """
         return hmac.compare_digest(self.password, password)
 
     @classmethod
@@ -103,7 +99,7 @@ class PlainCredentials(UsernamePassword):
         """
         Read the one message of SASL PLAIN (RFC 4616).
 
-        @raise ValueError: in words, if it is none.
+        @raise ValueError: with a sentence, if C{message} is malformed.
         """
         parts = message.split(b"\0")
         if len(parts) != 3 or not all(parts[1:]):
@@ -121,7 +117,7 @@ class PlainCredentials(UsernamePassword):
 @implementer(IScramCredentials)
 class ScramCredentials:
     """
-    The exchange of messages behind L{IScramCredentials}.
+    The messages of a SCRAM login, behind L{IScramCredentials}.
     """
 
     def __init__(self, exchange: ScramExchange, challenge: Callable[[bytes], None]) -> None:
@@ -140,12 +136,12 @@ class ScramCredentials:
 
     def answered(self, message: bytes) -> None:
         """
-        The client has answered the challenge.
+        Take the client's answer to the challenge.
         """
         self._proved.callback(self._exchange.isProof(message))
 
     def signature(self) -> bytes:
         """
-        What a client that has proved itself is told.
+        The message that ends a successful login.
         """
         return self._exchange.signature()

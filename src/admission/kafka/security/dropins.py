@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
-What Twisted finds of our security by its plug-in system.
+The security plug-ins that Twisted's plug-in system finds.
 
 Any Twisted command that reads an endpoint imports this module, so it imports
 nothing heavy and never touches the reactor.
@@ -45,7 +45,7 @@ file is read again when it changes.
         """
         See L{ICheckerFactory.generateChecker}.
 
-        @raise ValueError: in words, if the file cannot be used.
+        @raise ValueError: with a sentence, if the file cannot be used.
         """
         from .checkers import ScramChecker
         from .passwordfile import PasswordFile
@@ -70,7 +70,7 @@ class MutualTLSParser:
         See L{IStreamServerEndpointStringParser.parseStreamServer} and
         L{listenWithCertificates <admission.kafka.security.mutualtls.listenWithCertificates>}.
 
-        @raise ValueError: in words, if an argument is missing, unknown or makes no sense.
+        @raise ValueError: with a sentence, if an argument is missing, unknown or makes no sense.
         """
         from .mutualtls import listenWithCertificates
 

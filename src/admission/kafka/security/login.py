@@ -37,7 +37,7 @@ _LONGEST_NAME = 100
 
 class LoginRefused(Exception):
     """
-    What a client is told whose login has failed.
+    A login has failed; the message is for the client.
 
     @ivar errorCode: the error of the Kafka protocol.
     """
@@ -50,15 +50,15 @@ class LoginRefused(Exception):
 @define(eq=False)
 class Logins:
     """
-    How clients of one broker log in.
+    How the clients of one broker log in.
 
-    @ivar portal: who knows them; L{None} where nobody needs to log in.
+    @ivar portal: checks the logins; L{None} if none is needed.
     @ivar clock: for the delay.
-    @ivar failureDelaySeconds: how late a failed login is answered.
+    @ivar failureDelaySeconds: by how much the answer to a failed login is delayed.
     @ivar largestBytes: the largest request before a login, and the largest
         message of SASL.
     @ivar makeNonce: makes an unpredictable text of printable ASCII without commas.
-    @ivar mechanisms: what clients may log in by.
+    @ivar mechanisms: the SASL mechanisms that clients may use.
     """
 
     log = Logger()
@@ -78,8 +78,7 @@ class Logins:
 
     def warnOfPlain(self, peer: str) -> None:
         """
-        C{peer} is about to send a password that anybody on its way can read.
-        The first time it is logged.
+        Log the first time that a client is about to send a password in clear text.
         """
         if not self._hasWarned:
             self._hasWarned = True
@@ -118,7 +117,7 @@ class Authenticator:
 
     def __init__(self, logins: Logins, connection: AdmittedProtocol, loggedIn: Callable[[str], None]) -> None:
         """
-        @param loggedIn: told the name that the connection has logged in with.
+        @param loggedIn: called with the name that the connection has logged in with.
         """
         self._logins = logins
         self._connection = connection
@@ -138,13 +137,13 @@ class Authenticator:
     @property
     def mechanisms(self) -> Sequence[str]:
         """
-        What clients may log in by.
+        The mechanisms that clients may use.
         """
         return self._logins.mechanisms
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
-        See L{AdmittedProtocol.refuseFrame}; to be asked until C{isSettled}.
+        See L{AdmittedProtocol.refuseFrame}.  Call it until C{isSettled}.
         """
         if not self._hasMet:
             self._hasMet = True
@@ -169,10 +168,10 @@ class Authenticator:
 
     def handshake(self, mechanism: str) -> Deferred[bytes]:
         """
-        The client chooses a mechanism.
+        Take the mechanism that the client has chosen.
 
-        @return: fires with nothing to say, or fails with L{LoginRefused}, late
-            if the connection is to be closed then.  It may be cancelled.
+        @return: fires with an empty message, or fails with L{LoginRefused}, delayed
+            if the connection is then to be closed.  It may be cancelled.
         """
         if not self._mayLogIn():
             return fail(LoginRefused(ErrorCode.illegal_sasl_state, "there is no login to begin here"))
@@ -194,10 +193,10 @@ class Authenticator:
 
     def authenticate(self, message: bytes) -> Deferred[bytes]:
         """
-        The client's next message, in the mechanism that it has chosen.
+        Take the client's next message in the chosen mechanism.
 
-        @return: fires with our next message, or fails with L{LoginRefused}, late if
-            the connection is to be closed then.  It may be cancelled.
+        @return: fires with our next message, or fails with L{LoginRefused}, delayed if
+            the connection is then to be closed.  It may be cancelled.
         """
         if not self._mayLogIn():
             return fail(LoginRefused(ErrorCode.illegal_sasl_state, "there is no login to go on with here"))
@@ -219,14 +218,14 @@ class Authenticator:
 
     def _meet(self) -> None:
         """
-        It has sent something, so the handshake of TLS is over if there was to
-        be one: do we know it already?
+        See whether TLS has identified the client.  The client has sent something, so
+        the handshake of TLS, if any, is over.
         """
         connection = self._connection
         certificate = connection.transport.getPeerCertificate() if connection.isTLS else None
         name = ""
         if certificate is not None:
-            # Costs megabytes that a broker without TLS need not spend.
+            # This costs megabytes that a broker without TLS need not spend.
             from .mutualtls import subjectName
 
             name = subjectName(certificate.to_cryptography().subject)
@@ -265,7 +264,7 @@ class Authenticator:
             self._logins.log.failure("checking the login of {peer} failed", failure, peer=self._connection.peer)
         self._refuse(
             ErrorCode.sasl_authentication_failed,
-            # No word about which of the two.
+            # The message does not say which of the two was wrong.
             "the name or the password is wrong",
             f"its login as {_quoted(name)} by {self._mechanism} failed",
         )
@@ -277,7 +276,7 @@ class Authenticator:
 
     def _refuse(self, errorCode: ErrorCode, message: str, reason: str) -> None:
         """
-        @param message: for the client, who must not learn what others may not know.
+        @param message: for the client; it must not disclose anything to a stranger.
         @param reason: for the log.
         """
         self._refused = LoginRefused(errorCode, message)
@@ -296,7 +295,7 @@ class Authenticator:
 
     def _abandon(self, answer: Deferred[bytes]) -> None:
         """
-        Nobody waits for the answer any more.
+        Stop work on an answer that was cancelled.
         """
         self._answer = None
         if self._refused is None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.security.test_security -*-
 """
-TLS whose clients have certificates, and what their subjects are called.
+TLS with client certificates, and the names of their subjects.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def subjectName(subject: x509.Name) -> str:
     Write a subject by RFC 2253, as Kafka names the clients of its TLS ports:
     the last component first, as in C{CN=client,O=Acme}.
 
-    What the RFC has no keyword for is written as its number and the bytes of
-    its DER encoding, as in C{1.2.840.113549.1.9.1=#16086d6540782e6f7267}.
+    Attributes for which the RFC has no keyword are written as their number and
+    the bytes of their DER encoding, as in
+    C{1.2.840.113549.1.9.1=#16086d6540782e6f7267}.
     """
     return ",".join("+".join(map(_attribute, component)) for component in reversed(subject.rdns))
 
@@ -88,9 +89,9 @@ def listenWithCertificates(
     certificates of clients, all signed by the authorities in the file C{caKey}.
 
     @param privateKey: a file in PEM.
-    @param certKey: our certificate, in PEM, and after it those that lead to its authority.
-    @param required: C{no} lets in clients without a certificate, too.
-    @raise ValueError: in words, if an argument is missing or makes no sense.
+    @param certKey: our certificate, in PEM, followed by the chain to its authority.
+    @param required: C{no} also accepts clients without a certificate.
+    @raise ValueError: with a sentence, if an argument is missing or makes no sense.
     """
     files = {"privateKey": privateKey, "certKey": certKey, "caKey": caKey}
     missing = [name for name, path in files.items() if not path]
@@ -104,7 +105,7 @@ def listenWithCertificates(
         privateKey=identity.privateKey.original,
         certificate=identity.original,
         extraCertChain=[_loaded(each) for each in chain],
-        # trustRoot would be the modern way, but cannot be told that no certificate will do as well.
+        # trustRoot would be the modern way, but cannot make certificates optional.
         verify=True,
         caCerts=[_loaded(each) for each in _certificates(caKey)],
         requireCertificate=required == "yes",

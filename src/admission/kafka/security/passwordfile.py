@@ -38,7 +38,7 @@ _HEADER = re.compile(r"admission users 1 (?P<key>[0-9a-f]{64})")
 
 class PasswordFileError(ValueError):
     """
-    A password file that cannot be used, or a change to one that is invalid;
+    A password file cannot be used, or a change to it is invalid;
     the message is for the operator.
     """
 
@@ -48,8 +48,8 @@ class Users:
     """
     The contents of a password file.
 
-    @ivar key: secrets for unknown names are derived from it.
-    @ivar secretsByName: for each user the secret of each mechanism.
+    @ivar key: the key from which secrets for unknown names are derived.
+    @ivar secretsByName: for each user, the secrets by mechanism.
     """
 
     key: bytes = field(repr=False, factory=lambda: secrets.token_bytes(32))
@@ -57,7 +57,7 @@ class Users:
 
     def setPassword(self, name: str, password: str, iterations: int = DEFAULT_ITERATIONS) -> None:
         """
-        Give a user, new or not, a password.
+        Set the password of a user, who is added if new.
 
         @raise PasswordFileError: if the name or the password cannot be used.
         """
@@ -112,7 +112,7 @@ def parseUsers(text: str) -> Users:
 
 def formatUsers(users: Users) -> str:
     """
-    The contents of a password file, for L{parseUsers}.
+    Write users in the format that L{parseUsers} reads.
     """
     lines = [f"admission users 1 {users.key.hex()}"]
     for name, byMechanism in sorted(users.secretsByName.items()):
@@ -141,12 +141,12 @@ def readUsers(path: str | os.PathLike[str]) -> Users:
 
 def changeUsers(path: str | os.PathLike[str], change: Callable[[Users], None], mayCreate: bool = False) -> None:
     """
-    Change a password file atomically: a reader sees it before or after the
-    change.  Its owner stays, and only the owner may read it.
+    Change a password file atomically: readers see the file before or after the
+    change.  Its owner stays the same, and only the owner may read it.
 
-    @param mayCreate: whether to begin with no users if there is no file.
-    @raise PasswordFileError: if the file cannot be read or written, somebody else is
-        changing it, or C{change} raises it.
+    @param mayCreate: whether to begin with no users if the file does not exist.
+    @raise PasswordFileError: if the file cannot be read or written, another process
+        is changing it, or C{change} raises it.
     """
     target = Path(path).resolve()
     unfinished = target.with_name(f"{target.name}.new")
@@ -179,17 +179,17 @@ class PasswordFile:
     """
     A password file that is read again when it changes.
 
-    A change that cannot be read is reported, and leaves the users as they
+    If a changed file cannot be read, that is logged and the users stay as they
     were.
 
-    @ivar path: where it is.
+    @ivar path: its path.
     """
 
     log = Logger()
 
     def __init__(self, path: str, stat: Callable[[str], os.stat_result] = os.stat) -> None:
         """
-        @param stat: tells whether the file has changed.
+        @param stat: used to detect changes of the file.
         @raise PasswordFileError: if it cannot be read now.
         """
         self.path = path
@@ -209,7 +209,7 @@ class PasswordFile:
                 self._take(readUsers(self.path))
             except PasswordFileError as error:
                 self.log.error("{error}; the users stay as they were", error=error)
-        # Derived in either case, so that both take the same time.
+        # Derived in either case, so that both cases take the same time.
         decoy = self._decoy(name, mechanism)
         return self._users.secretsByName.get(name, {}).get(mechanism, decoy)
 

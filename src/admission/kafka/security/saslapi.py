@@ -16,7 +16,7 @@ from .login import Authenticator, LoginRefused
 
 def saslHandshake(authenticator: Authenticator, entity: Any) -> Deferred[Mapping[str, Any]]:
     """
-    Choose how to log in.
+    SaslHandshake: choose a mechanism.
     """
     answer = authenticator.handshake(entity.mechanism).addCallbacks(lambda _: {}, _refused)
     return answer.addCallback(lambda fields: {**fields, "mechanisms": authenticator.mechanisms})
@@ -24,7 +24,7 @@ def saslHandshake(authenticator: Authenticator, entity: Any) -> Deferred[Mapping
 
 def saslAuthenticate(authenticator: Authenticator, entity: Any) -> Deferred[Mapping[str, Any]]:
     """
-    Go on with the login.  It holds for as long as the connection does.
+    SaslAuthenticate: continue the login.  It lasts as long as the connection.
     """
     return authenticator.authenticate(entity.auth_bytes).addCallbacks(
         lambda message: {"auth_bytes": message, "session_lifetime_ms": 0}, _refused
@@ -42,4 +42,4 @@ SERVED_BY: Mapping[str, Callable[[Authenticator, Any], Deferred[Mapping[str, Any
     "SaslAuthenticate": saslAuthenticate,
     "SaslHandshake": saslHandshake,
 }
-"""What serves the APIs by which a connection logs in."""
+"""The functions that serve the APIs for logins."""

@@ -1,10 +1,10 @@
 """
-Record batches of format 2: the header every batch has, what makes one
-acceptable, and the records inside, for tests and consumers.
+Record batches of format 2: the header of a batch, the checks that a batch must
+pass, and the records inside, for tests and consumers.
 
-Sizes, offsets of fields and what the checksum covers are those of Kafka's
+Sizes, offsets of fields and the range of the checksum are those of Kafka's
 record format; base offset and leader epoch lie outside the checksum, so a
-broker fills them in without touching anything else.
+broker can fill them in.
 """
 
 import struct
@@ -49,8 +49,8 @@ class BatchRefused(Exception):
     """
     A record batch cannot be stored or read.
 
-    @ivar errorCode: what to tell the client.
-    @ivar reason: the same in words.
+    @ivar errorCode: the error for the client.
+    @ivar reason: an explanation.
     """
 
     def __init__(self, errorCode: ErrorCode, reason: str) -> None:
@@ -65,7 +65,7 @@ class BatchRefused(Exception):
 @define
 class RecordBatch:
     """
-    The header of a record batch, in the order of the wire.  Not to be changed;
+    The header of a record batch, in the order of the wire.  Do not change it;
     frozen it would cost five times as much to create.
 
     @ivar baseOffset: the offset of its first record.
@@ -77,9 +77,9 @@ class RecordBatch:
     @ivar lastOffsetDelta: the last record's offset, counted from the first.
     @ivar baseTimestampMs: of the first record.
     @ivar maxTimestampMs: the latest of all records.
-    @ivar producerId: who produced it, or -1.
-    @ivar producerEpoch: that producer's incarnation, or -1.
-    @ivar baseSequence: that producer's number for the first record, or -1.
+    @ivar producerId: the producer's id, or -1.
+    @ivar producerEpoch: the producer's epoch, or -1.
+    @ivar baseSequence: the producer's number for the first record, or -1.
     @ivar count: how many records it has.
     """
 
@@ -107,15 +107,12 @@ class RecordBatch:
     @property
     def compression(self) -> int:
         """
-        0 for none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 mean nothing yet.
+        0 for none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not assigned.
         """
         return self.attributes & _COMPRESSION_BITS
 
     @property
     def isTransactional(self) -> bool:
-        """
-        Whether the batch belongs to a transaction.
-        """
         return bool(self.attributes & _TRANSACTIONAL_BIT)
 
     @property
@@ -127,17 +124,14 @@ class RecordBatch:
 
     @property
     def lastOffset(self) -> int:
-        """
-        The offset of the last record.
-        """
         return self.baseOffset + self.lastOffsetDelta
 
 
 def producerIdOf(buffer: Buffer) -> int:
     """
-    The producer id in what is meant to be a batch, which is not checked.
+    The producer id in an unchecked batch.
 
-    @return: -1 if there is none.
+    @return: -1 if it has none.
     """
     if len(buffer) < HEADER_BYTES:
         return -1
@@ -148,7 +142,7 @@ def producerIdOf(buffer: Buffer) -> int:
 def readHeader(view: Buffer) -> RecordBatch:
     """
     Read the header at the beginning of C{view}, which must have
-    L{HEADER_BYTES} or more; nothing is checked.
+    L{HEADER_BYTES} or more.  Nothing is checked.
     """
     return RecordBatch(*_HEADER.unpack_from(view))
 
@@ -188,7 +182,7 @@ def readBatch(view: Buffer) -> RecordBatch:
             ErrorCode.invalid_record,
             f"{sizeBytes - batch.sizeBytes} bytes follow the batch; one request brings a partition one batch",
         )
-    # Before anything else that the header says: a damaged batch is worth a retry, an invalid one is not.
+    # Checked before anything else in the header: a damaged batch is worth a retry, an invalid one is not.
     if crc32c(memoryview(view)[_CHECKED_FROM:]) != batch.crc:
         raise BatchRefused(ErrorCode.corrupt_message, "the checksum does not match the batch")
     if batch.count < 1 or batch.count != batch.lastOffsetDelta + 1:
@@ -205,7 +199,7 @@ def readBatch(view: Buffer) -> RecordBatch:
 
 def assignOffset(buffer: bytearray | memoryview, baseOffset: int, leaderEpoch: int) -> None:
     """
-    Write where in the log a batch goes into the batch itself.
+    Write the offset and the leader epoch of a batch into it.
 
     @param buffer: the batch; must be writable.
     @param baseOffset: the offset of its first record.
@@ -220,11 +214,11 @@ class Record:
     """
     One record.
 
-    @ivar key: what it is filed under, if anything.
-    @ivar value: what it says; L{None} deletes the key from a compacted topic.
-    @ivar timestampMs: when, in milliseconds since the epoch.
+    @ivar key: its key, if any.
+    @ivar value: its value; L{None} deletes the key from a compacted topic.
+    @ivar timestampMs: in milliseconds since the epoch.
     @ivar headers: names and values, in order; a name may occur twice.
-    @ivar offset: where in the log it is; has no meaning before it is stored.
+    @ivar offset: its offset in the log; has no meaning before it is stored.
     """
 
     key: bytes | None = None
@@ -245,7 +239,7 @@ def encodeBatch(
     baseSequence: int = -1,
 ) -> bytes:
     """
-    Make an uncompressed batch; what C{offset} the records have is ignored.
+    Make an uncompressed batch; the records' C{offset}s are ignored.
 
     @param records: one or more.
     @raise ValueError: if there are no records.
@@ -300,9 +294,9 @@ def decodeRecords(view: Buffer) -> list[Record]:
     The records of one uncompressed batch that fills C{view} exactly, copied
     out of it.
 
-    @raise BatchRefused: what L{readBatch} raises,
+    @raise BatchRefused: like L{readBatch};
         C{unsupported_compression_type} if the batch is compressed, or
-        C{corrupt_message} if the records are not what the header says.
+        C{corrupt_message} if the records contradict the header.
     """
     batch = readBatch(view)
     if batch.compression:
@@ -312,11 +306,11 @@ def decodeRecords(view: Buffer) -> list[Record]:
 
 def recordsOf(batch: RecordBatch, payload: Buffer) -> list[Record]:
     """
-    The records of a batch, copied out of what follows its header.
+    The records of a batch, copied out of the bytes that follow its header.
 
     @param payload: uncompressed.
-    @raise BatchRefused: C{corrupt_message} if the records are not what the
-        header says.
+    @raise BatchRefused: C{corrupt_message} if the records contradict the
+        header.
     """
     try:
         offset = 0

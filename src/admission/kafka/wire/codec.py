@@ -34,20 +34,20 @@ def decodeRequest(api: Api, apiVersion: int, body: Buffer) -> tuple[Any, int]:
     Decode the body of a request.
 
     @param api: the API; one that is served in C{apiVersion}.
-    @param apiVersion: the version that the request's header names.
-    @param body: what follows the header.  Nothing in the result
+    @param apiVersion: the version in the request's header.
+    @param body: the bytes after the header.  Nothing in the result
         refers to it.
     @return: kio's entity for this version, whose durations are C{timedelta},
-        and how many array elements it consists of.
+        and its number of array elements.
     @raise MalformedRequest: if the guard or kio refuse it.
     """
     elementCount = countElements(api, apiVersion, body)
     read = _readerFor(api.apiKey, apiVersion)
     try:
-        # kio takes no writable buffer.
+        # kio does not accept writable buffers.
         entity, _ = read(memoryview(body).toreadonly(), 0)
     except Exception as refusal:
-        # kio announces bad values by half a dozen unrelated exceptions.
+        # kio reports bad values by half a dozen unrelated exceptions.
         raise MalformedRequest(f"{api.name} v{apiVersion} has a field that makes no sense: {refusal}") from refusal
     return entity, elementCount
 
@@ -61,10 +61,10 @@ def encodeResponse(apiKey: int, apiVersion: int, response: Mapping[str, Any]) ->
     """
     Encode the body of a response.
 
-    A handler gives the same dictionary whatever the version: its keys are the
-    names of Kafka's schema in snake case, those of all versions together
-    (C{"throttle_time_ms"}, C{"error_code"}).  What a version lacks is left
-    out, what is missing gets the schema's default or else zero, empty or null.
+    A handler gives the same dictionary for all versions: its keys are the
+    names of Kafka's schema in snake case, of all versions together
+    (C{"throttle_time_ms"}, C{"error_code"}).  Fields that a version lacks are left
+    out; missing keys get the schema's default or else zero, empty or null.
     Arrays are sequences, structures are dictionaries of the same kind, times
     are integer milliseconds, error codes integers, topic ids C{UUID}s.
 
@@ -104,7 +104,7 @@ def _writerFor(entityType: type[Entity]) -> "tuple[_Plan, Callable[[Any, Any], N
 
 class _Parts(list[bytes]):
     """
-    What kio's writers write to.  They only ever call C{write}.
+    The output of kio's writers, which only call C{write}.
     """
 
     __slots__ = ()
@@ -126,9 +126,9 @@ class _Member:
     """
     How one field of one version is filled.
 
-    @ivar key: what handlers call it.
-    @ivar name: what kio calls it.
-    @ivar convert: makes of a handler's value what kio wants, if that differs.
+    @ivar key: the handlers' name for it.
+    @ivar name: kio's name for it.
+    @ivar convert: converts a handler's value to kio's type, if they differ.
     @ivar nested: the plan of the structure or structures in it, if any.
     """
 
@@ -144,7 +144,7 @@ class _Plan:
     How a structure of one version is filled from a handler's dictionary.
 
     @ivar entityType: kio's class.
-    @ivar defaults: for the fields to which kio gives no default of its own.
+    @ivar defaults: for the fields that have no default in kio.
     @ivar members: all its fields.
     """
 
@@ -226,7 +226,7 @@ _IMPLICIT_DEFAULTS: Final[Mapping[str, Any]] = {
 
 def _implicitDefault(member: Field[Any]) -> Any:
     """
-    What a field says if neither the handler nor the schema say anything.
+    The value of a field if neither the handler nor the schema give one.
     """
     if introspect.is_optional(member):
         return None
@@ -240,10 +240,10 @@ def _implicitDefault(member: Field[Any]) -> Any:
 
 def unknownFields(apiKey: int, response: Mapping[str, Any]) -> list[str]:
     """
-    What a handler says in C{response} that no served version could carry.
+    The keys of C{response} that no served version has.
 
-    L{encodeResponse} leaves out what its version lacks, and so would pass over
-    a misspelled key in silence.  This loads every version; it is for tests.
+    L{encodeResponse} leaves out the fields that its version lacks, and so would
+    silently ignore a misspelled key.  This loads every version; it is for tests.
 
     @return: paths such as C{"topics.partitions.eror_code"}.
     """

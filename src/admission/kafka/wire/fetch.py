@@ -1,6 +1,6 @@
 """
-The Fetch response by hand, versions 4 to 17: stored record batches go out as
-they are, neither copied nor joined, and a client finds them as views.
+Hand-written code for the Fetch response, versions 4 to 17: stored record batches are
+sent as they are, neither copied nor joined, and a client finds them as views.
 """
 
 import struct
@@ -34,12 +34,12 @@ _ABORTED_TRANSACTION_BYTES: Final = 16
 @frozen
 class FetchedPartition:
     """
-    What a consumer gets of one partition.
+    The records of one partition for a consumer.
 
     @ivar partitionIndex: the partition.
-    @ivar errorCode: 0 if the other fields can be relied on.
-    @ivar highWatermark: the offset behind the last record to be read, or -1.
-    @ivar lastStableOffset: the same for those who read committed records only.
+    @ivar errorCode: 0 if the other fields are valid.
+    @ivar highWatermark: the offset after the last readable record, or -1.
+    @ivar lastStableOffset: the same for clients that read committed records only.
     @ivar logStartOffset: the first offset that can still be read, or -1.
     @ivar records: stored batches, in the order of their offsets.
     """
@@ -57,8 +57,8 @@ class FetchedTopic:
     """
     The partitions of one topic in a Fetch response.
 
-    @ivar topicName: the topic; goes out before version 13.
-    @ivar topicId: the topic; goes out from version 13 on.
+    @ivar topicName: the topic; sent before version 13.
+    @ivar topicId: the topic; sent from version 13 on.
     @ivar partitions: in the order of the response.
     """
 
@@ -76,7 +76,7 @@ def encodeFetchResponse(
     Aborted transactions are null and there is no preferred read replica.
 
     @param version: 4 to 17, that of the request.
-    @param throttleTimeMs: for how long the client is asked to be quiet.
+    @param throttleTimeMs: how long the client must wait.
     @param errorCode: for the request as a whole, known to version 7 and later.
     @param sessionId: 0 declines a fetch session, known to version 7 and later.
     @param topics: in the order of the response.
@@ -114,13 +114,13 @@ def encodeFetchResponse(
 
 class PartitionData(NamedTuple):
     """
-    What a response says of one partition.
+    One partition in a response.
 
     @ivar topicName: the topic; empty from version 13 on.
     @ivar topicId: the topic; all zeros before version 13.
     @ivar partitionIndex: the partition.
-    @ivar errorCode: 0 if the other fields can be relied on.
-    @ivar highWatermark: the offset behind the last record to be read, or -1.
+    @ivar errorCode: 0 if the other fields are valid.
+    @ivar highWatermark: the offset after the last readable record, or -1.
     @ivar logStartOffset: the first offset that can still be read, or -1.
     @ivar records: batches, the last of which may be cut off; a view of the response.
     """
@@ -139,7 +139,7 @@ class FetchResponse:
     """
     A Fetch response as a client sees it.
 
-    @ivar throttleTimeMs: for how long the client is asked to be quiet.
+    @ivar throttleTimeMs: how long the client must wait.
     @ivar errorCode: for the request as a whole.
     @ivar sessionId: the fetch session, 0 if there is none.
     @ivar partitions: in the order of the response.
@@ -155,14 +155,13 @@ def decodeFetchResponse(version: int, body: Buffer, maxElements: int) -> FetchRe
     """
     Decode the body of a Fetch response without copying its records.
 
-    Aborted transactions, preferred read replicas and tagged fields are
-    stepped over.
+    Aborted transactions, preferred read replicas and tagged fields are skipped.
 
     @param version: 4 to 17, that of the request.
     @param maxElements: how many topics, partitions and aborted transactions
         to allow in all.
     @raise MalformedRequest: if a count or a length makes no sense, or the
-        fields end before or behind the body.
+        fields end before or after the end of the body.
     """
     view = memoryview(body).toreadonly()
     try:

@@ -1,34 +1,33 @@
 """
-What a request must pass before kio decodes it.
+The checks that a request must pass before kio decodes it.
 
-kio 0.6 reserves memory for as many elements as an array announces, before it
-looks at how many bytes are left.  A frame of 21 bytes that announces 2^35
-elements makes it ask for 274 GB, and the process is aborted: no exception, no
-C{finally}.  So every request is walked here first, in the same order, by a
-function that was generated from kio's own classes and that creates nothing.
+kio 0.6 allocates memory for the number of elements that an array announces,
+before it looks at how many bytes are left.  A frame of 21 bytes that announces
+2^35 elements makes it ask for 274 GB, and the process is aborted: no exception,
+no C{finally}.  So every request is walked here first, in the same order, by a
+function that is generated from kio's own classes and creates nothing.
 
 The walk refuses
 
   - an array that announces more elements than there are bytes for them,
   - text, bytes or a tagged field that goes on past the end,
-  - null where the protocol knows none,
+  - null where the protocol does not allow it,
   - varints of more than five bytes,
   - tagged fields that kio does not know.  The protocol would have them skipped
-    (KIP-482), but kio raises L{KeyError}.  Those it knows are walked, and must
-    be as long as they say,
+    (KIP-482), but kio raises L{KeyError}.  Known fields are walked, and must
+    have the length that they announce,
   - more elements than the API allows (L{admission.kafka.wire.versions.Api}).
 
-Bytes behind the last field are let pass, as Kafka lets them: librdkafka 2.16
-writes an array that is null as four bytes in flexible versions, where one would
-do.
+Bytes after the last field are accepted, as Kafka accepts them: librdkafka 2.16
+writes a null array as four bytes in flexible versions, where one would do.
 
-What remains for kio to refuse, by an ordinary exception, is what single values
-say: text that is not UTF-8, a boolean of 7, a time that no C{timedelta} holds.
+kio refuses, by an ordinary exception, values that are invalid by themselves:
+text that is not UTF-8, a boolean of 7, a time that no C{timedelta} holds.
 
-Lengths are not compared with what is left one by one.  An offset only ever
+Lengths are not compared one by one with the bytes that are left.  An offset only
 grows, so a length that goes too far shows when the next read fails, or at the
 latest when the last offset lies past the end.  Counts are compared at once,
-because there the loop follows.
+because a loop follows.
 """
 
 import struct
@@ -86,11 +85,11 @@ def countElements(api: Api, apiVersion: int, body: Buffer, maxElements: int | No
     Walk the body of a request.
 
     @param api: the API; one that is served in C{apiVersion}.
-    @param apiVersion: the version that the request's header names.
-    @param body: what follows the header.
-    @param maxElements: how many elements to allow; by default what C{api} does.
+    @param apiVersion: the version in the request's header.
+    @param body: the bytes after the header.
+    @param maxElements: how many elements to allow; by default the limit of C{api}.
     @return: how many array elements, at all depths together, decoding would
-        create: what a decoded request weighs beyond its own bytes.
+        create: the weight of a decoded request beyond its own bytes.
     @raise GuardRefusal: if anything in the list above is found.
     @raise MalformedRequest: if a varint has more than five bytes.
     """
@@ -103,11 +102,11 @@ def countElements(api: Api, apiVersion: int, body: Buffer, maxElements: int | No
 
 def countElementsOf(entityType: type[Entity], label: str, body: Buffer, maxElements: int) -> int:
     """
-    Walk anything else that kio is to decode: a response, or what clients
+    Walk another message that kio is to decode: a response, or data that clients
     exchange inside of messages.
 
     @param entityType: kio's class.
-    @param label: what to call it in a refusal.
+    @param label: its name in a refusal.
     @return: as L{countElements}, which also says what is raised.
     """
     try:
@@ -138,7 +137,7 @@ def _walkOf(entityType: type[Entity], label: str) -> Walk:
 @frozen
 class _Refusals:
     """
-    What a generated walk calls when it has seen enough.
+    The functions that a generated walk calls to refuse a message.
     """
 
     label: str
@@ -165,11 +164,10 @@ class _Refusals:
 
 def walkSource(entityType: type[Entity]) -> Iterator[str]:
     """
-    The lines of the function C{walk(buffer, maxElements)} for one message, to
-    be read when in doubt about what is checked.
+    The source of the function C{walk(buffer, maxElements)} for one message, by
+    lines; read it when in doubt about what is checked.
 
-    @raise TypeError: if the message has a field of a type that is not known
-        here.
+    @raise TypeError: if the message has a field of an unknown type.
     """
     yield "def walk(buffer, maxElements):"
     yield from _indented(
@@ -205,7 +203,7 @@ def _structure(entityType: type[Entity]) -> Iterator[str]:
 
 def _varying(member: Field[Any], flexible: bool, nullable: bool) -> Iterator[str]:
     """
-    Walk one field whose size only its own bytes tell.
+    Walk one field of variable size.
     """
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityField):
@@ -267,7 +265,7 @@ def _taggedFields(entityType: type[Entity]) -> Iterator[str]:
     """
     Walk the tagged fields that end a structure.
 
-    Their number needs no bound: each takes two bytes or more for one round of
+    Their number needs no limit: each takes two bytes or more for one round of
     the loop.
     """
     name = entityType.__name__
@@ -291,7 +289,7 @@ def _taggedFields(entityType: type[Entity]) -> Iterator[str]:
 
 def _tagged(member: Field[Any]) -> Iterator[str]:
     """
-    Walk the value of one tagged field.  It is absent rather than null.
+    Walk the value of one tagged field, which may be absent but not null.
     """
     fixedBytes = _fixedBytes(member)
     if fixedBytes is None:
@@ -308,7 +306,7 @@ def _isNullable(member: Field[Any]) -> bool:
     """
     Whether a field may be null.
 
-    @raise TypeError: for a structure that may be; no request has one so far.
+    @raise TypeError: for a nullable structure; no request has one so far.
     """
     nullable = introspect.is_optional(member)
     if nullable and isinstance(introspect.classify_field(member), introspect.EntityField):
@@ -318,7 +316,7 @@ def _isNullable(member: Field[Any]) -> bool:
 
 def _primitiveBytes(member: Field[Any]) -> int | None:
     """
-    The size of a primitive, be it a field or an element; L{None} if it varies.
+    The size of a primitive, as a field or an element; L{None} if it varies.
 
     @raise TypeError: if the guard does not know the type.
     """
@@ -353,7 +351,7 @@ def _minElementBytes(member: Field[Any], flexible: bool) -> int:
 
 def _minBytes(entityType: type[Entity]) -> int:
     """
-    What a structure takes when everything in it is empty.
+    The size of a structure in which everything is empty.
     """
     flexible = entityType.__flexible__
     sizeBytes = 1 if flexible else 0

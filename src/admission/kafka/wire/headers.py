@@ -1,5 +1,5 @@
 """
-What precedes the body: the header of a request, and of its response.
+The headers of requests and responses.
 """
 
 import struct
@@ -18,11 +18,11 @@ _CORRELATION_BYTES: Final = 4
 @define
 class RequestHeader:
     """
-    The header of one request.  Not to be changed; frozen it would cost twice
+    The header of one request.  Do not change it; frozen it would cost twice
     as much to create.
 
-    @ivar apiKey: which API.
-    @ivar apiVersion: which version of it; anything, served or not.
+    @ivar apiKey: the number of the API.
+    @ivar apiVersion: its version, served or not.
     @ivar correlationId: to be repeated in the response.
     @ivar clientId: the name the client gives itself, if any.
     @ivar bodyOffset: where the body begins, counted like the C{offset} given
@@ -41,11 +41,11 @@ def parseRequestHeader(buffer: Buffer, offset: int = 0) -> RequestHeader:
     Read the header of a request.
 
     The client id is a string with a two-byte length even in flexible headers.
-    Tagged fields are stepped over, known or not.  An API that is not served is
-    no error here: the caller decides what becomes of it.
+    Tagged fields are skipped, known or not.  An API that is not served is
+    not an error here: the caller decides what to do with it.
 
     @param buffer: the whole frame.
-    @param offset: where in it the header begins, behind the length prefix if
+    @param offset: where in it the header begins, after the length prefix if
         that is still there.
     @raise MalformedRequest: if the frame ends early, a length is negative or
         the client id is not UTF-8.
@@ -82,7 +82,7 @@ def frame(header: RequestHeader, parts: list[bytes]) -> list[bytes]:
     flexible versions, empty tagged fields come first.
 
     The header of an ApiVersions response never has tagged fields, so that a
-    client can read it before it knows what the broker speaks (KIP-511).
+    client can read it before it knows the broker's versions (KIP-511).
 
     @param header: of the request that is answered.
     @param parts: the body, which is neither copied nor joined.

@@ -2,8 +2,8 @@
 The encodings that several messages share: varints, lengths, tagged fields.
 
 Readers take any bytes-like object that yields integers when indexed, and an
-offset; they return the value and the offset behind it.  They do not bound what
-they read by the buffer's end: an offset past it makes the next read raise
+offset; they return the value and the offset after it.  They do not check
+against the buffer's end: an offset past it makes the next read raise
 L{IndexError} or C{struct.error}, which each caller turns into one
 L{MalformedRequest} that names the message.
 """
@@ -104,9 +104,9 @@ def signedVarint(value: int) -> bytes:
 
 def skipTags(buffer: Buffer, offset: int) -> int:
     """
-    Step over the tagged fields at C{offset}, known or not.
+    Skip the tagged fields at C{offset}, known or not.
 
-    @return: the offset behind them, which lies beyond the buffer if a field's
+    @return: the offset after them, which lies beyond the buffer if a field's
         size does.
     """
     if not buffer[offset]:
@@ -149,13 +149,13 @@ def _compactLength(length: int) -> bytes:
 @frozen
 class Dialect:
     """
-    One of the two ways in which Kafka writes lengths and ends structures.
+    One of Kafka's two encodings of lengths and of the ends of structures.
 
-    Lengths are -1 for null, on the way in and on the way out.
+    A length of -1 stands for null, in both directions.
 
     @ivar readStringLength: the length of a string, in bytes.
     @ivar readLength: the length of bytes or records, or an array's count.
-    @ivar skipTags: step over the tagged fields that end a structure.
+    @ivar skipTags: skip the tagged fields that end a structure.
     @ivar stringLength: encode the length of a string.
     @ivar length: encode the length of bytes or records, or an array's count.
     @ivar tags: the bytes that end a structure without tagged fields.
@@ -189,6 +189,6 @@ FLEXIBLE: Final = Dialect(_readCompactLength, _readCompactLength, skipTags, _com
 
 def sizeOf(parts: Sequence[bytes]) -> int:
     """
-    How many bytes C{parts} have in all.
+    The total size of C{parts}, in bytes.
     """
     return sum(map(len, parts))

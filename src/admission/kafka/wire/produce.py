@@ -1,6 +1,6 @@
 """
-Produce by hand, versions 3 to 12: records stay where they were received, and
-no objects are built only to be written out again.
+Hand-written code for Produce, versions 3 to 12: records stay where they were received,
+and no objects are built only to be written out again.
 """
 
 import struct
@@ -18,7 +18,7 @@ _INT32: Final = struct.Struct(">i")
 _RESULT: Final = struct.Struct(">ihqq")
 _RESULT_WITH_LOG_START: Final = struct.Struct(">ihqqq")
 
-# What precedes the name of the one topic, and what precedes the records of its one partition, in a usual request.
+# The bytes before the name of the one topic, and before the records of its one partition, in a usual request.
 _USUAL_CLASSIC: Final = struct.Struct(">hhiih")
 _USUAL_CLASSIC_PARTITION: Final = struct.Struct(">iii")
 _USUAL_FLEXIBLE: Final = struct.Struct(">BhiBB")
@@ -27,7 +27,7 @@ _USUAL_FLEXIBLE_PARTITION: Final = struct.Struct(">BiB")
 # One topic and one partition.
 _USUAL_ELEMENTS: Final = 2
 
-# None of the partition, none of the topic, none of the request.
+# No tagged fields of the partition, of the topic, or of the request.
 _NO_TAGS_AT_ALL: Final = 3 * NO_TAGS
 
 _FIRST_VERSION_WITH_LOG_START: Final = 5
@@ -36,7 +36,7 @@ _FIRST_VERSION_WITH_MESSAGE: Final = 8
 
 class ProducedPartition(NamedTuple):
     """
-    What one request wants appended to one partition.
+    Records that a request wants appended to one partition.
 
     @ivar topicName: the topic.
     @ivar partitionIndex: the partition of that topic.
@@ -56,7 +56,7 @@ class ProduceRequest:
 
     @ivar transactionalId: the transaction's name, if there is one.
     @ivar acks: 0 for no response at all, 1 for the leader, -1 for all replicas.
-    @ivar timeoutMs: how long the client wants to wait for replicas.
+    @ivar timeoutMs: how long the client is willing to wait for replicas.
     @ivar partitions: in the request's order; a partition may occur twice.
     @ivar elementCount: how many topics and partitions were decoded.
     """
@@ -70,7 +70,7 @@ class ProduceRequest:
 
 class PartitionResult(NamedTuple):
     """
-    What became of the records for one partition.
+    The outcome of a Produce request for one partition.
 
     @ivar topicName: the topic.
     @ivar partitionIndex: the partition of that topic.
@@ -79,7 +79,7 @@ class PartitionResult(NamedTuple):
     @ivar logAppendTimeMs: the broker's time in the records, or -1 if the
         client's was kept.
     @ivar logStartOffset: the first offset that can still be read, or -1.
-    @ivar errorMessage: the reason in words; clients hear it from version 8 on.
+    @ivar errorMessage: an explanation; sent from version 8 on.
     """
 
     topicName: str
@@ -95,13 +95,13 @@ def parseProduce(view: memoryview, offset: int, version: int, maxElements: int =
     """
     Read a Produce request without copying its records.
 
-    @param view: the frame, as bytes; it must stay as it is for as long as the
+    @param view: the frame, as bytes; it must not change while the
         slices of it that are returned are used.
     @param offset: where the body begins.
     @param version: 3 to 12.
     @param maxElements: how many topics and partitions there may be in all.
-    @raise MalformedRequest: if a length does not fit into the frame, something
-        is null that may not be, a name is not UTF-8, there are too many
+    @raise MalformedRequest: if a length does not fit into the frame, a required
+        field is null, a name is not UTF-8, there are too many
         elements, or bytes are left over.
     """
     isFlexible = version >= _API.firstFlexibleVersion
@@ -123,8 +123,8 @@ def parseProduce(view: memoryview, offset: int, version: int, maxElements: int =
 
 def _parseUsualClassic(view: memoryview, offset: int) -> ProduceRequest | None:
     """
-    Read what producers send nearly always, one batch and no transaction; for
-    anything else return L{None}.
+    Read the usual request of producers, which has one batch and no transaction;
+    return L{None} for any other.
     """
     idBytes, acks, timeoutMs, topicCount, nameBytes = _USUAL_CLASSIC.unpack_from(view, offset)
     if idBytes != -1 or topicCount != 1 or nameBytes < 0:
@@ -183,7 +183,7 @@ def _parse(view: memoryview, offset: int, dialect: Dialect, maxElements: int) ->
             partitions.append(ProducedPartition(topicName, partitionIndex, records))
         offset = dialect.skipTags(view, offset)
     offset = dialect.skipTags(view, offset)
-    # A slice beyond the end is short rather than an error; this is where it comes to light.
+    # A slice beyond the end is short rather than an error, so it is checked here.
     if offset > len(view):
         raise MalformedRequest("a Produce request ends before its fields do")
     if offset < len(view):
@@ -214,9 +214,9 @@ def encodeProduceResponse(version: int, results: Iterable[PartitionResult], thro
     The body of a Produce response.
 
     @param version: 3 to 12, that of the request.
-    @param results: one for each partition; topics come in the order in which
+    @param results: one for each partition; topics are sent in the order in which
         each occurs first.
-    @param throttleTimeMs: for how long the client is asked to be quiet.
+    @param throttleTimeMs: how long the client must wait.
     """
     dialect = FLEXIBLE if version >= _API.firstFlexibleVersion else CLASSIC
     noRecordErrors = dialect.length(0)

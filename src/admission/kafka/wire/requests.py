@@ -2,8 +2,8 @@
 """
 The client's side of the protocol: requests are encoded, responses decoded.
 
-A broker is trusted no more than a client: what it sends passes the guard
-before kio sees it.
+A broker is trusted no more than a client: its messages pass the guard
+before kio sees them.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class ClientApi:
 @cache
 def clientApi(name: str) -> ClientApi:
     """
-    An API by its name: C{"Metadata"}, C{"JoinGroup"}.
+    An API by its name, such as C{"Metadata"} or C{"JoinGroup"}.
 
-    @raise ValueError: if there is none of that name.
+    @raise ValueError: if no API has that name.
     """
     api = _apis().get(name)
     if api is None:
@@ -104,10 +104,10 @@ def encodeRequest(
 
     C{fields} are given as L{admission.kafka.wire.codec.encodeResponse} takes a
     response: one dictionary for all versions, in snake case, times as integers
-    whose names end in C{_ms}.  What a version lacks is left out, what is
-    missing gets the schema's default or else zero, empty or null.
+    whose names end in C{_ms}.  Fields that a version lacks are left out; missing
+    keys get the schema's default or else zero, empty or null.
 
-    @param correlationId: what the response will repeat.
+    @param correlationId: repeated in the response.
     @param clientId: the name that the client gives itself, if any.
     @return: parts to be written one after another.
     @raise struct.error: if a number does not fit its field.
@@ -129,10 +129,10 @@ def encodeRequest(
 
 def readCorrelationId(frame: bytes) -> int:
     """
-    Which request a response belongs to.
+    The correlation id of a response.
 
     @param frame: the response without its length.
-    @raise MalformedResponse: if it is too short to say so.
+    @raise MalformedResponse: if it is too short to have one.
     """
     if len(frame) < _CORRELATION.size:
         raise MalformedResponse(f"a response of {len(frame)} bytes ends within its header")
@@ -156,7 +156,7 @@ def decodeResponse(api: ClientApi, apiVersion: int, frame: bytes, maxElements: i
     entityType = _responseType(api.apiKey, apiVersion)
     try:
         offset = _CORRELATION.size
-        # A client must be able to read this one before it knows what the broker speaks (KIP-511).
+        # A client must be able to read this header before it knows the broker's versions (KIP-511).
         if entityType.__flexible__ and api.apiKey != API_VERSIONS:
             offset = skipTags(frame, offset)
         body = memoryview(frame)[offset:]
@@ -169,7 +169,7 @@ def decodeResponse(api: ClientApi, apiVersion: int, frame: bytes, maxElements: i
     except PAST_THE_END:
         raise MalformedResponse(f"{label} ends before its fields do") from None
     except Exception as refusal:
-        # kio announces bad values by half a dozen unrelated exceptions.
+        # kio reports bad values by half a dozen unrelated exceptions.
         raise MalformedResponse(f"{label} has a field that makes no sense: {refusal}") from refusal
     if sizeBytes != len(body):
         raise MalformedResponse(f"{len(body) - sizeBytes} bytes are left over behind {label}")

@@ -23,11 +23,11 @@ def batchesIn(records: Buffer) -> Iterator[tuple[RecordBatch, memoryview]]:
     """
     The whole batches of one partition in a Fetch response.
 
-    Unlike a producer's, a stored batch may have lost records to compaction, or
-    all of them, and may be a marker of a transaction.
+    Unlike a producer's, a stored batch may have lost some or all of its records
+    to compaction, and may be a transaction marker.
 
     @return: header and payload of each; the payload, still compressed, is a
-        view of C{records}.  What is cut off at the end is passed over.
+        view of C{records}.  A batch that is cut off at the end is skipped.
     @raise BatchRefused: C{unsupported_for_message_format} for the message sets
         of before Kafka 0.11, or C{corrupt_message}; after the batches before it.
     """

@@ -1,8 +1,8 @@
 """
-Which APIs the broker serves, in which versions, and how large each may be.
+The APIs that the broker serves, in which versions, and how large each may be.
 
 Serving another API takes one more row in L{APIS}; everything else here, and
-what clients are told, follows from the rows.
+the list that clients are told, follows from the rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -105,7 +105,7 @@ APIS: Final[tuple[Api, ...]] = (
     Api(SYNC_GROUP, "SyncGroup", 0, 5, 4),
     Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
     Api(LIST_GROUPS, "ListGroups", 0, 5, 3),
-    # Version 0 would be followed by messages without Kafka's headers.
+    # Clients would follow version 0 with messages without Kafka's headers.
     Api(SASL_HANDSHAKE, "SaslHandshake", 1, 1, 2, largestFrameBytes=4 * _KIB, maxElements=16),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, largestFrameBytes=4 * _KIB, maxElements=16),
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
@@ -134,7 +134,7 @@ def served(apiKey: int, apiVersion: int) -> Api | None:
     The API to dispatch a request to, or L{None} if this version of it is not
     served, advertised or not.
 
-    A connection that sends something not served is to be closed, except for
+    Close a connection that sends a request that is not served, except for
     ApiVersions, which is answered
     (L{admission.kafka.wire.codec.encodeResponse} knows how).
     """
@@ -143,7 +143,7 @@ def served(apiKey: int, apiVersion: int) -> Api | None:
 
 def advertised(apis: Iterable[Api] = APIS) -> list[dict[str, int]]:
     """
-    What C{api_keys} of an ApiVersions response says.
+    The C{api_keys} of an ApiVersions response.
     """
     return [
         {"api_key": api.apiKey, "min_version": api.advertisedMinVersion, "max_version": api.maxVersion} for api in apis

@@ -30,9 +30,6 @@ _DELETE = 1
 
 
 def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
-    """
-    DescribeConfigs: the settings of topics and of the broker.
-    """
     results = []
     duplicates = _repeatedResources(request)
     for resource in request.entity.resources:
@@ -63,8 +60,8 @@ def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    IncrementalAlterConfigs: change settings of topics, all those of one topic
-    or none.
+    IncrementalAlterConfigs: change settings of topics, either all of a topic's
+    changes or none.
     """
     responses = []
     duplicates = _repeatedResources(request)

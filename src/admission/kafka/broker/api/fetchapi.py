@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_fetchapi -*-
 """
-Fetch and ListOffsets: reading records and finding where to begin.
+Fetch and ListOffsets: reading records, and finding offsets to read from.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NO_SESSION = 0
 _NO_ID = UUID(int=0)
 
 _FIRST_VERSION_THAT_BACKS_OFF = 8
-"""From here on clients stay away for C{throttle_time_ms} by themselves (KIP-219)."""
+"""From this version on clients wait for C{throttle_time_ms} by themselves (KIP-219)."""
 
 _FIRST_VERSION_WITH_ERROR = 7
 
 _MIN_READ_BYTES = 1 << 20
-"""What a fetch may read although memory is short, or producers would starve consumers."""
+"""How much a fetch may read even if memory is short; otherwise producers would starve consumers."""
 
 _LATEST = -1
 _EARLIEST = -2
@@ -79,8 +79,8 @@ class PartitionsFetch:
     def isSatisfied(self) -> bool:
         """
         Whether there are enough records, or an error to report, or the broker
-        drains.  Partitions that have not grown since the last call are not
-        looked at again: a client may watch thousands.
+        is draining.  Partitions that have not grown since the last call are not
+        examined again: a client may watch thousands.
         """
         if self.broker.isDraining:
             return True
@@ -101,17 +101,17 @@ class PartitionsFetch:
 
     def readLate(self) -> Body:
         """
-        The response after a wait, during which the client may have used its
-        quota up elsewhere.
+        The response after a wait.  The client may have used up its quota elsewhere
+        meanwhile.
         """
         budgetBytes = _budgetOf(self.broker, self.request)
         return _overQuota(self.request) if budgetBytes == 0 else self.read(budgetBytes)
 
     def read(self, budgetBytes: int | None) -> Body:
         """
-        The response: as many records as the request, the memory and the
-        client's quota allow.  The first batch is whole however large it is, or
-        a consumer could be stuck before it for ever.
+        The response, with as many records as the request, the memory and the
+        client's quota allow.  The first batch is whole however large it is;
+        otherwise a consumer could be stuck before it for ever.
 
         @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
@@ -155,10 +155,10 @@ class PartitionsFetch:
 def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     Fetch: read records.  If there are fewer than the client wants, wait for
-    them for its C{max_wait}.  Fetch sessions are declined.
+    up to its C{max_wait}.  Fetch sessions are declined.
 
-    A client that is over its quota gets an empty answer, which tells it to
-    wait; an older client, which would not, is answered later.
+    A client over its quota gets an empty answer that tells it to wait; the
+    answer to an older client, which would not wait, is delayed.
     """
     budgetBytes = _budgetOf(broker, request)
     if budgetBytes != 0:
@@ -176,7 +176,7 @@ def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | W
 
 def _budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
     """
-    How many bytes the client may read now; L{None} for any number.
+    How many bytes the client may read now; L{None} for no limit.
     """
     if request.view is None:
         return None
@@ -184,9 +184,6 @@ def _budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
 
 
 def _overQuota(request: KafkaRequest) -> Body:
-    """
-    The answer to a client that is over its quota.
-    """
     return _body(request, 0, (), isCounted=False)
 
 
@@ -247,7 +244,7 @@ def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | N
 
 def _timeIsUp(failure: Failure) -> Failure | None:
     """
-    A timeout is no error: the answer has fewer records.
+    A timeout is not an error: the answer has fewer records.
     """
     return None if isinstance(failure.value, TimeoutError) else failure
 
@@ -256,7 +253,7 @@ def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tupl
     """
     Add the partitions of one topic to C{wanted}.
 
-    @return: all that the request says of the topic, for the response.
+    @return: the name, the id and all partitions of the topic, for the response.
     """
     found: Topic | None = None
     errorCode = 0

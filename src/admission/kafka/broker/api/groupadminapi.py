@@ -25,9 +25,6 @@ _CLASSIC = "classic"
 
 
 def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
-    """
-    DescribeGroups: groups and their members.
-    """
     groups = []
     # Each once: the answers are larger than the questions.
     for groupId in dict.fromkeys(request.entity.groups):
@@ -99,7 +96,7 @@ def _described(group: Group) -> dict[str, Any]:
                 "member_id": member.memberId,
                 "group_instance_id": member.instanceId,
                 "client_id": member.clientId,
-                # As Java shows an address without a name.
+                # Java writes an address without a name like this.
                 "client_host": f"/{member.host}",
                 "member_metadata": member.metadata(protocolName),
                 "member_assignment": b"" if protocolName is None else member.assignment,

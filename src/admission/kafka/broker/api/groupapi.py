@@ -28,7 +28,7 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     entity = request.entity
     sessionSeconds = entity.session_timeout.total_seconds()
-    # Version 0 knows one timeout for both; no time at all has been seen to make groups spin (KAFKA-8653).
+    # Version 0 has one timeout for both; a rebalance timeout of zero has been seen to make groups spin (KAFKA-8653).
     rebalanceSeconds = entity.rebalance_timeout.total_seconds() if hasattr(entity, "rebalance_timeout") else -1.0
     joinRequest = JoinRequest(
         groupId=entity.group_id,
@@ -49,7 +49,7 @@ def joinGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
 
 def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    SyncGroup: answered when the leader has assigned.
+    SyncGroup: answered when the leader has sent the assignment.
     """
     entity = request.entity
     syncing = maybeDeferred(
@@ -64,7 +64,7 @@ def syncGroup(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
 
 def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Heartbeat: tells the member whether to join again.
+    Heartbeat: tells the member whether it has to join again.
     """
     try:
         broker.groups.heartbeat(memberRequest(request, request.entity.generation_id))
@@ -75,7 +75,7 @@ def heartbeat(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    LeaveGroup: of one member, or of several.
+    LeaveGroup: remove one member, or several.
     """
     entity = request.entity
     isOfSeveral = request.apiVersion >= _FIRST_LEAVE_OF_SEVERAL
@@ -99,7 +99,7 @@ def leaveGroup(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
 
 def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
     """
-    Which member sends a request.
+    The member that sends a request.
     """
     entity = request.entity
     return MemberRequest(
@@ -113,9 +113,9 @@ def memberRequest(request: KafkaRequest, generation: int) -> MemberRequest:
 
 def refusalOf(failure: Failure) -> GroupRefusal:
     """
-    The refusal that a request failed with.
+    The refusal in C{failure}.
 
-    @raise Exception: the failure, if it is no refusal.
+    @raise Exception: the failure, if it is not a refusal.
     """
     if not isinstance(failure.value, GroupRefusal):
         failure.raiseException()

@@ -27,16 +27,13 @@ _FIRST_VERSION_WITHOUT_NAME = 12
 
 
 def apiVersions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
-    """
-    ApiVersions: the versions of the APIs that are served.
-    """
     return {"api_keys": advertised()}
 
 
 def metadata(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    Metadata: the broker and its topics.  Topics that are asked for and do not
-    exist are created if the settings and the client allow it.
+    Metadata: the broker and its topics.  Requested topics that do not exist
+    are created if the settings and the client allow it.
     """
     entity = request.entity
     wanted = entity.topics

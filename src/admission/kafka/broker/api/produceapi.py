@@ -27,8 +27,7 @@ _ACKS = (0, 1, -1)
 def append(broker: Broker, request: ProduceRequest, principal: str) -> list[PartitionResult]:
     """
     Produce: append the batches that can be appended, on behalf of
-    C{principal}.  They are to be acknowledged only when the log has committed
-    them.
+    C{principal}.  Acknowledge them only when the log has committed them.
     """
     if request.acks not in _ACKS:
         return _refuseAll(
@@ -49,9 +48,6 @@ def identities(request: ProduceRequest) -> list[int]:
 
 
 def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult]:
-    """
-    The results of a request that a policy has refused.
-    """
     return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.message)
 
 
@@ -72,8 +68,7 @@ def failed(results: Sequence[PartitionResult], error: Exception) -> list[Partiti
 def timedOut(results: Sequence[PartitionResult]) -> list[PartitionResult]:
     """
     The results of a request whose records the disk has not confirmed in time.
-    They are in the log all the same; an idempotent producer may send them
-    again.
+    The log has them nevertheless; an idempotent producer may send them again.
     """
     return [
         result
@@ -90,7 +85,7 @@ def timedOut(results: Sequence[PartitionResult]) -> list[PartitionResult]:
 
 def initProducerId(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    InitProducerId: a producer id that was never handed out before.
+    InitProducerId: a producer id that was never assigned before.
     """
     if request.entity.transactional_id is not None:
         return {"error_code": ErrorCode.invalid_request.value, "producer_id": -1, "producer_epoch": -1}

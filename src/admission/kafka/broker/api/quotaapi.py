@@ -20,7 +20,7 @@ from ..log.interface import LogRefusal
 from .refusals import Refused, errorOf, repeated
 
 _ATTRIBUTES: Mapping[str, str] = {"user": "user", "client-id": "clientId", "ip": "ip"}
-"""For each type of entity on the wire the attribute of L{QuotaEntity}."""
+"""The attribute of L{QuotaEntity} for each type of entity on the wire."""
 
 _EXACTLY = 0
 _DEFAULT = 1
@@ -29,7 +29,7 @@ _ANY = 2
 
 def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    DescribeClientQuotas: the limits of all entities that pass a filter,
+    DescribeClientQuotas: the limits of all entities that match a filter,
     including the limits that the broker was started with.
     """
     try:
@@ -48,7 +48,7 @@ def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, 
 
 def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
     """
-    AlterClientQuotas: change limits, all those of one entity or none.
+    AlterClientQuotas: change limits, either all of an entity's changes or none.
     """
     entries = request.entity.entries
     refusals: list[LogRefusal | None] = [None] * len(entries)
@@ -90,7 +90,7 @@ def _wanted(components: Sequence[Any]) -> dict[str, str | None]:
         kind, matchType, name = component.entity_type, component.match_type, component.match
         attribute = _ATTRIBUTES.get(kind)
         if attribute is None:
-            # This error, and not that of AlterClientQuotas, is what Kafka answers: a later version may know more.
+            # Kafka answers with this error, not with that of AlterClientQuotas: a later version may know more.
             raise Refused(
                 ErrorCode.unsupported_version if kind else ErrorCode.invalid_request,
                 f"there are no entities of type {kind!r}, only {', '.join(_ATTRIBUTES)}",

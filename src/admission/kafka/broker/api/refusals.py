@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_refusals -*-
 """
-What the APIs answer to what they refuse.
+How the APIs report refusals.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Hashable)
 
 class Refused(LogRefusal):
     """
-    The broker refuses something before it asks the log.
+    The broker refuses a request before it asks the log.
     """
 
     def __init__(self, errorCode: ErrorCode, message: str) -> None:
@@ -42,7 +42,7 @@ def reasonOf(refusal: Exception) -> str:
 
 def errorOf(refusal: LogRefusal) -> dict[str, Any]:
     """
-    The fields of a response that say what was refused.
+    The error fields of a response.
     """
     return {"error_code": refusal.errorCode, "error_message": reasonOf(refusal)}
 
@@ -50,6 +50,6 @@ def errorOf(refusal: LogRefusal) -> dict[str, Any]:
 def repeated(named: Iterable[T]) -> set[T]:
     """
     The elements that a request names more than once.  An element is small and
-    its answer may be large, so none is answered twice.
+    its answer may be large, so no element is answered twice.
     """
     return {each for each, count in Counter(named).items() if count > 1}

@@ -27,7 +27,7 @@ def createTopic(broker: Broker, name: str, partitionCount: int, configs: Mapping
     """
     Create a topic, if the broker's limits allow it.
 
-    @raise LogRefusal: if they do not, or the log refuses.
+    @raise LogRefusal: if the limits do not allow it, or the log refuses.
     """
     _checkRoom(broker)
     return broker.log.createTopic(name, partitionCount, configs)
@@ -36,8 +36,8 @@ def createTopic(broker: Broker, name: str, partitionCount: int, configs: Mapping
 def topicById(broker: Broker, topicId: UUID | None) -> Topic:
     """
     @param topicId: L{None} stands for the id of all zeros, which no topic has.
-    @raise Refused: with the error that clients who ask by id expect, if there
-        is no such topic.
+    @raise Refused: if there is no such topic, with the error that clients expect
+        for an id.
     """
     try:
         if topicId is not None:
@@ -59,7 +59,7 @@ def partitionIn(topic: Topic, index: int) -> Partition:
 
 def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
-    CreateTopics: create topics, each for itself.
+    CreateTopics: create topics, independently of each other.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_configapi -*-
 """
-The settings that a topic may have of its own.
+The settings that a single topic may override.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 @frozen
 class TopicConfig:
     """
-    A setting that a topic may have.
+    A setting that a topic may override.
 
     @ivar type: the number of its type in DescribeConfigs.
-    @ivar default: given the broker's settings, the value for topics without one
-        of their own.
+    @ivar default: given the broker's settings, the value for topics without an
+        override.
     @ivar check: raises L{ValueError} for a value that makes no sense.
     """
 
@@ -43,7 +43,7 @@ class TopicConfig:
 
 def _whole(minValue: int, maxValue: int) -> Callable[[str], None]:
     def check(value: str) -> None:
-        # Python reads more as a number than the clients that this is shown to.
+        # Python accepts more forms of numbers than the clients that this is shown to.
         if not _NUMBER.fullmatch(value):
             raise ValueError(f"{value!r} is not a whole number")
         if not minValue <= int(value) <= maxValue:
@@ -111,7 +111,7 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
 
 def checkConfigs(configs: Mapping[str, str | None]) -> dict[str, str]:
     """
-    @return: C{configs} if all of them can be obeyed.
+    @return: C{configs}, if all of them are supported.
     @raise InvalidTopicConfig: for a setting that is not known, or a value that
         makes no sense.
     """

@@ -2,9 +2,9 @@
 """
 Finding batches by offset and by time.
 
-Every function takes a cursor of a transaction that the caller ends at once:
-pages that a reader might still look at are never used again, and memory read
-from the map is not valid any longer than the transaction.
+Every function takes a cursor of a transaction that the caller ends at once.
+LMDB reuses no page that an open reader might need, and memory read from the
+map is valid only during the transaction.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BATCH_KEY: Final = struct.Struct(">Iqqq")
 """
 Partition number, base offset, largest timestamp so far, position of the end.
 
-What the last two give over from batch to batch makes keys alone enough to
-search by time and to tell sizes.
+The last two are carried from batch to batch, so that keys alone suffice to
+search by time and to compute sizes.
 """
 
 SEEK_KEY: Final = struct.Struct(">Iq")
@@ -37,10 +37,10 @@ _COMPRESSION_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 
 _MAX_RECORDS: Final = 1000
-"""How many records are looked at for an exact answer: about two milliseconds."""
+"""How many records are read for an exact answer: about two milliseconds."""
 
 _MAX_BATCHES: Final = 4096
-"""How many batches are looked at where keys are of no help: a few milliseconds."""
+"""How many batches are read where keys do not help: a few milliseconds."""
 
 
 def lastOffset(value: memoryview | bytes) -> int:
@@ -65,7 +65,7 @@ def seek(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int) -> 
     Move to the batch that contains an offset.
 
     @param offset: at least C{logStartOffset}, below C{highWatermark}.
-    @return: whether there is one.
+    @return: whether there is such a batch.
     """
     if cursor.set_range(SEEK_KEY.pack(partition.number, offset)):
         number, baseOffset, _, _ = BATCH_KEY.unpack(cursor.key())
@@ -78,9 +78,6 @@ def seek(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int) -> 
 
 
 def isIn(cursor: lmdb.Cursor[memoryview], partition: Partition) -> bool:
-    """
-    Whether the batch under the cursor belongs to a partition.
-    """
     number: int = BATCH_KEY.unpack(cursor.key())[0]
     return number == partition.number
 
@@ -103,8 +100,8 @@ def copyBatches(
 
 def positionOf(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int) -> int:
     """
-    Where the batch that contains an offset begins, counted as positions are
-    in L{Partition}.
+    The position of the first byte of the batch that contains an offset; see
+    L{Partition} for positions.
     """
     if seek(cursor, partition, offset) and cursor.prev() and isIn(cursor, partition):
         position: int = BATCH_KEY.unpack(cursor.key())[3]
@@ -115,8 +112,8 @@ def positionOf(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: in
 def findTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timestampMs: int) -> TimestampedOffset | None:
     if not _seekTimestamp(cursor, partition, timestampMs):
         return None
-    # The largest timestamp so far may be that of a batch which has been deleted. Then the batches behind it must
-    # be asked themselves, and to stop short of the right one is safe: clients read too much, not too little.
+    # The largest timestamp so far may be that of a batch which has been deleted. Then the batches behind it must be
+    # read themselves. Stopping before the right one is safe: clients read too much, not too little.
     for _ in range(_MAX_BATCHES):
         if maxTimestampMs(cursor.value()) >= timestampMs:
             return _exactly(cursor.value(), timestampMs)
@@ -130,7 +127,7 @@ def findMaxTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition) -> T
         return None
     best = cursor.value()
     if maxTimestampMs(best) < partition.committedMaxTimestampMs:
-        # Again that of a deleted batch. The newest batches are the likeliest to have the largest that is left.
+        # Again that of a deleted batch. The newest batches are the likeliest to have the largest timestamp left.
         seek(cursor, partition, partition.highWatermark - 1)
         for _ in range(_MAX_BATCHES):
             if maxTimestampMs(cursor.value()) >= maxTimestampMs(best):
@@ -142,8 +139,8 @@ def findMaxTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition) -> T
 
 def _seekTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timestampMs: int) -> bool:
     """
-    Move to the first batch whose key shows a timestamp so far of
-    C{timestampMs} or more, by halving the range of offsets.
+    Bisect the range of offsets, and move to the first batch whose key has a
+    largest timestamp so far of C{timestampMs} or more.
     """
     if partition.committedMaxTimestampMs < timestampMs:
         return False
@@ -162,8 +159,8 @@ def _seekTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timest
 
 def _exactly(value: memoryview, timestampMs: int) -> TimestampedOffset:
     """
-    The first record of a batch with at least some timestamp, if that is cheap
-    to tell.
+    The first record of a batch with at least the given timestamp, if it is cheap
+    to find.
     """
     attributes, lastOffsetDelta, baseTimestampMs, largestMs = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)
     if attributes & (_COMPRESSION_BITS | _LOG_APPEND_TIME_BIT) or lastOffsetDelta >= _MAX_RECORDS:
@@ -182,13 +179,14 @@ def _exactly(value: memoryview, timestampMs: int) -> TimestampedOffset:
             at = body + sizeBytes
     except (MalformedRequest, *PAST_THE_END):
         pass
-    # The records are the client's affair; if they are nonsense, the header is all there is to go by.
+    # Clients are responsible for the records; if they are nonsense, only the header is left to go by.
     return _roughly(value)
 
 
 def _roughly(value: memoryview) -> TimestampedOffset:
     """
-    A batch as a whole; exact if it carries the time of its arrival.
+    The first offset and the largest timestamp of a batch; exact if the broker
+    stamped the batch on arrival.
     """
     _, lastOffsetDelta, _, timestampMs = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)
     return TimestampedOffset(lastOffset(value) - lastOffsetDelta, timestampMs)

@@ -32,13 +32,13 @@ class GroupCommit:
     committed in the next turn, or earlier if it grows too large.  Callbacks
     always run in a turn of their own, never inside an append.
 
-    If anything fails, the transaction is gone with all that was appended to
-    it.  For the rest of that turn nothing more is taken, so that a caller of
-    several appends and one L{whenCommitted} cannot miss that one was lost.
+    If anything fails, the transaction is lost with everything appended to
+    it.  Nothing more is accepted in that turn, so that a caller that makes
+    several appends and calls L{whenCommitted} once cannot miss a lost one.
 
     @ivar transaction: the open transaction, or L{None}; its default table is
         that of the batches.
-    @ivar isClosed: whether nothing more is taken.
+    @ivar isClosed: whether appends are refused for good.
     """
 
     _log = Logger()
@@ -56,13 +56,14 @@ class GroupCommit:
         maxPendingBytes: int = MAX_PENDING_BYTES,
     ) -> None:
         """
-        @param environment: what to write to.
+        @param environment: the environment to write to.
         @param batches: the table that appends go to.
-        @param clock: gives the turns.
+        @param clock: schedules the turns.
         @param prepare: called with a transaction of appends before its commit.
         @param settle: called after every commit, L{exclusive} ones included;
-            must not raise nor come back here.
-        @param revert: called when a transaction of appends is lost; the same holds.
+            must neither raise nor call this object.
+        @param revert: called when a transaction of appends is lost, under the same
+            conditions.
         @param announce: called after the callbacks of each turn; must not raise.
         @param maxPendingBytes: see L{MAX_PENDING_BYTES}.
         """
@@ -88,8 +89,7 @@ class GroupCommit:
     @property
     def problem(self) -> str | None:
         """
-        Why the log could not be written to lately; L{None} if it could, or if
-        nothing was written for a while.
+        Why a write failed recently; L{None} if none did.
         """
         if self._failedSeconds is None or self._clock.seconds() - self._failedSeconds >= _PROBLEM_SECONDS:
             return None
@@ -99,7 +99,7 @@ class GroupCommit:
         """
         The transaction to append to.
 
-        @raise LogFailed: if one failed in this turn, or none can be had.
+        @raise LogFailed: if one failed in this turn, or none can be begun.
         @raise LogClosed: after L{close}.
         """
         if self.transaction is None:
@@ -116,9 +116,9 @@ class GroupCommit:
 
     def appended(self, sizeBytes: int) -> None:
         """
-        Take note of what went into the transaction; commits it if that is enough.
+        Count what was written to the transaction; commit it if it is large enough.
 
-        @raise LogFailed: if it was enough, and the commit failed.
+        @raise LogFailed: if that commit failed.
         """
         self._pendingBytes += sizeBytes
         if self._pendingBytes >= self._maxPendingBytes:
@@ -128,7 +128,7 @@ class GroupCommit:
 
     def lose(self, error: lmdb.Error) -> LogFailed:
         """
-        Give the open transaction up after an error.
+        Abort the open transaction after an error.
 
         @return: the exception to raise.
         """
@@ -143,8 +143,8 @@ class GroupCommit:
 
     def flush(self) -> None:
         """
-        Commit what is pending, if anything is.  Does not raise: a failure is
-        told to the callbacks that wait, in the next turn.
+        Commit what is pending.  Does not raise: a failure is passed to the
+        waiting callbacks in the next turn.
         """
         transaction = self.transaction
         if transaction is None:
@@ -163,10 +163,10 @@ class GroupCommit:
     def exclusive(self) -> Iterator[lmdb.Transaction[bytes]]:
         """
         A transaction of its own for changes that are committed at once,
-        after everything pending has been.  Changes in memory belong behind
+        after everything pending.  Changes in memory belong behind
         the C{with} block.
 
-        @raise LogFailed: if it cannot be had or not be committed.
+        @raise LogFailed: if it cannot be begun or committed.
         @raise LogClosed: after L{close}.
         """
         if self.isClosed:
@@ -182,7 +182,7 @@ class GroupCommit:
         except lmdb.Error as error:
             raise self._failure(error) from error
         finally:
-            # Does nothing after a commit.
+            # No effect after a commit.
             transaction.abort()
         self._succeeded()
 
@@ -196,15 +196,15 @@ class GroupCommit:
 
     def wake(self) -> None:
         """
-        Have a turn soon, for the sake of C{announce}.
+        Schedule a turn, so that C{announce} is called.
         """
         if self._turn is None and not self.isClosed:
             self._turn = self._clock.callLater(0, self._nextTurn)
 
     def close(self) -> None:
         """
-        Commit what is pending, call all callbacks, and take nothing
-        more.  If called by a callback, the others are told after it returns.
+        Commit what is pending, call all callbacks, and refuse further
+        appends.  If a callback calls it, the other callbacks run after it returns.
         """
         self.flush()
         self.isClosed = True
@@ -228,7 +228,7 @@ class GroupCommit:
         if self._delivering:
             return
         self._delivering = True
-        # What callbacks bring about is told in the next turn, which is scheduled by then; after closing there is none.
+        # Consequences of the callbacks are announced in the next turn, scheduled by then; after closing there is none.
         remaining = len(self._verdicts)
         while self._verdicts and (remaining > 0 or self.isClosed):
             remaining -= 1

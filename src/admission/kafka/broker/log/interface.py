@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_lmdb_log -*-
 """
-What the broker asks of its record log.
+The interface between the broker and its record log.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ LEADER_EPOCH: Final = 0
 """The leader epoch written into every batch: there is one broker, and it always leads."""
 
 LONGEST_KEY_BYTES: Final = 511
-"""How long a key of an L{ITable} may be: what LMDB takes."""
+"""The length limit of keys of an L{ITable}, which is LMDB's."""
 
 
 class LogRefusal(Exception):
     """
-    The log did not do what it was asked to, and nothing has changed.
+    The log refused a call, and nothing has changed.
 
-    @cvar errorCode: the error of the Kafka protocol that says so.
+    @cvar errorCode: the error of the Kafka protocol for it.
     """
 
     errorCode: ClassVar[int] = -1
@@ -62,7 +62,7 @@ class LogClosed(LogRefusal):
 
 class UnknownTopic(LogRefusal):
     """
-    There is no such topic or partition, or there is none any more.
+    The topic or partition does not exist, or no longer exists.
     """
 
     errorCode = 3
@@ -70,7 +70,7 @@ class UnknownTopic(LogRefusal):
 
 class TopicExists(LogRefusal):
     """
-    There is a topic of that name.
+    A topic of that name exists.
     """
 
     errorCode = 36
@@ -86,7 +86,7 @@ class InvalidTopicName(LogRefusal):
 
 class InvalidPartitionCount(LogRefusal):
     """
-    A topic cannot have that many partitions, or the log not that many in all.
+    A topic cannot have that many partitions, or the log cannot have that many in all.
     """
 
     errorCode = 37
@@ -110,7 +110,7 @@ class OffsetOutOfRange(LogRefusal):
 
 class OutOfOrderSequence(LogRefusal):
     """
-    The batch does not continue where its producer stopped.
+    The batch does not continue its producer's sequence.
     """
 
     errorCode = 45
@@ -127,17 +127,17 @@ class InvalidProducerEpoch(LogRefusal):
 @define(eq=False)
 class Partition:
     """
-    One partition of a topic as the log has it in memory.  The log keeps it up
-    to date; all others only read.
+    One partition of a topic as the log has it in memory.  Only the log changes
+    it.
 
-    Positions count the bytes ever appended to the partition, so a difference
-    of two is a size.
+    Positions count the bytes ever appended to the partition, so the difference
+    of two positions is a size.
 
     @ivar topicName: the topic it belongs to.
-    @ivar index: which one of the topic's partitions, from 0.
-    @ivar number: what the log knows it by; never used again after deletion.
+    @ivar index: its index among the topic's partitions, from 0.
+    @ivar number: the log's own number for it; never reused after deletion.
     @ivar logStartOffset: the first offset that can be read.
-    @ivar highWatermark: the offset after the last committed record: where
+    @ivar highWatermark: the offset after the last committed record, where
         reading ends.
     @ivar nextOffset: the offset that the next record gets; ahead of
         C{highWatermark} while appended batches wait for their commit.
@@ -148,7 +148,7 @@ class Partition:
         records, in milliseconds; -1 if there is none.  It may be that of a
         record that has been deleted since, unless all were.
     @ivar maxTimestampMs: the same for the appended records.
-    @ivar deleted: whether the topic is gone.
+    @ivar deleted: whether the topic has been deleted.
     """
 
     topicName: str
@@ -167,7 +167,7 @@ class Partition:
     @property
     def sizeBytes(self) -> int:
         """
-        How many bytes of committed batches there are.
+        The size of all committed batches.
         """
         return self.committedPosition - self.startPosition
 
@@ -175,13 +175,13 @@ class Partition:
 @frozen
 class Topic:
     """
-    A topic.  It never changes: what alters the topic puts another object into
+    A topic.  It never changes: changing a topic puts another object into
     L{ILog.topics}, with the same partitions.
 
     @ivar name: its name.
     @ivar topicId: chosen at random when it was created.
     @ivar partitions: its partitions by index.
-    @ivar configs: its own settings, as the strings they were given as.
+    @ivar configs: its own settings, as the strings that were given.
     """
 
     name: str
@@ -192,10 +192,10 @@ class Topic:
 
 class AppendResult(NamedTuple):
     """
-    Where a batch is.
+    The place of an appended batch.
 
     @ivar baseOffset: the offset of its first record.
-    @ivar duplicate: whether it was there already, and nothing was appended.
+    @ivar duplicate: whether the log already had it, and nothing was appended.
     """
 
     baseOffset: int
@@ -215,7 +215,7 @@ class TimestampedOffset(NamedTuple):
 
 
 CommitCallback = Callable[[Exception | None], object]
-"""Called with L{None} after a commit, or with what went wrong."""
+"""Called with L{None} after a commit, or with an exception."""
 
 PartitionsListener = Callable[[Sequence[Partition]], object]
 """Called with the partitions that changed, each once."""
@@ -223,14 +223,14 @@ PartitionsListener = Callable[[Sequence[Partition]], object]
 
 class ITable(Interface):
     """
-    Small facts of others, kept with the log: bytes by bytes, in the order of
-    their keys.
+    Small facts of other components, kept with the log: bytes by bytes, sorted by
+    key.
 
-    Writing takes part in the open transaction of this turn, as appending does,
-    and shares its fate: L{ILog.whenCommitted} tells when what was written will
-    survive, or that it is lost.  Then the table is as it was; a caller that has
-    its contents in memory has to revert that.  Only what one call writes is
-    committed as one: a turn that writes very much commits in between.
+    Writing takes part in the open transaction of this turn, as appending does:
+    L{ILog.whenCommitted} tells whether what was written will survive or is lost.
+    If it is lost, the table is as it was, and a caller that has its contents in
+    memory has to revert them.  Only the writes of one call are committed as one:
+    a turn that writes very much commits in between.
 
     All methods raise L{LogClosed} after L{ILog.close}, L{LogFailed} if the
     storage fails, and L{ValueError} for a key that does not have 1 to
@@ -239,12 +239,12 @@ class ITable(Interface):
 
     def get(key: bytes) -> bytes | None:
         """
-        The value of a key, also one put in this turn; L{None} if there is none.
+        The value of a key, also one put in this turn; L{None} if it has none.
         """
 
     def items() -> Iterator[tuple[bytes, bytes]]:
         """
-        All keys and values as they are now, in the order of the keys, whatever
+        All keys and values at this moment, sorted by key, whatever
         is written during the iteration.
         """
 
@@ -257,7 +257,7 @@ class ITable(Interface):
 
     def delete(key: bytes) -> None:
         """
-        Remove a key; it need not be there.
+        Remove a key, if it exists.
 
         @raise LogFailed: as L{ILog.append} does, with the same consequences.
         """
@@ -265,16 +265,16 @@ class ITable(Interface):
 
 class ILog(Interface):
     """
-    Topics, their partitions, the record batches in them, and what must be
-    remembered about producers.
+    Topics, their partitions, the record batches in them, and the state of
+    producers.
 
     Appending writes into an open transaction that is committed in the next
     turn of the reactor, for all appends of this turn at once.  Committed
-    records survive the death of the process; they survive the loss of power
-    once the log has had them synchronised, which it does in the background.
+    records survive the death of the process.  They survive the loss of power
+    once the log has synchronised them, which it does in the background.
 
-    All methods are for the reactor's thread.  After L{close} whatever needs
-    the storage raises L{LogClosed}.
+    All methods are for the reactor's thread.  After L{close} every method that
+    needs the storage raises L{LogClosed}.
     """
 
     topics: Mapping[str, Topic] = Attribute("All topics by name, in no particular order.  A live view.")
@@ -291,43 +291,43 @@ class ILog(Interface):
 
     def topic(name: str) -> Topic:
         """
-        @raise UnknownTopic: if there is none of that name.
+        @raise UnknownTopic: if no topic has that name.
         """
 
     def topicById(topicId: UUID) -> Topic:
         """
-        @raise UnknownTopic: if there is none of that id.
+        @raise UnknownTopic: if no topic has that id.
         """
 
     def createTopic(name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
         """
-        Make a topic.  Committed when this returns, and so is everything
+        Make a topic.  It is committed when this returns, and so is everything
         appended before; the same holds for all methods that change topics.
 
         @param name: 1 to 249 letters, digits, dots, underscores or hyphens.
         @param partitionCount: how many partitions; positive.
         @param configs: the topic's own settings.  The log obeys
             C{retention.bytes} and C{retention.ms} and keeps any other.
-        @raise InvalidTopicName: if the name will not do.
+        @raise InvalidTopicName: if the name is not of that form.
         @raise TopicExists: if the name is taken.
         @raise InvalidPartitionCount: if the number is not positive or larger
-            than what the log still takes.
+            than the log allows.
         @raise InvalidTopicConfig: if a setting that the log obeys is no number.
         @raise LogFailed: if the storage fails.
         """
 
     def checkTopic(name: str, partitionCount: int, configs: Mapping[str, str]) -> None:
         """
-        Raise what L{createTopic} would, the storage's failures excepted, and
+        Raise what L{createTopic} would, except for failures of the storage, and
         change nothing.
         """
 
     def deleteTopic(name: str) -> None:
         """
-        Remove a topic.  It is gone at once; its records are removed bit by
-        bit afterwards, across restarts if need be.
+        Remove a topic.  It is gone at once; its records are removed
+        gradually afterwards, across restarts if need be.
 
-        @raise UnknownTopic: if there is none of that name.
+        @raise UnknownTopic: if no topic has that name.
         @raise LogFailed: if the storage fails.
         """
 
@@ -335,16 +335,16 @@ class ILog(Interface):
         """
         Give a topic more partitions.
 
-        @param partitionCount: how many it shall have in all.
-        @raise UnknownTopic: if there is none of that name.
-        @raise InvalidPartitionCount: unless that is more than it has, and no
-            more than the log still takes.
+        @param partitionCount: the new total.
+        @raise UnknownTopic: if no topic has that name.
+        @raise InvalidPartitionCount: unless the total is more than the topic has, and
+            no more than the log allows.
         @raise LogFailed: if the storage fails.
         """
 
     def checkPartitions(name: str, partitionCount: int) -> None:
         """
-        Raise what L{addPartitions} would, the storage's failures excepted, and
+        Raise what L{addPartitions} would, except for failures of the storage, and
         change nothing.
         """
 
@@ -352,7 +352,7 @@ class ILog(Interface):
         """
         Replace all of a topic's own settings.
 
-        @raise UnknownTopic: if there is none of that name.
+        @raise UnknownTopic: if no topic has that name.
         @raise InvalidTopicConfig: if a setting that the log obeys is no number.
         @raise LogFailed: if the storage fails.
         """
@@ -379,12 +379,12 @@ class ILog(Interface):
 
     def whenCommitted(callback: CommitCallback) -> None:
         """
-        Have something called once everything appended in this turn of the
-        reactor is committed: the caller's own appends, and any batch of which
-        one of them was a duplicate.
+        Call C{callback} once everything appended in this turn of the
+        reactor is committed: the caller's own appends, and any batch that one of
+        them duplicated.
 
-        Called before this returns if nothing is to be waited for.  What it
-        raises is logged.  It may append, and close the log.
+        If there is nothing to wait for, the callback runs before this returns.
+        Exceptions that it raises are logged.  It may append, and close the log.
 
         @param callback: called exactly once with L{None}, or with an exception
             if what was appended is lost.
@@ -392,21 +392,21 @@ class ILog(Interface):
 
     def sync() -> None:
         """
-        Have what is committed synchronised with the disk soon, because
-        a client waits for it; one synchronisation serves all that do.
+        Synchronise what is committed with the disk soon, because a client waits
+        for it; one synchronisation serves all waiting clients.
         """
 
     def subscribeSynced(listener: Callable[[], object]) -> None:
         """
-        Have something called when C{syncedCount} has grown.  What it raises is
-        logged.
+        Call C{listener} when C{syncedCount} has grown.  Exceptions that it raises
+        are logged.
         """
 
     def subscribe(listener: PartitionsListener) -> None:
         """
-        Have something called after each commit that let the high watermark of
-        partitions advance, and after each deletion, with those partitions.
-        What it raises is logged.  It may do anything that a callback may.
+        Call C{listener} after each commit that advanced the high watermark of
+        partitions, and after each deletion, with those partitions.
+        Exceptions that it raises are logged.  It may do anything that a callback may.
         """
 
     def read(partition: Partition, offset: int, maxBytes: int, firstWhole: bool = True) -> list[bytes]:
@@ -416,9 +416,10 @@ class ILog(Interface):
         @param offset: where to begin; the batch that contains it comes first,
             with the records before C{offset} still in it.
         @param maxBytes: no further batch is read that would exceed this.
-        @param firstWhole: whether to read the first one even if it alone does.
+        @param firstWhole: whether to read the first batch even if it alone exceeds
+            C{maxBytes}.
         @return: whole batches; none if C{offset} is the high watermark.
-        @raise OffsetOutOfRange: if the offset is not there.
+        @raise OffsetOutOfRange: if the log does not have that offset.
         @raise UnknownTopic: if the topic has been deleted.
         @raise LogFailed: if the storage fails.
         """
@@ -426,15 +427,15 @@ class ILog(Interface):
     def bytesAvailable(partition: Partition, offset: int) -> int:
         """
         How many bytes L{read} without a limit would return from C{offset}.
-        Raises what L{read} raises; touches no records.
+        Raises the exceptions of L{read}; reads no records.
         """
 
     def offsetForTimestamp(partition: Partition, timestampMs: int) -> TimestampedOffset | None:
         """
         The first record that is not older than a time.
 
-        Exact if the batch that contains it is uncompressed and of moderate
-        size.  Otherwise the answer is that batch's first offset together with its
+        The result is exact if the batch that contains it is uncompressed and of
+        moderate size.  Otherwise it is that batch's first offset together with its
         largest timestamp: clients that seek there read a few records too
         many, never one too few.  The same holds where a record with a larger
         timestamp has been deleted from the start of the log and thousands of
@@ -454,26 +455,26 @@ class ILog(Interface):
 
     def table(name: str) -> ITable:
         """
-        A table for small facts, always the same one for a name; made if it is
-        not there.  To be asked for once, when the log has been opened: making one
+        The table of that name, made if it does not exist; always the same object.
+        Ask for it once, when the log has been opened: making a table
         commits what is pending.
 
         @param name: letters from C{a} to C{z}; there is room for two dozen tables.
-        @raise ValueError: if the name will not do.
+        @raise ValueError: if the name is not of that form.
         @raise LogFailed: if the storage fails.
         """
 
     def producers() -> Iterator[tuple[str, int]]:
         """
-        The remembered producers: each pair of an owner (empty if it is not
-        known) and a producer id once, the longest unused first.  Looks at every
+        The remembered producers: each pair of an owner (empty if not
+        known) and a producer id once, least recently used first.  Scans every
         producer.
         """
 
     def allocateProducerId() -> int:
         """
-        A producer id that was never handed out before and never will be,
-        whether this process is killed or not.
+        A producer id that was never assigned before and never will be again, even if
+        this process is killed.
 
         @raise LogFailed: if the storage fails.
         """
@@ -481,7 +482,7 @@ class ILog(Interface):
     def close() -> Deferred[None]:
         """
         Commit, call all callbacks, synchronise with the disk, and release the
-        directory.  May be called again, also before it is done.
+        directory.  May be called again, even before it is done.
 
-        @return: fires when the directory is free.
+        @return: fires when the directory is released.
         """

@@ -50,7 +50,7 @@ class LmdbLog:
     """
     L{ILog} in one LMDB environment.
 
-    To be made in the process that uses it: an environment does not survive a
+    Make it in the process that uses it: an environment does not survive a
     fork, so a daemon makes it after it has detached.
     """
 
@@ -76,24 +76,24 @@ class LmdbLog:
         """
         Open the log in a directory, or make one.
 
-        @param path: the directory; made if it is not there.
-        @param clock: the reactor, or a clock of a test.
+        @param path: the directory; made if it does not exist.
+        @param clock: the reactor, or a test's clock.
         @param wallSeconds: the time in seconds since 1970, for the age of
             records and producers.
-        @param deferToThread: runs what waits for the disk.
-        @param mapSizeBytes: how large the file may ever become.  It costs
+        @param deferToThread: runs calls that block on the disk.
+        @param mapSizeBytes: the maximum size of the file.  It costs
             address space only; the file does not shrink again.
-        @param maxPendingBytes: how much may be appended before it is committed
-            in mid-turn.
+        @param maxPendingBytes: how much may be appended before a commit in
+            mid-turn.
         @param maxPartitions: how many partitions all topics may have together.
         @param maxProducers: how many pairs of partition and idempotent
             producer are remembered.
-        @param producerExpirySeconds: for how long they are after their last batch.
-        @param retentionBytes: how much of a partition is kept at least, if its
-            topic does not say; L{None} for all.
-        @param retentionSeconds: how old records may become, if their topic does
-            not say; L{None} for any age.
-        @param checkIntervalSeconds: how long to rest between two sweeps.
+        @param producerExpirySeconds: how long they are remembered after their last batch.
+        @param retentionBytes: how much of a partition is kept at least, unless its
+            topic overrides it; L{None} for all.
+        @param retentionSeconds: how old records may become, unless their topic
+            overrides it; L{None} for any age.
+        @param checkIntervalSeconds: the pause between two sweeps.
         @param flushIntervalSeconds: how long committed data may wait before it
             is synchronised with the disk.
         @raise LogInUse: if another broker uses the directory.
@@ -101,7 +101,7 @@ class LmdbLog:
         """
         self._wallSeconds = wallSeconds
         self._listeners: list[PartitionsListener] = []
-        # Used as ordered sets: what awaits its commit, and what listeners are to be told of.
+        # Used as ordered sets: partitions that await a commit, and partitions to tell listeners of.
         self._appended: dict[Partition, None] = {}
         self._changed: dict[Partition, None] = {}
         self._nextProducerId = self._endProducerId = 0

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_logtables -*-
 """
-Small facts beside the records, in tables of the same storage.
+Tables of small facts, in the same storage as the records.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Table:
 
 class Tables:
     """
-    The tables by their names, made when first asked for.
+    The tables by name, made on demand.
     """
 
     def __init__(self, storage: Storage, commits: GroupCommit) -> None:

@@ -1,9 +1,10 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_producers -*-
 """
-What an idempotent producer may append next: its last batches by partition.
+The state of idempotent producers: their last batches by partition, and so
+what they may append next.
 
-A plain state machine.  Changes are collected until they are either settled or
-reverted, so that they can share the fate of a transaction.
+A plain state machine.  Changes are collected until they are settled or
+reverted, so that they are committed or lost with a transaction.
 """
 
 import struct
@@ -19,19 +20,19 @@ REMEMBERED_BATCHES: Final = 5
 
 _SEQUENCES: Final = 1 << 31
 
-# A state is kept as it is stored, because nothing is smaller or quicker to write: version, number of batches, epoch and
-# time of the last use; the batches, newest first; the owner.
+# A state is kept in its stored form, because nothing is smaller or quicker to write: version, number of batches, epoch
+# and time of the last use; the batches, newest first; the owner.
 _VERSION: Final = 0x80
 _HEAD: Final = struct.Struct(">BBhd")
 _BATCH: Final = struct.Struct(">iiq")
 _NEWEST: Final = struct.Struct(_HEAD.format + _BATCH.format[1:])
 
-# At first it was stored without a version and an owner, the batches oldest first. It began with the epoch, which is
-# never so negative that it could be taken for a version.
+# The first format had no version and no owner, and the batches oldest first. It began with the epoch, which is never
+# negative enough to be taken for a version.
 _OLD_HEAD: Final = struct.Struct(">hd")
 
 _STATE_BYTES: Final = 248
-"""What a state takes in memory beyond its own bytes: its key, and its places in the table and in the order of use."""
+"""The memory of a state beyond its own bytes: its key, and its places in the table and in the order of use."""
 
 
 ProducerKey = tuple[int, int]
@@ -45,8 +46,8 @@ class ProducerState(NamedTuple):
     """
     @ivar epoch: the newest epoch seen.
     @ivar batches: the last batches of that epoch, oldest first; never empty.
-    @ivar lastUsedSeconds: when the last one was appended, in seconds since 1970.
-    @ivar owner: who appended it; empty if it is not known.
+    @ivar lastUsedSeconds: when the last batch was appended, in seconds since 1970.
+    @ivar owner: who appended it; empty if not known.
     """
 
     epoch: int
@@ -64,9 +65,9 @@ class ProducerState(NamedTuple):
 
 def decodeState(stored: bytes) -> ProducerState:
     """
-    The reverse of L{ProducerState.encode}; knows the older form, too.
+    The inverse of L{ProducerState.encode}; also reads the older format.
 
-    @raise struct.error: if these are no such bytes.
+    @raise struct.error: if C{stored} has neither format.
     """
     if stored[:1] != bytes([_VERSION]):
         epoch, lastUsedSeconds = _OLD_HEAD.unpack_from(stored)
@@ -80,7 +81,7 @@ def _batchesOf(stored: bytes, count: int) -> Iterator[AppendedBatch]:
 
 
 def _encodeOwner(owner: str) -> bytes:
-    # Whatever a name consists of, it must not keep a batch from being appended.
+    # A strange name must not keep a batch from being appended.
     return owner.encode("utf-8", "surrogatepass")
 
 
@@ -99,20 +100,16 @@ class ProducerStates:
     """
     The state of all producers in all partitions, least recently used first.
 
-    @ivar maxEntries: how many are remembered; the others go with the next
-        commit.
-    @ivar encodedBytes: how many bytes all states have together when encoded.
+    @ivar maxEntries: how many are remembered; the oldest beyond that are dropped
+        with the next commit.
+    @ivar encodedBytes: the size of all states together when encoded.
     """
 
     def __init__(self, maxEntries: int) -> None:
-        """
-        @param maxEntries: how many pairs of partition and producer to remember;
-            positive.
-        """
         self.maxEntries = maxEntries
         self.encodedBytes = 0
         self._states: OrderedDict[ProducerKey, bytes] = OrderedDict()
-        # What the keys changed since the last settling had before: None for nothing.
+        # The values of the changed keys before the last L{settle}; None for a new key.
         self._before: dict[ProducerKey, bytes | None] = {}
         self._evicted: tuple[ProducerKey, ...] = ()
 
@@ -122,13 +119,13 @@ class ProducerStates:
     @property
     def sizeBytes(self) -> int:
         """
-        About how much memory the states take.
+        Roughly how much memory the states take.
         """
         return self.encodedBytes + len(self._states) * _STATE_BYTES
 
     def load(self, stored: Mapping[ProducerKey, bytes]) -> None:
         """
-        Take over what was remembered before a restart.
+        Restore the states after a restart.
 
         @param stored: states as they were written.
         @raise struct.error: if a state cannot be read.
@@ -139,9 +136,6 @@ class ProducerStates:
             self.encodedBytes += len(encoded)
 
     def get(self, key: ProducerKey) -> ProducerState | None:
-        """
-        What is known of a producer, if anything is.
-        """
         stored = self._states.get(key)
         return None if stored is None else decodeState(stored)
 
@@ -152,7 +146,7 @@ class ProducerStates:
         """
         Whether a batch may be appended.  Changes nothing.
 
-        @return: L{None} if it may, or the offset it was appended at before.
+        @return: L{None} if it may, or the offset at which it was appended before.
         @raise InvalidProducerEpoch: if a newer epoch has been seen.
         @raise OutOfOrderSequence: if it is neither one of the last batches nor
             the next one, or has no sequence number at all.
@@ -178,7 +172,7 @@ class ProducerStates:
 
     def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float, owner: str = "") -> None:
         """
-        Remember a batch that L{check} let pass.
+        Remember a batch that L{check} has accepted.
 
         @param nowSeconds: the time in seconds since 1970.
         @param owner: who appended it.
@@ -201,9 +195,9 @@ class ProducerStates:
 
     def changes(self) -> Iterator[tuple[ProducerKey, bytes | None]]:
         """
-        What to write, in this order, so that the stored states become those
-        in memory: each key once with its state, encoded, then each one that is
-        too much with L{None}.  To be followed by L{settle} or L{revert}.
+        The writes, in order, that bring the stored states up to date: each changed
+        key once with its encoded state, then each dropped key with L{None}.  Call
+        L{settle} or L{revert} afterwards.
         """
         for key in self._before:
             yield key, self._states[key]
@@ -213,7 +207,7 @@ class ProducerStates:
 
     def settle(self) -> None:
         """
-        The changes are committed.
+        Accept the changes, which are committed.
         """
         self._before.clear()
         self.forget(self._evicted)
@@ -221,7 +215,7 @@ class ProducerStates:
 
     def revert(self) -> None:
         """
-        The changes are lost: everything is as it was when last settled.
+        Discard the changes, which are lost: restore the state of the last L{settle}.
         """
         for key, stored in self._before.items():
             self.encodedBytes -= len(self._states[key])
@@ -235,7 +229,7 @@ class ProducerStates:
 
     def unusedSince(self, timeSeconds: float, maxCount: int) -> list[ProducerKey]:
         """
-        Producers that appended nothing after a time, longest unused first.
+        Producers that have appended nothing since a time, least recently used first.
 
         @param maxCount: how many to return at most.
         """
@@ -248,15 +242,15 @@ class ProducerStates:
 
     def forget(self, keys: Iterable[ProducerKey]) -> None:
         """
-        Drop the states of some producers.  Not while there are changes that
-        are neither settled nor reverted.
+        Drop the states of some producers.  Do not call it while there are changes
+        that are neither settled nor reverted.
         """
         for key in keys:
             self.encodedBytes -= len(self._states.pop(key))
 
     def forgetPartitions(self, partitionNumbers: Collection[int]) -> None:
         """
-        Drop all states in some partitions; takes a look at every producer.
+        Drop all states in some partitions; scans every producer.
         The same condition holds as for L{forget}.
         """
         self.forget([key for key in self._states if key[0] in partitionNumbers])

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_retention -*-
 """
-What is removed from the log, and when: a little in each turn of the reactor.
+Removing old data from the log, a little in each turn of the reactor.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ _SLICE_PARTITIONS: Final = 64
 _SLICE_PRODUCERS: Final = 1000
 
 _SPARE_BYTES: Final = 1 << 20
-"""By how much a full map grows for a sweep; more than what the turns of one need before they free some."""
+"""By how much a full map grows for a sweep; more than its turns need before they free pages."""
 
 
 @frozen
@@ -35,9 +35,9 @@ class RetentionLimits:
     """
     How much of a partition is kept.
 
-    @ivar maxBytes: the oldest batch goes if this much is left without it;
-        L{None} for any amount.
-    @ivar maxAgeMs: batches go from the oldest on while their largest timestamp
+    @ivar maxBytes: the oldest batch is removed if at least this much remains without
+        it; L{None} for no limit.
+    @ivar maxAgeMs: batches are removed, oldest first, while their largest timestamp
         is older; L{None} for any age.  A batch without timestamps has no age.
     """
 
@@ -46,9 +46,9 @@ class RetentionLimits:
 
     def overriddenBy(self, configs: Mapping[str, str]) -> "RetentionLimits":
         """
-        The limits of a topic with settings of its own; -1 there means no limit.
+        The limits of a topic with settings of its own; -1 in a setting means no limit.
 
-        @raise InvalidTopicConfig: if a setting is no such number.
+        @raise InvalidTopicConfig: if a setting is not such a number.
         """
         return RetentionLimits(
             _limit(configs, RETENTION_BYTES, self.maxBytes),
@@ -86,8 +86,8 @@ class DeletableBatches:
 
 class Sweep:
     """
-    Removes what is too old or too much, what deleted topics have left behind,
-    and producers that went away.
+    Removes records beyond the retention limits, the data of deleted topics, and
+    idle producers.
     """
 
     _log = Logger()
@@ -105,11 +105,11 @@ class Sweep:
         checkIntervalSeconds: float,
     ) -> None:
         """
-        @param limits: what holds for topics without settings of their own.
+        @param limits: the limits of topics without settings of their own.
         @param wallSeconds: the time in seconds since 1970, to compare
             timestamps with.
         @param producerExpirySeconds: how long an idle producer is remembered.
-        @param checkIntervalSeconds: how long to rest between two sweeps.
+        @param checkIntervalSeconds: the pause between two sweeps.
         """
         self._storage = storage
         self._commits = commits
@@ -127,8 +127,7 @@ class Sweep:
 
     def start(self) -> None:
         """
-        Sweep from the next turn on: at once if it rests, or once more after
-        the sweep that is going on.
+        Begin a sweep in the next turn; if one is running, repeat it when it ends.
         """
         if self._slices is not None:
             self._again = True
@@ -138,9 +137,6 @@ class Sweep:
         self._next = self._clock.callLater(0, self._turn)
 
     def stop(self) -> None:
-        """
-        Remove nothing more.
-        """
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -159,12 +155,12 @@ class Sweep:
         except LogFailed as failed:
             self._slices = None
             if isinstance(failed.__cause__, lmdb.MapFullError) and not self._grown:
-                # Removing takes pages, too, and in a map full to the brim it would fail for good.
+                # Removing takes pages, too; in a completely full map it would fail for good.
                 self._grown = True
                 self._commits.flush()
                 self._storage.grow(_SPARE_BYTES)
             else:
-                # Said already, and a full disk gets no emptier by insisting.
+                # Logged already; repeating it does not empty the disk.
                 restSeconds = self._checkIntervalSeconds
         except Exception:
             self._log.failure("the log could not be swept")
@@ -190,14 +186,14 @@ class Sweep:
             removed = True
             yield
         if removed:
-            # What a transaction frees is used again by the next one but one. In a full map the next one is an append
-            # that fails, which counts for nothing, so this has to be it.
+            # Pages that a transaction frees are reused by the next one but one. In a full map the next one would be an
+            # append that fails, which does not count; so this transaction has to be the next one.
             with self._commits.exclusive() as transaction:
                 self._storage.advance(transaction, b"sweeps", 1)
 
     def _bury(self, number: int) -> bool:
         """
-        Remove some of what is left of a partition.
+        Remove some of the data of a deleted partition.
 
         @return: whether there may be more.
         """
@@ -220,7 +216,7 @@ class Sweep:
 
     def _trim(self, partition: Partition, limits: RetentionLimits) -> bool:
         """
-        Remove some of what a partition need not keep.
+        Remove some of the batches that a partition need not keep.
 
         @return: whether there may be more.
         """
@@ -250,8 +246,8 @@ class Sweep:
 
     def _oldest(self, number: int, isDeletable: Callable[[int, int], bool]) -> DeletableBatches:
         """
-        The oldest batches of a partition that are to go, as many as one turn
-        may take.
+        The oldest batches of a partition that are deletable, as many as one turn
+        may remove.
 
         @param isDeletable: called with a batch's largest timestamp and the
             position of its end.

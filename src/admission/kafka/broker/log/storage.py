@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_storage -*-
 """
-The LMDB environment under the log: its directory, its tables, and what to do
-about its failures.
+The LMDB environment under the log: its directory, its tables, and advice on
+its failures.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from attrs import define, field
 from .interface import LogFailed, LogInUse
 
 FORMAT: Final = 1
-"""What a directory was written as; others are not opened."""
+"""The version of the format; a directory of another version is not opened."""
 
 NUMBER: Final = struct.Struct(">I")
-"""The key of what concerns one partition: its number."""
+"""The key of the facts about one partition: its number."""
 
 PRODUCER_KEY: Final = struct.Struct(">Iq")
 """The key of a producer's state: a partition's number and the producer's id."""
 
 _MAX_TABLES: Final = 32
-"""Those of L{Storage}, and those of L{admission.kafka.broker.log.logtables}."""
+"""For the tables of L{Storage} and of L{admission.kafka.broker.log.logtables}."""
 
 _COUNTER: Final = struct.Struct(">q")
 _LOCK_FILE: Final = "broker.lock"
@@ -37,7 +37,7 @@ _LOCK_FILE: Final = "broker.lock"
 
 def explain(error: lmdb.Error) -> str:
     """
-    What to do about an error of the storage.
+    Explain an error of the storage, with its remedy.
     """
     if isinstance(error, lmdb.MapFullError):
         return "the map of the log is full: give it a larger map size, or retain less"
@@ -52,14 +52,14 @@ def explain(error: lmdb.Error) -> str:
 
 class DirectoryLock:
     """
-    The right to use a directory, held until L{release} or the end of the
+    A lock on a directory, held until L{release} or the end of the
     process, however it ends.
     """
 
     def __init__(self, path: str) -> None:
         """
         @param path: a directory that exists.
-        @raise LogInUse: if another process has the right.
+        @raise LogInUse: if another process holds the lock.
         """
         self._file: IO[str] = open(os.path.join(path, _LOCK_FILE), "a+", encoding="ascii")  # noqa: SIM115
         try:
@@ -74,9 +74,6 @@ class DirectoryLock:
         self._file.flush()
 
     def release(self) -> None:
-        """
-        Let others have the directory.
-        """
         self._file.close()
 
 
@@ -86,13 +83,13 @@ class Storage:
     An open environment and its tables.
 
     @ivar environment: the environment.
-    @ivar batches: key: see L{admission.kafka.broker.log.batchlookup.BATCH_KEY}; value:
-        a record batch as clients sent it.
-    @ivar topics: name to description, as JSON.
-    @ivar partitions: number to where the partition starts and would go on.
-    @ivar producers: number and producer id to the producer's state.
+    @ivar batches: record batches as clients sent them, by
+        L{admission.kafka.broker.log.batchlookup.BATCH_KEY}.
+    @ivar topics: descriptions in JSON, by name.
+    @ivar partitions: the start and the end of each partition, by number.
+    @ivar producers: states of producers, by partition number and producer id.
     @ivar tombstones: numbers of partitions whose data is yet to be removed.
-    @ivar counters: what is counted upwards only.
+    @ivar counters: counters, which only grow.
     """
 
     environment: lmdb.Environment
@@ -116,7 +113,7 @@ class Storage:
     @contextmanager
     def cursor(self, table: lmdb._Database) -> Iterator[lmdb.Cursor[memoryview]]:
         """
-        Look at a table.  What the cursor returns is memory of the map, and
+        A cursor on a table.  What it returns is memory of the map, and
         invalid after the C{with} block.
 
         @raise LogFailed: if anything in the block fails.
@@ -135,10 +132,9 @@ class Storage:
 
     def advance(self, transaction: lmdb.Transaction[bytes], counter: bytes, by: int) -> int:
         """
-        Count.
+        Advance a counter.
 
-        @param counter: what is counted.
-        @param by: how far to advance.
+        @param by: how far.
         @return: the value before, 0 at first.
         """
         stored = transaction.get(counter, db=self.counters)
@@ -149,14 +145,13 @@ class Storage:
 
 def openStorage(path: str, mapSizeBytes: int) -> Storage:
     """
-    Open the environment in a directory that is ours, or make one.
+    Open the environment in a directory that we have locked, or make one.
 
-    Nothing is synchronised at commit: what the process has committed survives
-    its death in any case, and the caller sees to the disk.  A writable map is
-    avoided because with it a loss of power could damage what is old.
+    Commits do not synchronise: what is committed survives the death of the process
+    in any case, and the caller synchronises with the disk.  The map is not
+    writable, because with a writable map a loss of power could damage old data.
 
-    @param mapSizeBytes: how large the file may ever become; costs address
-        space only.
+    @param mapSizeBytes: the maximum size of the file; costs address space only.
     @raise LogFailed: if it cannot be opened.
     """
     try:
@@ -172,7 +167,7 @@ def openStorage(path: str, mapSizeBytes: int) -> Storage:
     except lmdb.Error as error:
         raise LogFailed(f"cannot open the log in {path}: {explain(error)}") from error
     try:
-        # A killed process leaves its readers behind, and no page that they saw would be used again.
+        # A killed process leaves its readers behind, and no page that they saw would be reused.
         environment.reader_check()
         return Storage(environment)
     except lmdb.Error as error:

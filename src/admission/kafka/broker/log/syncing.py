@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_syncing -*-
 """
-Getting committed data onto the disk, in the background.
+Synchronising committed data with the disk, in the background.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ class BackgroundSync:
         succeeded: Callable[[], None],
     ) -> None:
         """
-        @param clock: gives the intervals.
+        @param clock: for the intervals.
         @param deferToThread: runs C{sync} away from the reactor.
-        @param sync: what to do; may block and raise.
-        @param begins: called just before C{sync} is handed to a thread; what is
+        @param sync: synchronises; may block and raise.
+        @param begins: called just before C{sync} is handed to a thread; data
             written later may or may not be covered.  Must not raise.
         @param succeeded: called when C{sync} has returned.  Must not raise.
         @param intervalSeconds: how long written data waits at most before its
@@ -62,13 +62,13 @@ class BackgroundSync:
     @property
     def problem(self) -> str | None:
         """
-        Why the last attempt failed, if it has.
+        Why the last attempt failed; L{None} if it succeeded.
         """
         return f"the log cannot be synchronised with the disk: {self._failureReason}" if self._failing else None
 
     def written(self) -> None:
         """
-        Something is to be synchronised.
+        Note that something has to be synchronised.
         """
         self._dirty = True
         if self._next is None and not self._running and self._closed is None:
@@ -76,8 +76,8 @@ class BackgroundSync:
 
     def soon(self) -> None:
         """
-        A client waits: synchronise what was written without waiting for the
-        interval to end.
+        Synchronise what was written without waiting for the interval to end,
+        because a client waits.
         """
         if not self._dirty or self._closed is not None:
             return
@@ -89,9 +89,9 @@ class BackgroundSync:
 
     def close(self) -> Deferred[None]:
         """
-        Synchronise for the last time.  To be called once.
+        Synchronise for the last time.  Call it once.
 
-        @return: fires when that is done or has failed, and nothing is running
+        @return: fires when that has succeeded or failed, and nothing is running
             any more; never with a failure.
         """
         self._closed = closed = Deferred[None]()
@@ -119,7 +119,7 @@ class BackgroundSync:
             self._log.info("the log is being synchronised with the disk again")
 
     def _failed(self, failure: Failure) -> None:
-        # The last attempt is not repeated: nothing would stop it.
+        # The last attempt is not repeated: nothing would end the repetition.
         self._dirty = self._dirty or self._closed is None
         if not self._failing:
             self._failing = True

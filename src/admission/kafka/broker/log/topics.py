@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_topics -*-
 """
-The topics: their records in the storage, and what is in memory of them.
+The topics: in the storage and in memory.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _EXTENT: Final = struct.Struct(">qqqq")
 """
 Log start offset, start position, next offset, end position of a partition.
 
-The last two are those of when the record was written, and count only if no
-batches are left that tell better.
+The last two are as of when the record was written, and count only if no
+batches are left, which would be more recent.
 """
 
 
 def encodeExtent(partition: Partition, startOffset: int, startPosition: int) -> bytes:
     """
-    What to remember about a partition that will start elsewhere.
+    The stored form of a partition's extent, with the given start.
     """
     return _EXTENT.pack(startOffset, startPosition, partition.highWatermark, partition.committedPosition)
 
 
 class Topics:
     """
-    All topics, by name and by id.  What changes and checks them keeps the
-    contract of the method of L{admission.kafka.broker.log.interface.ILog} that
-    calls it.
+    All topics, by name and by id.  The methods that change and check topics keep
+    the contract of the methods of L{admission.kafka.broker.log.interface.ILog}
+    that call them.
 
-    @ivar byName: topics by name; not to be changed by others.
+    @ivar byName: topics by name; callers must not change it.
     @ivar partitionCount: how many partitions they have together.
     """
 
@@ -52,11 +52,10 @@ class Topics:
         self, storage: Storage, commits: GroupCommit, maxPartitions: int, check: Callable[[Mapping[str, str]], object]
     ) -> None:
         """
-        @param storage: where the records are.
-        @param commits: writes them.
+        @param storage: has the records.
+        @param commits: writes the changes.
         @param maxPartitions: how many partitions there may be in all.
-        @param check: called with a topic's settings; raises what is to be
-            raised if they will not do.
+        @param check: called with a topic's settings; raises if they are invalid.
         """
         self.byName: dict[str, Topic] = {}
         self.partitionCount = 0
@@ -68,7 +67,7 @@ class Topics:
 
     def load(self, transaction: lmdb.Transaction[memoryview]) -> None:
         """
-        Take over what was there before a restart.
+        Restore the topics after a restart.
         """
         for key, value in transaction.cursor(self._storage.topics):
             name = str(key, "ascii")
@@ -81,7 +80,7 @@ class Topics:
 
     def get(self, name: str) -> Topic:
         """
-        @raise UnknownTopic: if there is none of that name.
+        @raise UnknownTopic: if no topic has that name.
         """
         try:
             return self.byName[name]
@@ -90,7 +89,7 @@ class Topics:
 
     def getById(self, topicId: UUID) -> Topic:
         """
-        @raise UnknownTopic: if there is none of that id.
+        @raise UnknownTopic: if no topic has that id.
         """
         try:
             return self._byId[topicId]
@@ -99,8 +98,7 @@ class Topics:
 
     def partitions(self) -> Iterator[tuple[Topic, Partition]]:
         """
-        All partitions there are now, whatever happens to them during the
-        iteration.
+        All current partitions, even if topics change during the iteration.
         """
         for topic in list(self.byName.values()):
             for partition in topic.partitions:
@@ -160,7 +158,7 @@ class Topics:
         See L{admission.kafka.broker.log.interface.ILog.deleteTopic}.  The data of
         its partitions is left to the sweep, which reads the tombstones.
 
-        @return: what the topic was.
+        @return: the deleted topic.
         """
         topic = self.get(name)
         with self._commits.exclusive() as transaction:
