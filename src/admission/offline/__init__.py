@@ -1,6 +1,6 @@
 """
 What a recording tells: sums and audits of it, and what other policies would
-have done, on Spark.  Names that are not here may move without notice.
+have done, on Spark.  Only the names in this module are stable.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """
 Where the memory of a server is: what the heap says beside what the ledger says.
-Names that are not here may move without notice.
+Only the names in this module are stable.
 """
 
 from typing import TYPE_CHECKING
