@@ -1,6 +1,6 @@
 """
-What a recording tells: sums and audits of it, and what other policies would
-have done, on Spark.  Names that are not here may move without notice.
+Aggregates and audits of a recording, and replays of other policies, on Spark. Names that are not published here may
+move without notice.
 """
 
 from typing import TYPE_CHECKING
