@@ -1,6 +1,5 @@
 """
-Where the memory of a server is: what the heap says beside what the ledger says.
-Names that are not here may move without notice.
+The memory of a server: the heap compared with the ledger. Names that are not published here may move without notice.
 """
 
 from typing import TYPE_CHECKING
