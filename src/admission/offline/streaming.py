@@ -28,10 +28,9 @@ CHECKPOINT = "_checkpoint"
 
 def clientMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> DataFrame:
     """
-    L{admission.offline.aggregate.clientMinutes} of a stream, percentiles taken
-    from histograms: a minute comes once it is C{lateness} ago, and then once
-    only.  What is later than that is left out, as the stream's progress counts
-    in C{numRowsDroppedByWatermark}; only a batch has it all.
+    L{admission.offline.aggregate.clientMinutes} of a stream, percentiles taken from histograms: a minute is written
+    when it is C{lateness} old, and only once. Later requests are dropped, as the stream's progress counts in
+    C{numRowsDroppedByWatermark}; only a batch has them all.
 
     @param requests: a stream of the requests table, as recorded.
     @param lateness: an interval in Spark's notation.
