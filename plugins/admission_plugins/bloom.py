@@ -138,9 +138,6 @@ class FilterMemory:
     _heldBytes: dict[LayeredBloom, int] = field(factory=dict, init=False)
 
     def heldBytes(self, holder: LayeredBloom) -> int:
-        """
-        How much of it C{holder} has allocated.
-        """
         return self._heldBytes.get(holder, 0)
 
     def take(self, holder: LayeredBloom, sizeBytes: int) -> None:
@@ -154,9 +151,6 @@ class FilterMemory:
         self._heldBytes[holder] = self.heldBytes(holder) + sizeBytes
 
     def give(self, holder: LayeredBloom, sizeBytes: int) -> None:
-        """
-        Release memory.
-        """
         self.usedBytes -= sizeBytes
         self._heldBytes[holder] -= sizeBytes
         if not self._heldBytes[holder]:
@@ -200,8 +194,7 @@ class LayeredBloom:
         key: int | None = None,
     ) -> None:
         """
-        @param memory: where to take memory from.  It knows this filter for as
-            long as there are layers: see L{clear}.
+        @param memory: the memory to use. It refers to this filter as long as there are layers: see L{clear}.
         @param key: random unless given.
         @raise ValueError: if an argument is out of range.
         """

@@ -42,7 +42,4 @@ class SealReport:
 
     @classmethod
     def fromJson(cls, line: str) -> SealReport:
-        """
-        Read the result of L{toJson}.
-        """
         return cls(**json.loads(line))

@@ -50,9 +50,6 @@ class SealedFile:
 
 
 def isRecording(directory: Path) -> bool:
-    """
-    Whether C{directory} has a recording.
-    """
     return any(directory.joinpath(name).is_dir() for name in (SEGMENTS, *(table.name for table in TABLES)))
 
 

@@ -34,10 +34,6 @@ Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """
-    Reads Parquet files as they come.
-    """
-
     def __init__(self, options: Options, names: Iterable[str]) -> None:
         """
         @param names: the columns to have.

@@ -150,9 +150,6 @@ class SyntheticConnection:
         return self._draft.requestBytes
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        The request can be read now.
-        """
         self._receive(lease)
 
     def turnGranted(self) -> None:

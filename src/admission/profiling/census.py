@@ -90,9 +90,6 @@ class Census:
 
     @property
     def counts(self) -> list[int]:
-        """
-        The number of objects of each group.
-        """
         return [seen * self.stride for seen in self._seen]
 
     @property

@@ -44,10 +44,6 @@ _FAILURE_SECONDS = 60.0
 
 @define(eq=False)
 class _Member:
-    """
-    An exporter and its error counts.
-    """
-
     name: str
     exporter: IMetricsExporter
     failures: int = 0

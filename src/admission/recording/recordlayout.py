@@ -248,9 +248,6 @@ def _listPacker(code: str, capacity: int) -> Callable[[Any, int, Sequence[float]
 
 
 def _conversion(type: ColumnType, texts: Mapping[int, str]) -> Callable[..., Any]:
-    """
-    The conversion from recorded values to values as read.
-    """
     conversions: dict[ColumnType, Callable[..., Any]] = {
         ColumnType.SECONDS: microseconds,
         ColumnType.NUMBER: lambda value: None if math.isnan(value) else value,

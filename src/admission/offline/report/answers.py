@@ -203,9 +203,6 @@ def _replayed(results: Results) -> pa.Table | None:
 
 
 def _longest(clients: pa.Table) -> pa.Table:
-    """
-    The throttled clients, the longest throttled first.
-    """
     order = [("held_s", "descending"), *((name, "ascending") for name in _CLIENT)]
     return clients.filter(pc.greater(clients["held_s"], 0)).sort_by(order)
 

@@ -220,16 +220,13 @@ def figures(plots: Sequence[Plot]) -> Iterator[Tag]:
 
 
 def timeNote(lines: Sequence[Line]) -> str:
-    """
-    The note below a plot of moments.
-    """
     step = max((line.stepMinutes for line in lines), default=1)
     return "Times are in UTC." if step == 1 else f"Times are in UTC; each point is of {step} minutes."
 
 
 def _adapt(tag: Tag) -> None:
     """
-    Adapt a drawing of its own to be part of the page.
+    Make a stand-alone drawing a part of the page.
     """
     style = tag.attributes.pop("style", None)
     if style is not None:

@@ -39,9 +39,6 @@ class PoolTotal:
 
     @property
     def exhaustedShare(self) -> float:
-        """
-        The share of exhausted connections.
-        """
         return float(self.total["exhausted_connections"] / max(self.total["connections"], 1))
 
     @property

@@ -95,9 +95,6 @@ def _facts(results: Results) -> list[Tag]:
 
 
 def _second(moment: str) -> str:
-    """
-    An ISO 8601 moment in readable form.
-    """
     return re.sub(r"^(\S+)T([\d:]+)(\.\d+)?\+00:00$", r"\1 \2 UTC", moment)
 
 

@@ -23,9 +23,6 @@ from .words import count, duration, index, share, shown
 
 
 def throttlingSection(plots: Sequence[Plot]) -> Tag:
-    """
-    Throttling over time.
-    """
     return section("throttling", "How long, and when", *figures(plots))
 
 

@@ -138,9 +138,6 @@ class Verdict:
 
     @property
     def best(self) -> Standing | None:
-        """
-        The candidate to prefer.
-        """
         if self.gate.trust is Trust.REFUTED:
             return None
         return next((each for each in self.standings or () if not each.objections), None)

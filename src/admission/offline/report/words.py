@@ -52,9 +52,6 @@ def share(fraction: float | None) -> str:
 
 
 def index(value: float | None) -> str:
-    """
-    An index between zero and one.
-    """
     return NOTHING if value is None else f"{value:.3f}"
 
 

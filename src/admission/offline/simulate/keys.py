@@ -242,9 +242,6 @@ def connectionsOf(components: pa.RecordBatch) -> dict[TrialKey, Connections]:
 
 
 def componentsIn(connections: Connections, connectionIds: Any) -> Any:
-    """
-    The component of each of these connections.
-    """
     known, numbers = connections
     if not len(known):
         return connectionIds

@@ -72,16 +72,10 @@ class Scale:
 
 
 def sparkSchema(schema: pa.Schema) -> StructType:
-    """
-    An Arrow schema in Spark's types.
-    """
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
 def collected(frame: DataFrame, schema: pa.Schema) -> pa.Table:
-    """
-    All rows, collected on the driver.
-    """
     return frame.select(*schema.names).toArrow().cast(schema)
 
 

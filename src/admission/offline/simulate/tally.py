@@ -190,9 +190,6 @@ def judgeReplays(
 
 
 def fidelityTable(fidelities: Iterable[Fidelity]) -> pa.Table:
-    """
-    Verdicts as a table of L{FIDELITIES}.
-    """
     rows = [(*asdict(each).values(), each.isTrusted, each.inWords()) for each in fidelities]
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(FIDELITIES)
     return pa.table([pa.array(each, type) for each, type in zip(columns, FIDELITIES.types, strict=True)], FIDELITIES)

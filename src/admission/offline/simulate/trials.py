@@ -45,7 +45,7 @@ class Trial:
         holds when it was in force.
 
     A candidate decides even if its description makes it a shadow policy, since it is to be judged. Only in the identity
-    gate's trials shadow policies decide nothing.
+    gate's trials do shadow policies decide nothing.
 
     @ivar candidate: the policy to try.
     @ivar run: the run to try it on.
@@ -72,9 +72,6 @@ class Trial:
 
     @property
     def key(self) -> TrialKey:
-        """
-        The key of this trial in mappings.
-        """
         return self.candidate.label, self.run.brokerId, self.run.bootId
 
     @property
