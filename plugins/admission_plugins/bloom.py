@@ -38,7 +38,7 @@ _FURTHER_SHARE = 0.5
 _MIN_SHARE = 1e-6
 
 EXACT_MEMBERS = 64
-"""Up to that many members a layer is a set, if that is smaller than its filter."""
+"""Up to this many members a layer is a set, if that is smaller than its filter."""
 
 # The most memory that a set takes for each integer, and the memory of the objects around a filter.
 _EXACT_MEMBER_BYTES = 150

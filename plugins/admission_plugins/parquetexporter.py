@@ -192,7 +192,7 @@ def _sizeOf(path: str) -> int:
     try:
         return os.path.getsize(path)
     except FileNotFoundError:
-        # Sealed a moment ago.
+        # It has just been sealed.
         return 0
 
 

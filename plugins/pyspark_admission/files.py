@@ -70,7 +70,7 @@ def segmentPath(directory: Path, name: str) -> Path:
 
 def damagedPaths(directory: Path) -> list[str]:
     """
-    The segments that were set aside because they could not be sealed.
+    The segments that could not be sealed.
     """
     return sorted(map(str, directory.joinpath(SEGMENTS).glob("*" + DAMAGED_SUFFIX)))
 

@@ -76,9 +76,9 @@ def throttleMinutes(requests: DataFrame) -> DataFrame:
 
 def throttleHistogram(minutes: DataFrame) -> DataFrame:
     """
-    The same for the whole recording: C{policy}, C{bucket_ms} and C{n}.
+    The histogram of the whole recording: C{policy}, C{bucket_ms} and C{n}.
 
-    @param minutes: what L{throttleMinutes} returned, or several of them.
+    @param minutes: the result of L{throttleMinutes}, or a union of several.
     """
     return minutes.groupBy("policy", "bucket_ms").agg(F.sum("n").alias("n"))
 
@@ -326,7 +326,7 @@ USED = "MemoryPoolUsed"
 AVAILABLE = "MemoryPoolAvailable"
 
 DEPLETED = "MemoryPoolDepletedMicroseconds"
-"""The counter of the time during which no memory was available."""
+"""The counter of the time during which requests were refused memory."""
 
 
 def poolMinutes(requests: DataFrame, sensors: DataFrame) -> DataFrame:

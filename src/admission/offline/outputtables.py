@@ -60,7 +60,4 @@ OUTPUTS: Sequence[OutputTable] = (
 
 
 def namesOf(job: str) -> list[str]:
-    """
-    The names of the results that one job makes.
-    """
     return [table.name for table in OUTPUTS if table.job == job]

@@ -172,7 +172,7 @@ class Recording:
             return rows
         from pyspark.sql import functions
 
-        # The event of the connection itself knows least of the client, whenever it came.
+        # The connection's own event has the least information about the client, whenever it came.
         last = f"max_by(struct(principal, client_id), struct(not (kind <=> '{CONNECTION}'), seq))"
         clients = self._read(REQUESTS).groupBy(*_CONNECTION).agg(functions.expr(last).alias("client"))
         place = functions.expr(f"pmod(xxhash64(ifnull(client.principal, ''), ifnull(client.client_id, '')), {_PARTS})")

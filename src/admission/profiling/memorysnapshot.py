@@ -174,7 +174,7 @@ class Snapshot:
     @property
     def explainedBytes(self) -> int:
         """
-        The part of the growth that is known.
+        The explained part of the growth.
         """
         return sum(size.countedBytes for size in self.sizes) - sum(self.start.claims.values())
 

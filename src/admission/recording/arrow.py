@@ -99,7 +99,7 @@ class _Columns:
 
     def _texts(self, codes: Any) -> pa.Array:
         known = sorted(self.segment.texts)
-        # Unknown values take the last place, which is null.
+        # Codes without a text take the last place, which says so.
         places = np.full(1 << 16, len(known), np.int32)
         places[known] = np.arange(len(known), dtype=np.int32)
         texts = pa.array([*(self.segment.texts[code] for code in known), OVERFLOW], pa.string())

@@ -19,7 +19,7 @@ THROTTLE = "throttle"
 """It was served, and the client is throttled."""
 
 REJECT = "reject"
-"""It was refused, and nothing of it done."""
+"""It was refused, and had no effect."""
 
 MUTE = "mute"
 """It was served, after its connection had to wait for memory."""

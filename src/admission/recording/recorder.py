@@ -116,9 +116,8 @@ class EventRecorder:
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish for each exporter how many events it dropped and how often it
-        raised, how often samples were left out, and what the exporters publish
-        themselves; nothing if there are no exporters.
+        Publish for each exporter how many events it dropped and how often it raised, how often samples were left out,
+        and the exporters' own sensors; nothing if there are no exporters.
 
         @raise ValueError: if there are sensors of these names.
         """

@@ -186,7 +186,7 @@ class Plot:
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
             moments = [moment for line, _ in self.drawn for moment in line.places]
             if moments:
-                # Around a single minute it would be years.
+                # The axis around a single minute would span years.
                 margin = max((max(moments) - min(moments)) / 20, _MIN_MARGIN)
                 axes.set_xlim(min(moments) - margin, max(moments) + margin)
         if self.isIndex:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_candidates -*-
 """
-Policies to be tried on a trace, in a form that other machines can build.
+Policies to try on a trace, in a form that other machines can build.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def replayClosedLoop(
 
 class _Replay:
     """
-    One trial, a component at a time.
+    Replays one trial, a component at a time.
     """
 
     def __init__(self, trial: Trial, texts: Texts, sharing: int = 1) -> None:

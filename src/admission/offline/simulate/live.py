@@ -59,7 +59,7 @@ class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
 
 class _FollowingWithSay(_WithSay, proxyForInterface(IRequestLifecycle)):  # type: ignore[misc]
     """
-    The same of one that wants to know which requests are under way.
+    The same for a policy that follows requests.
     """
 
 

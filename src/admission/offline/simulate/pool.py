@@ -120,7 +120,7 @@ class PoolCandidate(Protocol):
     @property
     def label(self) -> str:
         """
-        What to call it in results.
+        Its name in results.
         """
 
     def build(self, clock: Any) -> IMemoryPool:

@@ -16,7 +16,7 @@ from .decisions import CLOSED
 from .ordered import distinctRows, numbersOf
 
 DELAY_BOUNDS_US: Sequence[int] = (0, *(round(10 ** (3 + step / 16)) for step in range(16 * 6 + 1)))
-"""The upper bounds of delays that are counted together: none, and 1 ms to 1000 s, sixteen for each power of ten."""
+"""The upper bounds of delay bins: zero, and 1 ms to 1000 s, sixteen for each power of ten."""
 
 MAX_EXHAUSTED_SHARE = 0.05
 """With a larger share of exhausted connections there is no forecast."""

@@ -98,7 +98,7 @@ class Trial:
 
     def begin(self, atUs: int) -> LivePolicy:
         """
-        Build the policy as it was before the first request.
+        Build the policy in its state before the first request.
 
         @param atUs: the moment of that request, or one before it.
         @raise PolicyError: see L{Candidate.build}.
