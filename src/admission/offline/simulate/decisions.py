@@ -39,7 +39,7 @@ DECISIONS = pa.schema(
         # The candidate's delay, and the delay imposed together with the retained policies.
         ("delay_us", pa.int64()),
         ("held_us", pa.int64()),
-        # Refused by the candidate, or by another policy, so that the candidate was not charged.
+        # Refused by the candidate, or by another policy, so that the candidate was not asked.
         ("is_refused", pa.bool_()),
         ("is_barred", pa.bool_()),
         # Missing events may have mattered to this one.
@@ -49,7 +49,7 @@ DECISIONS = pa.schema(
         ("is_exhausted", pa.bool_()),
     ]
 )
-"""A row for each request that the policies were charged for."""
+"""A row for each request that the policies were asked about."""
 
 
 def decisionBatch(trial: Trial, mode: str, columns: Mapping[str, Any]) -> pa.RecordBatch:

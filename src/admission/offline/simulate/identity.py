@@ -46,7 +46,7 @@ VERDICTS = pa.schema(
         ("was_refused", pa.bool_()),
     ]
 )
-"""The recorded decision of each policy in force about each request that it was charged for."""
+"""The recorded decision of each policy in force about each request that it was asked about."""
 
 FIDELITY = pa.schema(
     [

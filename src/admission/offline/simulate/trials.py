@@ -77,7 +77,7 @@ class Trial:
     @property
     def decisive(self) -> Sequence[int]:
         """
-        Which of the run's policies are no shadows.
+        Which of the run's policies decided.
         """
         return sorted({*self.retained, *(self.replaced if self.hasSay else ())})
 
