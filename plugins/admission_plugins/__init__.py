@@ -1,8 +1,6 @@
 """
-The default policies, written as a third party would write theirs.  A server
-finds them by their names in descriptions; these are their classes, for tests and
-for policies that are made of them.  Names that are not here may move without
-notice.
+The default policies, written as a third party would write theirs. A server finds them by their names in descriptions;
+their classes are for tests and for policies built on them. Names that are not published here may move without notice.
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,10 @@
 # -*- test-case-name: tests.contracts.test_bloom -*-
 """
-Which members were seen within a window of time, in a few bytes for each: a
-Bloom filter in layers that expire.
+Remembers the members seen within a window of time, in a few bytes for each: a Bloom filter in layers that expire.
 
-A single filter is rbloom's; the layers are ours.  Members are added to the
-newest layer only.  Another takes its place every C{windowSeconds / layers}, and
-it goes a window later.  A member that is found in an older layer is added to
-the newest, so that a member that comes back within a window stays known.
+A single filter is rbloom's; the layers are ours.  Members are added to the newest layer only.  A new layer begins every
+C{windowSeconds / layers}, and expires a window after it was replaced.  A member that is found in an older layer is
+added to the newest, so that a member that returns within a window stays known.
 """
 
 from __future__ import annotations
@@ -19,30 +17,30 @@ from attrs import define, field
 from rbloom import Bloom
 
 MIN_CAPACITY = 64
-"""Smaller filters vary so much in how full they are that they err more often than they should."""
+"""The fill of smaller filters varies so much that they err more often than they should."""
 
 MAX_LAYERS = 100
 """How many turns there may be in a window."""
 
 MIN_FALSE_POSITIVES = 1e-9
-"""What a filter may be asked for."""
+"""The lowest bound on errors that a filter accepts."""
 
 MAX_LAYERS_PER_TURN = 4
-"""How many layers there may be for each one that time alone would leave, on average."""
+"""How many layers there may be, on average, for each one that expiry by time alone would leave."""
 
 KEY_BITS = 61
-"""How long keys are: as long as the hash of an integer."""
+"""The length of keys: that of the hash of an integer."""
 
-# In a turn the first layer may use up so much of what errors are left, and each further one so much of the rest.
+# The share of a turn's remaining errors that its first layer may use up, and the share for each further one.
 _FIRST_SHARE = 0.9
 _FURTHER_SHARE = 0.5
-# Layers beyond this are as good as free of errors; making them better would only take memory.
+# Layers beyond this are practically free of errors; improving them would only take memory.
 _MIN_SHARE = 1e-6
 
 EXACT_MEMBERS = 64
-"""Up to that many members a layer is a set, if that is smaller than its filter."""
+"""Up to this many members a layer is a set, if that is smaller than its filter."""
 
-# What a set takes for each integer in it at worst, and what the objects around a filter take.
+# The most memory that a set takes for each integer, and the memory of the objects around a filter.
 _EXACT_MEMBER_BYTES = 150
 _LAYER_BYTES = 400
 
@@ -51,7 +49,7 @@ _FILTER_BYTES_PER_NAT = 1 / (8 * log(2) ** 2)
 
 def capacityIn(sizeBytes: float, falsePositives: float) -> float:
     """
-    How many members there may be in a layer of C{sizeBytes}.
+    How many members a layer of C{sizeBytes} may have.
     """
     return (sizeBytes - _LAYER_BYTES) / (-log(falsePositives) * _FILTER_BYTES_PER_NAT)
 
@@ -61,16 +59,15 @@ class Layer:
     """
     Members that were added while this layer was the newest.
 
-    They have to be integers from 0 to 2^61 - 2 without a pattern.  To save a
-    call, L{LayeredBloom} adds to C{members} and counts by itself.
+    They have to be integers from 0 to 2^61 - 2 without a pattern.  To save a call, L{LayeredBloom} adds to C{members}
+    and counts by itself.
 
     @ivar capacity: how many members the filter is made for.
-    @ivar falsePositives: how often it errs once it holds that many.
-    @ivar expiresSeconds: when it is to go.
+    @ivar falsePositives: its share of errors with that many members.
+    @ivar expiresSeconds: when it expires.
     @ivar members: the filter, or a set that is smaller.
-    @ivar count: how many there are.
-    @ivar limit: at how many something has to be done: the set become a filter,
-        or another layer begin.
+    @ivar count: the number of members.
+    @ivar limit: the count at which the set becomes a filter, or another layer begins.
     @ivar sizeBytes: about how much memory it takes.
     """
 
@@ -89,14 +86,14 @@ class Layer:
     @property
     def isExact(self) -> bool:
         """
-        Whether it is a set still, and never errs.
+        Whether it is still a set, and never errs.
         """
         return isinstance(self.members, set)
 
     @property
     def growthBytes(self) -> int:
         """
-        What L{becomeFilter} adds to C{sizeBytes}.
+        The growth of C{sizeBytes} in L{becomeFilter}.
         """
         return _LAYER_BYTES + self._filterBytes - self.sizeBytes
 
@@ -105,9 +102,6 @@ class Layer:
         return ceil(self.capacity * -log(self.falsePositives) * _FILTER_BYTES_PER_NAT)
 
     def becomeFilter(self) -> None:
-        """
-        Keep the members in a filter from now on.
-        """
         bloom = Bloom(self.capacity, self.falsePositives)
         bloom.update(self.members)
         self.sizeBytes += self.growthBytes
@@ -116,7 +110,7 @@ class Layer:
 
     def estimateFalsePositives(self) -> float:
         """
-        How often it errs as full as it is.
+        Its current share of errors.
         """
         members = self.members
         if isinstance(members, set):
@@ -129,14 +123,13 @@ class Layer:
 @define(eq=False)
 class FilterMemory:
     """
-    Memory that several filters share.  When there is not enough, whichever
-    holds most gives up its oldest layer, again and again: one that grows does
-    not take from many that do not.
+    Memory that several filters share.  When there is not enough, the filter that holds most drops its oldest layer,
+    repeatedly: a growing filter does not take memory from many others that do not grow.
 
-    @ivar maxBytes: how much there is.
-    @ivar usedBytes: how much of it is taken.
-    @ivar droppedLayers: how many layers have gone before their time, for
-        want of memory or because their filter had too many.
+    @ivar maxBytes: the size of the memory.
+    @ivar usedBytes: the allocated part of it.
+    @ivar droppedLayers: how many layers were dropped before they expired, because memory was short or their filter had
+        too many.
     """
 
     maxBytes: float = inf
@@ -145,15 +138,12 @@ class FilterMemory:
     _heldBytes: dict[LayeredBloom, int] = field(factory=dict, init=False)
 
     def heldBytes(self, holder: LayeredBloom) -> int:
-        """
-        How much of it C{holder} has.
-        """
         return self._heldBytes.get(holder, 0)
 
     def take(self, holder: LayeredBloom, sizeBytes: int) -> None:
         """
-        Take memory for a layer.  Any filter may lose layers by that, also
-        C{holder}.  If there is not enough, this looks at every filter.
+        Allocate memory for a layer.  Any filter, also C{holder}, may lose layers by that.  If there is not enough, this
+        looks at every filter.
         """
         while self._heldBytes and self.usedBytes + sizeBytes > self.maxBytes:
             max(self._heldBytes, key=self._heldBytes.__getitem__).dropOldest()
@@ -161,9 +151,6 @@ class FilterMemory:
         self._heldBytes[holder] = self.heldBytes(holder) + sizeBytes
 
     def give(self, holder: LayeredBloom, sizeBytes: int) -> None:
-        """
-        Give back what was taken.
-        """
         self.usedBytes -= sizeBytes
         self._heldBytes[holder] -= sizeBytes
         if not self._heldBytes[holder]:
@@ -174,31 +161,26 @@ class LayeredBloom:
     """
     Members that were seen within the last C{windowSeconds}.
 
-    There are no false negatives: a member stays known for a window, and up to
-    C{windowSeconds / layers} longer.  Of members that were not seen, at most
-    C{falsePositives} are taken for seen.  That bound is for all layers
-    together: the C{layers + 1} turns that are remembered share it evenly, and
-    within a turn the first layer may err nine tenths of the turn's share, and
-    each that follows because the one before was full half of what is left.
+    There are no false negatives: a member stays known for a window, and up to C{windowSeconds / layers} longer.  Of
+    members that were not seen, at most the share C{falsePositives} is taken for seen.  That bound is for all layers
+    together: the C{layers + 1} remembered turns share it evenly, and within a turn the first layer may err nine tenths
+    of the turn's share, and each layer begun because the one before was full half of the rest.
 
-    What follows a full layer has twice its capacity, and after a turn that held
-    more than C{capacity} the next begins with room for as many and a quarter
-    more.  So where more members come regularly, filters grow, not their number.
+    A layer that follows a full one has twice its capacity, and after a turn with more than C{capacity} members the next
+    begins with room for a quarter more than these.  So where more members come regularly, filters grow, not their
+    number.
 
-    There are limits: C{memory}, of which a layer takes no more than its part,
-    and L{MAX_LAYERS_PER_TURN}.  Beyond them the oldest layer goes early, and
-    members that are in no younger one look new.
+    There are limits: C{memory}, of which a layer takes no more than its part, and L{MAX_LAYERS_PER_TURN}.  Beyond them
+    the oldest layer is dropped early, and members that are in no younger one look new.
 
-    Times are those of a monotonic clock and never decrease.  Members are mixed
-    with a secret key first: rbloom takes integers as they are, and would take
-    integers that follow each other, or differ in few bits, for each other.
+    Times are those of a monotonic clock and never decrease.  Members are first mixed with a secret key: rbloom takes
+    integers as they are, and would confuse integers that follow each other, or differ in few bits.
 
-    @ivar capacity: for how many members a layer is made at least, from the next
-        layer on.
+    @ivar capacity: the smallest capacity of a layer, from the next layer on.
     @ivar windowSeconds: how long a member stays known.
     @ivar layers: how many turns there are in a window.
     @ivar falsePositives: the bound on errors.
-    @ivar key: what members are mixed with, from 0 to 2^61 - 1.
+    @ivar key: mixed with members; from 0 to 2^61 - 1.
     """
 
     def __init__(
@@ -212,8 +194,7 @@ class LayeredBloom:
         key: int | None = None,
     ) -> None:
         """
-        @param memory: where to take memory from.  It knows this filter for as
-            long as there are layers: see L{clear}.
+        @param memory: the memory to use. It refers to this filter as long as there are layers: see L{clear}.
         @param key: random unless given.
         @raise ValueError: if an argument is out of range.
         """
@@ -243,8 +224,7 @@ class LayeredBloom:
 
     def layersAt(self, now: float) -> Sequence[Layer]:
         """
-        The layers that count, oldest first; none if no member was seen lately.
-        A live view.
+        The layers that are valid, oldest first; none if no member was seen lately. A live view.
         """
         if now >= self._expirySeconds:
             self._expire(now)
@@ -252,10 +232,10 @@ class LayeredBloom:
 
     def track(self, member: int, now: float) -> bool:
         """
-        C{member} is seen.
+        Add C{member}.
 
-        @return: whether it is new.  Never if it was seen within the window;
-            if it was not, then C{falsePositives} of the time not either.
+        @return: whether it is new.  Never if it was seen within the window; if it was not, L{False} in at most the
+            share C{falsePositives} of cases.
         """
         if now >= self._changeSeconds:
             self._change(now)
@@ -279,11 +259,11 @@ class LayeredBloom:
 
     def contains(self, member: int, now: float) -> bool:
         """
-        Whether C{member} was seen.  Asking does not count.
+        Whether C{member} was seen.  This does not count as seeing it.
         """
         if now >= self._expirySeconds:
             self._expire(now)
-        # As in track; a call takes a sixth longer, by python -m benchmarks.bloom.
+        # Inlined from track; a call takes a sixth longer, by python -m benchmarks.bloom.
         keyed = member + self.key
         mixed = hash(keyed * keyed)
         if mixed in self._newest:
@@ -296,8 +276,7 @@ class LayeredBloom:
 
     def estimateFalsePositives(self, now: float) -> float:
         """
-        The share of unseen members that is taken for seen, as full as the layers
-        are.
+        The share of unseen members that is taken for seen, with the layers as they are.
         """
         right = 1.0
         for layer in self.layersAt(now):
@@ -317,13 +296,13 @@ class LayeredBloom:
 
     def clear(self) -> None:
         """
-        Forget all members, and give all memory back.
+        Forget all members, and release all memory.
         """
         self._drop(len(self._layers))
 
     def _change(self, now: float) -> None:
         """
-        Something has expired, or the turn is over, or there is no layer.
+        A layer has expired, or the turn is over, or there is no layer.
         """
         self._expire(now)
         if not self._layers or now >= self._turnEndsSeconds:
@@ -349,7 +328,7 @@ class LayeredBloom:
             layer.becomeFilter()
             self._arrange()
             return layer
-        # It was dropped to make room for itself.
+        # This layer was dropped to make room for its own growth.
         self._memory.give(self, growthBytes)
         self._change(now)
         return self._layers[-1]
@@ -380,8 +359,7 @@ class LayeredBloom:
 
     def _arrange(self) -> None:
         """
-        Lay out for L{track} and L{contains} what they need: filters, the newest
-        first, and the next time that something changes.
+        Prepare the data of L{track} and L{contains}: filters, the newest first, and the time of the next change.
         """
         layers = self._layers
         self._newest: set[int] | Bloom = layers[-1].members if layers else set()

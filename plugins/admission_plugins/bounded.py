@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_bounded -*-
 """
-Memory pools: one bounded, as KIP-72 has it, and one without a bound.
+Memory pools: a bounded one, as in KIP-72, and an unbounded one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IDLE_CAP_BYTES = 64 << 20
 @implementer(ILease)
 class Lease:
     """
-    Bytes taken from a L{BoundedPool} or an L{UnboundedPool}.
+    Bytes allocated from a L{BoundedPool} or an L{UnboundedPool}.
     """
 
     __slots__ = ("_pool", "buffer", "purpose", "sizeBytes")
@@ -43,8 +43,7 @@ class Lease:
 
     def release(self) -> None:
         """
-        Give the bytes back.  A slice of C{buffer} that somebody still holds
-        stays valid: its memory is then not used again.
+        Release the bytes.  A slice of C{buffer} that is still referenced stays valid: its memory is then not reused.
 
         @raise RuntimeError: if the lease has been released before.
         """
@@ -67,10 +66,10 @@ class Lease:
 
 class Ledger:
     """
-    What both pools have in common: the bytes held for each purpose, the
-    listeners for releases, and the leases that were dropped.
+    The common part of both pools: the bytes allocated for each purpose, the listeners for releases, and the dropped
+    leases.
 
-    @ivar peakFrameBytes: the most that frames have held at any time.
+    @ivar peakFrameBytes: the most bytes allocated for frames at any time.
     @ivar reclaimedLeases: how many leases were dropped without a release.
     """
 
@@ -90,9 +89,8 @@ class Ledger:
 
     def dropped(self, sizeBytes: int, purpose: str) -> None:
         """
-        For L{Lease.__del__} only, which may run in any thread: the garbage
-        collector decides.  In a thread of its own choice it only takes note,
-        for the next allocation to find.
+        For L{Lease.__del__} only, which may run in any thread: the garbage collector decides.  In another thread it
+        only takes note, for the next allocation to find.
         """
         self._dropped.append((sizeBytes, purpose))
         if threading.get_ident() == self._thread:
@@ -127,16 +125,15 @@ class BoundedPool(Ledger):
     """
     At most C{sizeBytes}, and one request more.
 
-    In the default mode an allocation succeeds as long as a single byte is
-    available, so that large requests cannot starve behind small ones; what
-    frames hold is then bounded by C{sizeBytes + largestBytes - 1}.  In strict
-    mode the whole request must be available, and the bound is C{sizeBytes}.
+    In the default mode an allocation succeeds as long as a single byte is available, so that large requests cannot
+    starve behind small ones; frames are then bounded by C{sizeBytes + largestBytes - 1}.  In strict mode the whole
+    request must be available, and the bound is C{sizeBytes}.
 
-    Memory kept for reuse counts against C{sizeBytes} too: it goes before what
-    is taken and what is kept together would pass it.
+    Memory kept for reuse counts against C{sizeBytes} too: it is freed before allocated and kept memory together would
+    exceed it.
 
-    @ivar depleted: the share of time during which requests are refused, from
-        the first refusal to the next success or release.
+    @ivar depleted: the share of time during which requests are refused, from the first refusal to the next success or
+        release.
     """
 
     def __init__(
@@ -178,10 +175,10 @@ class BoundedPool(Ledger):
 
     def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease | None:
         """
-        Take C{sizeBytes} bytes if the pool has any (in strict mode: if it has
-        them all), or if charges alone hold what there is.
+        Allocate C{sizeBytes} bytes if the pool has any (in strict mode: if it has them all), or if charges alone use it
+        up.
 
-        @param holder: makes no difference here.
+        @param holder: ignored here.
         @return: a lease, or L{None} when there is no memory.
         @raise ValueError: if C{sizeBytes} is not from 1 to C{largestBytes}.
         """
@@ -196,7 +193,7 @@ class BoundedPool(Ledger):
                 self.depleted.begin(self._seconds())
             return None
         buffer = self._buffers.allocate(sizeBytes)
-        # Counted only now: where the system refuses, the pool stays whole.
+        # Counted only now: if the system has no memory, the pool stays consistent.
         if self._isDry:
             self._endDrySpell()
         self.availableBytes -= sizeBytes
@@ -234,12 +231,11 @@ class BoundedPool(Ledger):
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
-        Publish C{nameAvgDepletedPercent}, the share of the last while in which
-        requests were refused, a fraction as in Kafka, and
-        C{nameDepletedMicroseconds}, for how long they ever were.
+        Publish C{nameAvgDepletedPercent}, the recent share of time in which requests were refused, a fraction as in
+        Kafka, and C{nameDepletedMicroseconds}, the total of that time.
         """
         registry.addGauge(f"{name}AvgDepletedPercent", lambda now: self.depleted.share(now))
-        # A share forgets; from this one the share of any span of time can be told afterwards.
+        # The share forgets; this counter gives the share of any span of time afterwards.
         registry.addCounter(f"{name}DepletedMicroseconds", lambda now: round(self.depleted.total(now) * 1e6))
 
     def _evictIdle(self) -> None:
@@ -267,7 +263,7 @@ class BoundedPool(Ledger):
 @implementer(IMemoryPool)
 class UnboundedPool(Ledger):
     """
-    No bound: every allocation succeeds, and the ledger is kept all the same.
+    Unbounded: every allocation succeeds, and the ledger is kept all the same.
 
     As with Kafka's C{MemoryPool.NONE}, C{sizeBytes} and C{availableBytes} are
     2^63 - 1.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_bounded -*-
 """
-Where the memory of a bounded pool comes from, and how it is used again.
+The memory of a bounded pool, and its reuse.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ class Buffers:
     """
     Writable buffers of any size.
 
-    Below 4 KiB they are fresh.  Up to 2 MiB, where the request of a batch of
-    1 MiB fits, they are parts of slabs that are kept for reuse, the last one
-    back being the first one out, since touching a fresh page costs more than
-    copying into it.  Slabs come in size classes, four to each doubling, so that
-    a slab is at most a quarter larger than what it holds.  Larger buffers have
-    memory of their own: untouched pages cost nothing, and all of them go back
-    to the system, whatever the heap looks like.
+    Below 4 KiB they are fresh. Up to 2 MiB, where the request of a batch of 1 MiB fits, they are parts of slabs that
+    are kept for reuse, last in, first out, since touching a fresh page costs more than copying into it. Slabs come in
+    size classes, four to each doubling, so that a slab is at most a quarter larger than its content. Larger buffers
+    have memory of their own: untouched pages cost nothing, and all of them are returned to the system, whatever the
+    state of the heap.
 
-    @ivar idleBytes: what is kept for reuse.
+    @ivar idleBytes: the memory kept for reuse.
     @ivar idleCapBytes: the most to keep.
     """
 
@@ -51,8 +49,7 @@ class Buffers:
 
     def recycle(self, buffer: memoryview, spareBytes: int) -> None:
         """
-        Take a buffer back, and keep its slab unless more than C{spareBytes}
-        would be idle then.
+        Take a buffer back, and keep its slab unless more than C{spareBytes} would be idle then.
         """
         backing = buffer.obj
         try:
@@ -72,8 +69,7 @@ class Buffers:
             # Raises while a slice exists.
             backing.append(backing.pop())
         except BufferError:
-            # A slice is still held, so this memory must not be handed out
-            # again; it goes when the slice does.
+            # A slice is still referenced, so this memory must not be reused; it is freed with the slice.
             return
         self.idleBytes = idleBytes
         free = self._free.get(capacityBytes)
@@ -84,7 +80,7 @@ class Buffers:
 
     def evict(self, excessBytes: int) -> None:
         """
-        Let go of at least C{excessBytes}, or of everything, largest first.
+        Free at least C{excessBytes}, or everything, largest slabs first.
         """
         for capacity in sorted(self._free, reverse=True):
             free = self._free[capacity]
@@ -95,8 +91,7 @@ class Buffers:
 
     def _makeRoom(self, capacityBytes: int) -> None:
         """
-        Let go of slabs of other classes: what comes back is in use, and what
-        lies here may never be again.
+        Free slabs of other classes: the class of a returned buffer is in use, and the idle ones may never be again.
         """
         wantedBytes = self.idleBytes + capacityBytes - self.idleCapBytes
         for other in [other for other in self._free if other != capacityBytes]:
@@ -107,7 +102,7 @@ class Buffers:
                 wantedBytes -= other
             if free:
                 return
-            # So that the class is the last to go when it is used again.
+            # So that the class moves to the end when it is used again, and is freed last.
             del self._free[other]
 
     @staticmethod

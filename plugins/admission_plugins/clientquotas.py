@@ -53,7 +53,7 @@ class ClientBytes(MeteredPolicy):
     ) -> None:
         """
         @param algorithm: makes the meters.
-        @param maxMeters: how many clients are told apart, for each of the two.
+        @param maxMeters: how many clients have meters of their own, for each of the two.
         """
         limits = LimitTable((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE))
         self._algorithm = algorithm
@@ -100,9 +100,9 @@ class RequestTime(MeteredPolicy):
         isShadow: bool = False,
     ) -> None:
         """
-        @param samples: how many windows the share is taken over.
+        @param samples: how many windows the share is averaged over.
         @param windowSeconds: the length of one.
-        @param maxMeters: how many clients are told apart.
+        @param maxMeters: how many clients have meters of their own.
         """
         limits = LimitTable((REQUEST_PERCENTAGE,))
         algorithm = Windows(samples, windowSeconds, maxDelaySeconds=windowSeconds)
@@ -115,7 +115,7 @@ class RequestTime(MeteredPolicy):
         return self._used.spend(request, usage.serviceSeconds * 100, now)
 
     def budgetBytes(self, request: Request, now: float) -> int | None:
-        # It cannot be told what a byte costs.
+        # The time that a byte costs is unknown.
         return 0 if request.kind != CONNECTION and self._used.delaySeconds(request, now) else None
 
     def replayKey(self, request: Request) -> Hashable:
@@ -144,7 +144,7 @@ class ConnectionRate(MeteredPolicy):
         """
         @param burstSeconds: how many seconds' worth of connections may come at
             once, or one connection if that is more.
-        @param maxMeters: how many addresses are told apart.
+        @param maxMeters: how many addresses have meters of their own.
         """
         limits = LimitTable((CONNECTION_CREATION_RATE,), ADDRESS_KINDS)
         algorithm = Buckets(burstSeconds)
@@ -178,7 +178,7 @@ def parseYes(name: str, text: str) -> bool:
 
 def parseCount(name: str, text: str) -> int:
     """
-    Read a whole number from 1.
+    Read a positive integer.
 
     @raise ValueError: for anything else.
     """
@@ -189,7 +189,7 @@ def parseCount(name: str, text: str) -> int:
 
 def parseDuration(name: str, text: str) -> float:
     """
-    Read a time that is not zero.
+    Read a duration that is not zero.
 
     @return: seconds.
     @raise ValueError: for anything else.
@@ -202,10 +202,10 @@ def parseDuration(name: str, text: str) -> float:
 
 def parseMeters(text: str | None) -> int:
     """
-    Read how many clients are told apart.
+    Read how many clients have meters of their own.
 
     @param text: L{None} for the default.
-    @raise ValueError: for what is no whole number from 1.
+    @raise ValueError: for anything else than a positive integer.
     """
     return MAX_METERS if text is None else parseCount("meters", text)
 

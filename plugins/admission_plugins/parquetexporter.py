@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
-Records what happens as Parquet: events are written into a mapped file at once,
-and become Parquet in a process of its own.
+Records events as Parquet: events are written into a mapped file at once, and become Parquet in a process of its own.
 
-Of the directory, C{_segments} holds what is not sealed yet, and each table has
-a directory of its own, with one for each day and in it one for each hour.
+In the directory, C{_segments} holds the segments that are not sealed yet, and each table has a directory of its own,
+with one for each day and in it one for each hour.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ SMALLEST_CAP_BYTES = 4 << 20
 LARGEST_SEGMENT_BYTES = 16 << 20
 
 SEGMENTS_IN_CAP = 32
-"""What part of the bound a segment takes, unless it would be larger than L{LARGEST_SEGMENT_BYTES}."""
+"""A segment's part of the bound, unless it would be larger than L{LARGEST_SEGMENT_BYTES}."""
 
 SEAL_SHARE = 16
-"""Sealing begins at the latest when segments that wait for it take this part of the bound."""
+"""Sealing begins at the latest when waiting segments take this part of the bound."""
 
 RETRY_SECONDS = 1.0
-"""How long to wait when the disk has no room."""
+"""How long to wait when the disk is full."""
 
 LONGEST_SEALING_SECONDS = 600.0
 
 Seal = Callable[[str, int], SealReport]
-"""Seals what is in a directory, given how large it may be.  Runs in a thread."""
+"""Seals the segments in a directory, given its maximum size.  Runs in a thread."""
 
 
 class SegmentSupply:
     """
-    Keeps one empty segment ready, so that writing never waits for the
-    disk: a thread takes the room for it and finds out if there is none.
+    Keeps one empty segment ready, so that writing never waits for the disk: a thread allocates its disk space and finds
+    out if there is none.
 
     @ivar failures: how often that failed.
     """
@@ -70,13 +69,12 @@ class SegmentSupply:
         deferToThread: Callable[..., Deferred[Any]],
     ) -> None:
         """
-        @param directory: where segments are; it exists.
-        @param bootId: what their names begin with.
+        @param directory: of the segments; it exists.
+        @param bootId: the prefix of their names.
         @param sizeBytes: the size of each.
-        @param maxBytes: how large all segments there may be together, those of
-            other processes included.
-        @param clock: for trying again.
-        @param deferToThread: runs what waits for the disk.
+        @param maxBytes: the maximum size of all segments together, including those of other processes.
+        @param clock: for retries.
+        @param deferToThread: runs functions that wait for the disk.
         """
         self.failures = 0
         self._directory = directory
@@ -97,17 +95,16 @@ class SegmentSupply:
         """
         Make a segment now, however many there are.
 
-        @raise OSError: if the disk does not let us.
+        @raise OSError: if the disk is full or fails.
         """
         self._number += 1
         return self._create(self._number, False)
 
     def take(self, isBusy: bool) -> SegmentWriter | None:
         """
-        Take the segment that is ready, and see to the next one.
+        Take the ready segment, and prepare the next one.
 
-        @param isBusy: whether the next one should be in memory before it is
-            written to, as many events come.
+        @param isBusy: whether the next one should be populated in memory, because many events come.
         @return: L{None} if none is ready.
         """
         spare, self._spare = self._spare, None
@@ -131,9 +128,9 @@ class SegmentSupply:
 
     def stop(self) -> Deferred[None]:
         """
-        Make no more, and remove the one that is ready.
+        Make no more segments, and remove the one that is ready.
 
-        @return: fires when nothing is under way any more.
+        @return: fires when no thread is running any more.
         """
         self._isStopped = True
         if self._retry is not None:
@@ -195,7 +192,7 @@ def _sizeOf(path: str) -> int:
     try:
         return os.path.getsize(path)
     except FileNotFoundError:
-        # Sealed a moment ago.
+        # It has just been sealed.
         return 0
 
 
@@ -209,7 +206,7 @@ def sealInProcess(directory: str, capBytes: int) -> SealReport:
     """
     Seal in a process of its own, and wait for it.
 
-    @raise SealingFailed: if it does not end as it should.
+    @raise SealingFailed: if it fails.
     """
     paths = [os.path.abspath(path) for path in sys.path]
     process = subprocess.run(
@@ -218,7 +215,7 @@ def sealInProcess(directory: str, capBytes: int) -> SealReport:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        # What stops a server by its terminal would stop sealing in the middle.
+        # An interrupt from the server's terminal must not stop sealing in the middle.
         start_new_session=True,
         timeout=LONGEST_SEALING_SECONDS,
     )
@@ -230,9 +227,9 @@ def sealInProcess(directory: str, capBytes: int) -> SealReport:
 
 def sealInline(directory: str, capBytes: int) -> SealReport:
     """
-    Seal in this process, which serves nobody meanwhile.
+    Seal in this process, which serves no client meanwhile.
     """
-    # Not before it is wanted: Arrow takes more memory than a server.
+    # Imported only when needed: Arrow takes more memory than a server.
     from .sealing import sealAll
 
     return sealAll(directory, capBytes)
@@ -242,10 +239,9 @@ class Sealer:
     """
     Closes segments and has them sealed: one thing at a time, in order.
 
-    @ivar sealedRows: how many rows have become Parquet, those included that an
-        earlier run left behind.
-    @ivar sealedBytes: how large the Parquet files were last.
-    @ivar evictedFiles: how many of them were removed for want of room.
+    @ivar sealedRows: how many rows have become Parquet, including rows that an earlier run left behind.
+    @ivar sealedBytes: the last known size of the Parquet files.
+    @ivar evictedFiles: how many of them were removed to keep the bound.
     @ivar failures: how often a segment could not be closed or sealed.
     """
 
@@ -260,8 +256,8 @@ class Sealer:
         deferToThread: Callable[..., Deferred[Any]],
     ) -> None:
         """
-        @param sealAtBytes: seal as soon as that much waits for it.
-        @param deferToThread: runs what waits for the disk or for other processes.
+        @param sealAtBytes: seal as soon as waiting segments have this size.
+        @param deferToThread: runs functions that wait for the disk or for other processes.
         """
         self.sealedRows = 0
         self.sealedBytes = 0
@@ -278,11 +274,11 @@ class Sealer:
 
     def close(self, segment: SegmentWriter) -> None:
         """
-        Nothing will be written to C{segment} any more.
+        Close C{segment}, to which nothing may be written any more.
         """
         if segment.recordCount:
             self._waitingBytes += segment.sizeBytes
-        # What is to be sealed already comes before this one is closed.
+        # A pending sealing comes before this one is closed.
         self._isQueued = False
         self._lock.run(self._deferToThread, segment.close).addErrback(self._failed, "a segment cannot be closed")
         if self._waitingBytes >= self._sealAtBytes:
@@ -290,22 +286,22 @@ class Sealer:
 
     def seal(self) -> Deferred[Any]:
         """
-        Seal what has been closed so far, and what earlier runs left behind.
+        Seal all closed segments, and segments that earlier runs left behind.
 
         @return: fires when that has been done, or failed.
         """
         self._waitingBytes = 0
         if self._isQueued:
-            # It has not begun, and everything was closed before it was wanted.
+            # It has not begun, and everything was closed before this request.
             return self._lock.run(lambda: None)
         self._isQueued = True
         return self._lock.run(self._pass)
 
     def sealWaiting(self) -> Deferred[Any]:
         """
-        Seal if anything waits for it.
+        Seal if any segment waits for it.
 
-        @return: fires when nothing does any more, or sealing failed.
+        @return: fires when none does any more, or sealing failed.
         """
         return self.seal() if self._waitingBytes else self._lock.run(lambda: None)
 
@@ -327,7 +323,7 @@ class Sealer:
 
     def _failed(self, failure: Failure, what: str) -> None:
         self.failures += 1
-        # So that it is tried again.
+        # So that sealing is tried again.
         self._waitingBytes += 1
         self._log.warn("{what}: {reason}", what=what, reason=failure.getErrorMessage())
 
@@ -335,18 +331,15 @@ class Sealer:
 @implementer(IMetricsExporter)
 class ParquetExporter:
     """
-    Writes one segment after the other and has them sealed.  What cannot be
-    sealed when it stops is sealed in the background after the next start.
+    Writes one segment after the other and has them sealed.  Segments that cannot be sealed when it stops are sealed in
+    the background after the next start.
 
-    The next segment is made while the present one is filled.  If it is not
-    ready in time, because the disk has no room or because segments that cannot
-    be sealed take their share of the bound, events are dropped until it is, and
-    counted.
+    The next segment is made while the present one is filled.  If it is not ready in time, because the disk is full or
+    because segments that cannot be sealed take their share of the bound, events are dropped until it is, and counted.
 
-    @ivar directory: where to.
-    @ivar rotateSeconds: how long an event waits at most before its segment is
-        sealed.
-    @ivar capBytes: how large the directory may be.
+    @ivar directory: of the recording.
+    @ivar rotateSeconds: how long an event waits at most before its segment is sealed.
+    @ivar capBytes: the maximum size of the directory.
     """
 
     _log = Logger()
@@ -361,9 +354,9 @@ class ParquetExporter:
         seal: Seal = sealInProcess,
     ) -> None:
         """
-        @param clock: monotonic; the one that events go by.
+        @param clock: monotonic; events have its time.
         @param wallSeconds: seconds since the epoch.
-        @param seal: how segments are sealed.
+        @param seal: seals segments.
         """
         self.directory = directory
         self.rotateSeconds = rotateSeconds
@@ -387,17 +380,12 @@ class ParquetExporter:
     @property
     def textOverflows(self) -> int:
         """
-        How often there was no room for a text, as for client ids that are all
-        different.
+        How often there was no room for a text, for instance for client ids that are all different.
         """
         return self._closedOverflows + (self._segment.textOverflows if self._segment is not None else 0)
 
     @property
     def sealedRows(self) -> int:
-        """
-        How many rows have become Parquet, those included that an earlier run
-        left behind.
-        """
         return self._sealer.sealedRows
 
     def start(self, origin: Origin, deferToThread: Callable[..., Deferred[Any]]) -> None:
@@ -462,7 +450,7 @@ class ParquetExporter:
         """
         Begin the next segment.
 
-        @param isBusy: whether this one is full before its time.
+        @param isBusy: whether this one was filled early.
         @return: whether there is one.
         """
         following = self._supply.take(isBusy)
@@ -495,10 +483,9 @@ def buildParquet(
     context: PolicyContext, directory: str, rotate: str = "60s", cap: str = "2GiB", sealing: str = "process"
 ) -> ParquetExporter:
     """
-    Make a L{ParquetExporter} of a description.
+    Make a L{ParquetExporter} from a description.
 
-    @raise ValueError: for a duration or a size that makes no sense, or if a
-        library is missing.
+    @raise ValueError: for an invalid duration or size, or if a library is missing.
     """
     if sealing not in _SEALS:
         raise ValueError(f"sealing={sealing}: say {' or '.join(_SEALS)}")

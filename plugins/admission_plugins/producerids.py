@@ -2,9 +2,8 @@
 """
 Limits how many new producer ids a user may introduce (KIP-936).
 
-A server remembers something for every producer id, so a client that takes a new
-one for each record fills its memory.  Ids that are seen again are free; those
-that were not seen within the window take a token each from their user's bucket.
+A server has state for every producer id, so a client that takes a new one for each record fills its memory.  Ids that
+are seen again are free; ids that were not seen within the window take a token each from their user's bucket.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ PRODUCER_IDS_RATE = "producer_ids_rate"
 """New producer ids of one user in each window."""
 
 UNLIMITED = 2147483647.0
-"""Stands for no limit, for a user that is exempt from the default."""
+"""The value that means no limit, for a user that is exempt from the default."""
 
 MAX_BYTES = 64 << 20
-"""How much memory filters take, all users together, unless told otherwise."""
+"""How much memory the filters of all users take together, by default."""
 
 MIN_MAX_BYTES = 64 << 10
 """With less, filters would forget ids within the window."""
@@ -58,8 +57,7 @@ MIN_MAX_BYTES = 64 << 10
 
 def capacityFor(limit: Limit) -> int:
     """
-    How many new ids may come within any window: a full bucket, and what flows
-    into it meanwhile.
+    How many new ids may come within any window: a full bucket, and the tokens that flow into it meanwhile.
     """
     return 2 * ceil(limit.value)
 
@@ -72,7 +70,7 @@ class ProducerIdMeter:
     @ivar limit: how many new ids there may be in a window.
     @ivar bucket: the tokens that are left.
     @ivar known: the ids that were seen within the window.
-    @ivar arrivals: how many were new lately; for a sensor, like C{delays}.
+    @ivar arrivals: the rate of new ids; for a sensor, like C{delays}.
     """
 
     limit: Limit
@@ -83,11 +81,10 @@ class ProducerIdMeter:
 
     def countNew(self, identities: Sequence[int], now: float) -> int:
         """
-        How many of C{identities} are not known, each counted once.  Negative
-        ones stand for no producer.
+        How many of C{identities} are unknown, each counted once.  Negative ones stand for no producer.
         """
         contains = self.known.contains
-        # Most requests have one id, which is known: that needs no set.
+        # Most requests have one known id: that needs no set.
         new: set[int] | None = None
         for identity in identities:
             if identity >= 0 and not contains(identity, now):
@@ -98,8 +95,7 @@ class ProducerIdMeter:
 
     def waitSeconds(self, new: int, now: float) -> float:
         """
-        For how many seconds until there are tokens for that many new ids, or
-        would be if the bucket were larger.
+        The seconds until there are tokens for this many new ids, or would be if the bucket were larger.
         """
         if not new:
             return 0.0
@@ -108,9 +104,9 @@ class ProducerIdMeter:
 
     def remember(self, identities: Sequence[int], now: float) -> int:
         """
-        Have C{identities} known from now on.
+        Add C{identities} to the known ids.
 
-        @return: how many were not.
+        @return: how many were new.
         """
         track, new = self.known.track, 0
         for identity in identities:
@@ -145,20 +141,18 @@ class ProducerIds(QuotaPolicy):
     """
     Tokens and known ids for each user who has a limit.
 
-    A user's bucket holds as many tokens as the limit allows ids, and fills once
-    in a window.  A request is refused unless there is a token for each of its
-    ids that is not known; then nothing of it is remembered, and it is as new
-    when it is sent again.  Known ids pass, whatever the bucket holds.
+    A user's bucket holds as many tokens as the limit allows ids, and fills once in a window. A request is refused
+    unless there is a token for each of its unknown ids; none of its ids is remembered then, so a retry finds them as
+    new. Known ids pass, even with an empty bucket.
 
-    If it is not C{isRefusing}, it lets every id in and throttles users that
-    bring new ones and owe tokens.  So it does with requests whose protocol
-    cannot refuse them.
+    If it is not C{isRefusing}, it admits every id and throttles users that introduce new ones and owe tokens. So it
+    does with requests that the protocol cannot refuse.
 
-    As a shadow it remembers and counts the ids it would have let in.
+    As a shadow policy it remembers and counts the ids that it would have admitted.
 
     @ivar horizonSeconds: none: an id that keeps coming stays known.
-    @ivar isRefusing: whether it refuses, or throttles only.
-    @ivar memory: what the filters of all users share.
+    @ivar isRefusing: whether it refuses, or only throttles.
+    @ivar memory: the memory that the filters of all users share.
     """
 
     limitNames = (PRODUCER_IDS_RATE,)
@@ -179,15 +173,14 @@ class ProducerIds(QuotaPolicy):
         key: int | None = None,
     ) -> None:
         """
-        @param windowSeconds: what the limit is for, and how long an id stays known.
-        @param windows: in how many steps the sensor of the rate forgets; no
-            decision depends on it.
+        @param windowSeconds: the window of the limit, and how long an id stays known.
+        @param windows: the number of windows of the rate's sensor; no decision depends on it.
         @param layers: see L{LayeredBloom}, like C{falsePositives}.
         @param maxBytes: how much memory the filters of all users take at most.
         @param cleanupSeconds: how often, at most, L{sweep} does anything.
-        @param maxMeters: how many users are told apart, besides those with
-            limits of their own; users beyond share tokens and filter.
-        @param key: what filters mix ids with, see L{LayeredBloom}; random unless given.
+        @param maxMeters: how many users have meters of their own, besides users with limits of their own; the others
+            share tokens and filter.
+        @param key: the key of the filters, see L{LayeredBloom}; random unless given.
         @raise ValueError: if an argument is out of range.
         """
         if maxBytes < MIN_MAX_BYTES:
@@ -221,7 +214,7 @@ class ProducerIds(QuotaPolicy):
         delaySeconds = meter.waitSeconds(new, now) if new else 0.0
         if not delaySeconds:
             return ADMITTED
-        # A sensor; nothing is decided by it.
+        # A sensor; no decision depends on it.
         noteDelay(meter, delaySeconds, now)
         ids = "1 new producer id" if new == 1 else f"{new} new producer ids"
         allowed = f"{meter.limit.value:g} in {self._window}"
@@ -233,10 +226,9 @@ class ProducerIds(QuotaPolicy):
 
     def record(self, request: Request, usage: Usage, now: float) -> float:
         """
-        Know the ids from now on, and take a token for each that is new.
+        Add the ids to the known ones, and take a token for each new one.
 
-        @return: for how many seconds the user owes tokens; zero if no id is new,
-            unless the usage is empty.
+        @return: the seconds for which the user owes tokens; zero if no id is new, unless the usage is empty.
         """
         identities = request.identities
         if not identities or request.kind != PRODUCE:
@@ -266,8 +258,8 @@ class ProducerIds(QuotaPolicy):
 
     def restore(self, principal: str, identities: Sequence[int], now: float) -> None:
         """
-        C{identities} are known and have cost nothing.  Configure limits first:
-        nothing is remembered of users without one.
+        Add C{identities} as known without taking tokens.  Configure limits first: nothing is remembered of users
+        without one.
         """
         meter = self._meters.obtain(Request(PRODUCE, principal, "", "", 0), now)
         if meter is not None:
@@ -275,19 +267,17 @@ class ProducerIds(QuotaPolicy):
 
     def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
         """
-        L{UNLIMITED} or more is no limit.  What is known and spent stays so, and
-        is forgotten where no limit is left.
+        L{UNLIMITED} or more is no limit.  Known ids and spent tokens stay, and are forgotten where no limit is left.
         """
         self._limits.configure(entity, limits)
         for meter in self._meters.refresh(entity, now):
-            # Gives back memory that all filters share.
+            # Releases memory that all filters share.
             meter.known.clear()
         self.isLimiting = self._limits.isLimiting
 
     def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
         """
-        How much of the bucket is used, and for how long another new id would
-        be refused or throttled.
+        How much of the bucket is used, and for how long another new id would be refused or throttled.
         """
         meter = self._meters.find(request, now)
         if meter is None:
@@ -306,10 +296,9 @@ class ProducerIds(QuotaPolicy):
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """
-        Publish for each user C{NAME.rate} (new ids in a window), C{NAME.tokens},
-        C{NAME.filter-bytes}, C{NAME.filter-layers} and C{NAME.false-positives}
-        (estimated), and what L{Meters.addSensors} does; and for all together
-        C{NAME.memory-bytes} and C{NAME.dropped-layers} (see L{FilterMemory}).
+        Publish for each user C{NAME.rate} (new ids in a window), C{NAME.tokens}, C{NAME.filter-bytes},
+        C{NAME.filter-layers} and C{NAME.false-positives} (estimated), and the sensors of L{Meters.addSensors}; and for
+        all users together C{NAME.memory-bytes} and C{NAME.dropped-layers} (see L{FilterMemory}).
 
         @raise ValueError: if there are sensors of these names.
         """

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_purgatory -*-
 """
-Where requests wait: a purgatory on a timing wheel, and a plain one.
+Purgatories, where requests are parked: one on a timing wheel, and a plain one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ _Value = TypeVar("_Value")
 _Watcher = TypeVar("_Watcher", bound=Hashable)
 
 IDLE_PASSES = 10
-"""How often in a row a check is repeated because operations asked for it, although none has left since."""
+"""How often in a row a check is repeated because operations asked for it, although none has completed since."""
 
 
 def shrunk(entries: dict[_Key, _Value]) -> dict[_Key, _Value]:
     """
-    C{entries}, or a smaller copy if there is room for some ten times as many:
-    deleting frees no memory, and walking a dictionary passes all the places
-    that were ever used.
+    C{entries}, or a smaller copy if there is room for about ten times as many: deleting frees no memory, and iterating
+    a dictionary visits all slots that were ever used.
     """
     return dict(entries) if getsizeof(entries) > 1000 + 600 * len(entries) else entries
 
 
 class Watchers(Generic[_Watcher]):
     """
-    Watchers by key, in the order they came.  A watcher leaves its keys in
-    constant time, and keys without watchers are not kept.
+    Watchers by key, in order of arrival.  A watcher is removed from its keys in constant time, and keys without
+    watchers are not kept.
     """
 
     __slots__ = ("_byKey",)
@@ -50,7 +49,7 @@ class Watchers(Generic[_Watcher]):
 
     def add(self, watcher: _Watcher, keys: Iterable[Hashable]) -> None:
         """
-        Have C{watcher} watch C{keys}; what comes twice counts once.
+        Add C{watcher} under C{keys}; duplicates count once.
         """
         byKey = self._byKey
         for key in keys:
@@ -62,7 +61,7 @@ class Watchers(Generic[_Watcher]):
 
     def discard(self, watcher: _Watcher, keys: Iterable[Hashable]) -> None:
         """
-        C{watcher} watches no longer.
+        Remove C{watcher}.
 
         @param keys: the keys it was added with.
         """
@@ -71,10 +70,10 @@ class Watchers(Generic[_Watcher]):
                 watchers = self._byKey[key]
                 del watchers[watcher]
             except KeyError:
-                # This key came twice.
+                # A duplicate key.
                 continue
             count = len(watchers)
-            # Looked at whenever the count has come down to a power of two, zero included: often enough, and cheap.
+            # Checked whenever the count has come down to a power of two, zero included: often enough, and cheap.
             if not count & (count - 1):
                 self._shrink(key, watchers)
 
@@ -104,7 +103,7 @@ class Watchers(Generic[_Watcher]):
 
 class _Timers(Protocol):
     """
-    What a purgatory needs of a L{TimingWheel}.
+    The part of a L{TimingWheel} that a purgatory needs.
     """
 
     def add(self, entry: TimerEntry, delaySeconds: float) -> None:
@@ -114,20 +113,19 @@ class _Timers(Protocol):
 
     def discard(self, entry: TimerEntry) -> bool:
         """
-        C{entry} is not to expire.
+        Cancel the timer of C{entry}.
 
-        @return: L{False} if its timer has fired already.
+        @return: L{False} if it has fired already.
         """
 
 
 @implementer(IPurgatory)
 class _Purgatory:
     """
-    What the purgatories here have in common; they differ in their timers.
+    The common part of the purgatories here; they differ in their timers.
 
-    For each key there is a dictionary of the operations that are watched under
-    it.  One that is over leaves at once and in constant time, so nothing has
-    to be purged.
+    For each key there is a dictionary of the operations that are watched under it.  A completed operation is removed at
+    once and in constant time, so nothing has to be purged.
 
     @ivar expirations: see L{IPurgatory}, like C{waits}.
     """
@@ -146,7 +144,7 @@ class _Purgatory:
 
     @property
     def watched(self) -> int:
-        # Every operation that leaves leaves a waiting time behind, so that counting departures would be counting twice.
+        # Every removal records a waiting time, so a count of removals would be redundant.
         return self._arrivals - self.waits.count
 
     @property
@@ -172,7 +170,7 @@ class _Purgatory:
         try:
             self._operations.add(operation, watchedKeys)
         except BaseException:
-            # The class of the operation has made it unhashable.
+            # The operation's class is unhashable.
             self._timers.discard(operation)
             raise
         operation.parking = watchedKeys
@@ -230,7 +228,7 @@ class _Purgatory:
     def _check(self, key: Hashable) -> int:
         completed = 0
         for operation in list(self._operations.under(key)):
-            # One that was checked before may have taken this one along.
+            # An operation that was checked before may have completed this one.
             if operation.watcher is not self:
                 continue
             try:
@@ -245,7 +243,7 @@ class _Purgatory:
         for operation in operations:
             self.leave(operation)
         for operation in operations:
-            # One that was told before may have parked or completed this one.
+            # An operation that was told before may have parked or completed this one.
             if operation.watcher is None and not operation.completed:
                 try:
                     operation.onCancel()
@@ -257,7 +255,7 @@ class WheelPurgatory(_Purgatory):
     """
     A purgatory whose timeouts are on a L{TimingWheel}.
 
-    @ivar wheel: which others may share.
+    @ivar wheel: the wheel; others may share it.
     """
 
     def __init__(self, wheel: TimingWheel) -> None:
@@ -267,8 +265,7 @@ class WheelPurgatory(_Purgatory):
 
 class CallLaterPurgatory(_Purgatory):
     """
-    A purgatory with a timer of the reactor for each operation: the plain way,
-    to hold the other against.
+    A purgatory with a timer of the reactor for each operation: the plain way, for comparison.
     """
 
     def __init__(self, clock: IReactorTime) -> None:

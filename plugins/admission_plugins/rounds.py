@@ -43,7 +43,7 @@ class RandomSet(Generic[T]):
 
     def pick(self, random: Random) -> T:
         """
-        Any member, with equal chances.
+        A random member, all with equal chances.
 
         @raise IndexError: if there is none.
         """
@@ -56,9 +56,8 @@ class RandomSet(Generic[T]):
 @implementer(IWaitOrder)
 class RandomRounds:
     """
-    Random order, in rounds: a waiter that joins during a round is served in the
-    next one.  So no waiter can count on a place in the order, and none waits
-    for longer than the rest of a round and all of another.
+    Random order, in rounds: a waiter that joins during a round is served in the next one.  So no waiter can count on a
+    place in the order, and none waits for longer than the rest of a round and one whole round.
     """
 
     __slots__ = ("_next", "_random", "_round")
@@ -78,8 +77,8 @@ class RandomRounds:
 
     def next(self) -> IWaiter:
         """
-        Any waiter of this round, with equal chances, at each call anew; of the
-        next round, which then begins, if this one is over.
+        A random waiter of this round, all with equal chances, drawn anew at each call; if this round is over, the next
+        one begins.
 
         @raise IndexError: if there are no waiters.
         """

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
-Sealing: segments become Parquet files, and the oldest of those go when there
-are too many.
+Sealing: segments become Parquet files, and the oldest files are removed to keep the bound.
 
     python -m admission_plugins.sealing DIRECTORY CAP_BYTES
 
@@ -9,9 +8,8 @@ L{admission_plugins.parquetexporter} runs that in a process of its own: beside a
 the same process it would hold the interpreter for tens of milliseconds, and
 Arrow's memory would be the server's.
 
-A segment is removed once all its files are on the disk under their names, which
-follow from its own name.  So a process that is interrupted leaves a segment that
-is sealed again into the same files: nothing is lost, and nothing is there twice.
+A segment is removed once all its files are on the disk under their names, which follow from its own name. So an
+interrupted process leaves a segment that is sealed again into the same files: nothing is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from admission.recording.tables import TABLES
 from .sealreport import SEGMENTS, SEGMENTS_SHARE, SealReport
 
 DAMAGED_SUFFIX = ".damaged"
-"""What a segment is renamed to that cannot be read."""
+"""The suffix of a segment that cannot be read."""
 
 _HOUR = 3_600_000_000
 _NICENESS = 10
@@ -46,8 +44,8 @@ def sealAll(directory: str | Path, capBytes: int) -> SealReport:
     """
     Seal every segment that no process writes, then keep the bound.
 
-    @param directory: what C{--export spark:DIRECTORY} names.
-    @param capBytes: how large everything in it may be.
+    @param directory: the directory of C{--export spark:DIRECTORY}.
+    @param capBytes: the maximum size of everything in it.
     """
     report = SealReport()
     problems: list[str] = []
@@ -57,7 +55,7 @@ def sealAll(directory: str | Path, capBytes: int) -> SealReport:
         try:
             fileno = lockAbandoned(path)
         except OSError as error:
-            # Of another user, perhaps, whom one cannot read; the others can be.
+            # It may belong to another user and be unreadable; the others can be sealed.
             problems.append(f"{name} cannot be sealed now: {error}")
             continue
         if fileno is None:
@@ -82,7 +80,7 @@ def sealSegment(root: Path, path: str) -> int:
     """
     Make Parquet files of one segment, and remove it.
 
-    @param root: where the directories of the tables are.
+    @param root: the parent of the tables' directories.
     @return: how many rows it had.
     @raise DamagedSegment: if it cannot be read.
     """
@@ -96,7 +94,7 @@ def sealSegment(root: Path, path: str) -> int:
 
 def _partsOf(path: str) -> Sequence[tuple[Table, int, pa.Table]]:
     """
-    What is in a segment: by table and by the hour's beginning, in seconds.
+    The content of a segment: by table and by the hour's beginning, in seconds.
     """
     if path.endswith(UNFINISHED_SUFFIX):
         return []
@@ -119,7 +117,7 @@ def _partsOf(path: str) -> Sequence[tuple[Table, int, pa.Table]]:
 
 def _byHour(found: pa.Table, segment: Segment) -> Iterator[tuple[int, pa.Table]]:
     """
-    Take a table apart: seconds since the epoch when an hour begins, and its rows.
+    Split a table by hour: the beginning of the hour in seconds since the epoch, and its rows.
     """
     begun = int(segment.header.wallSeconds * 1e6)
     moments = pc.fill_null(found["ts"].cast(pa.int64()), begun).to_numpy()
@@ -132,7 +130,7 @@ def _write(directory: Path, hour: int, name: str, part: pa.Table) -> None:
     moment = datetime.fromtimestamp(hour, UTC)
     partition = directory / f"dt={moment:%Y-%m-%d}" / f"hour={moment:%H}"
     partition.mkdir(parents=True, exist_ok=True)
-    # Spark passes over names that begin with a dot.
+    # Spark ignores names that begin with a dot.
     unfinished = partition / f".{name}.parquet.tmp"
     try:
         with open(unfinished, "wb") as file:
@@ -155,12 +153,11 @@ def _sync(directory: Path) -> None:
 
 def evict(root: Path, capBytes: int, report: SealReport) -> None:
     """
-    Remove the oldest files until Parquet files, and segments with their share,
-    are within the bound.  Limits go last: every replay needs them.
-    Other files in the directory are not ours, and another process that records
-    to it may remove files at the same time.
+    Remove the oldest files until Parquet files, and segments with their share, are within the bound. Limits are removed
+    last: every replay needs them. Other files in the directory are not ours, and another process that records to it may
+    remove files at the same time.
 
-    @param report: told of what was removed, and of what is left.
+    @param report: counts the removed and the remaining files.
     """
     files: list[tuple[bool, str, int, Path, int]] = []
     for table in TABLES:
@@ -183,7 +180,7 @@ def evict(root: Path, capBytes: int, report: SealReport) -> None:
         report.evictedBytes += sizeBytes
         for emptied in (path.parent, path.parent.parent):
             if emptied.name != SEGMENTS:
-                # Unless there is something in it.
+                # It stays if it is not empty.
                 with suppress(OSError):
                     emptied.rmdir()
     report.sealedBytes = heldBytes
@@ -191,7 +188,7 @@ def evict(root: Path, capBytes: int, report: SealReport) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """
-    Seal, at a low priority, and print what came of it as JSON.
+    Seal, at a low priority, and print the report as JSON.
     """
     directory, capBytes = arguments
     os.nice(_NICENESS)

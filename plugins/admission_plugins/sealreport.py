@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_parquetexporter -*-
 """
-What the process that seals and the one that records agree on.
+The interface between the process that seals and the one that records.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from attrs import asdict, define
 
 SEGMENTS = "_segments"
-"""The directory of segments beside those of the tables; Spark passes over such a name."""
+"""The directory of segments beside those of the tables; Spark ignores such a name."""
 
 SEGMENTS_SHARE = 4
-"""Segments have a fourth of the bound, Parquet files the rest."""
+"""Segments have a quarter of the bound, Parquet files the rest."""
 
 
 @define
@@ -23,10 +23,10 @@ class SealReport:
     One pass over all segments that no process writes any more.
 
     @ivar sealedSegments: how many have become Parquet.
-    @ivar sealedRows: how many rows that were.
-    @ivar sealedBytes: how large the Parquet files are, all that there are now.
+    @ivar sealedRows: their number of rows.
+    @ivar sealedBytes: the size of all Parquet files now.
     @ivar evictedFiles: how many of the oldest were removed to keep the bound.
-    @ivar evictedBytes: how large they were.
+    @ivar evictedBytes: their size.
     @ivar problems: which segments could not be sealed, and why.
     """
 
@@ -42,7 +42,4 @@ class SealReport:
 
     @classmethod
     def fromJson(cls, line: str) -> SealReport:
-        """
-        Read what L{toJson} returned.
-        """
         return cls(**json.loads(line))

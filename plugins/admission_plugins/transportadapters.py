@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_transportadapters -*-
 """
-How reading stops on Twisted's transports.
+Adapters that stop reading on Twisted's transports.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class TLSMutability(PlainMutability):
     """
     A transport that must not stop before its handshake is over.
 
-    L{hasBytesBuffered} is L{False} here as well: Twisted's TLS layer decrypts
-    and delivers every whole record it has, paused or not, so that its
-    overshoot lies with the protocol above.
+    L{hasBytesBuffered} is L{False} here as well: Twisted's TLS layer decrypts and delivers every whole record it has,
+    paused or not, so that any overshoot is in the protocol above.
     """
 
     def isInMutableState(self) -> bool:
@@ -59,14 +58,13 @@ class TLSMutability(PlainMutability):
 
 def register() -> None:
     """
-    Register both adapters.  On exactly these interfaces: TLS transports
-    provide others that would come first, and every TCP transport provides
-    ITLSTransport.
+    Register both adapters.  On exactly these interfaces: TLS transports provide others that would come first, and every
+    TCP transport provides ITLSTransport.
     """
     adapters: dict[type[Interface], type[PlainMutability]] = {ITransport: PlainMutability, ISSLTransport: TLSMutability}
     for interface, adapter in adapters.items():
         try:
             registerAdapter(adapter, interface, ITransportMutability)  # type: ignore[no-untyped-call]
         except ValueError:
-            # There is one already: ours, or one that the application prefers.
+            # An adapter is registered already: ours, or one that the application prefers.
             pass

@@ -19,26 +19,23 @@ from zope.interface import implementer
 
 ENTRIES_PER_TURN = 1000
 """
-How many entries move to finer slots, and how many expire, before the reactor
-gets its turn; the rest follows at once.
+How many entries move to finer slots, and how many expire, before the reactor gets its turn; the rest follows at once.
 """
 
 _ROUNDING = 2.0**-50
 """
-What a few operations on floats may do to a time, relative to it: a call that is
-due on a tick must not wait for the next one because of that.
+The relative error that a few float operations may add to a time: a call that is due on a tick must not wait for the
+next one because of that.
 """
 
 
 class TimerEntry(Protocol):
     """
-    A link of the list that is one slot of a timing wheel: whatever a wheel
-    holds has these attributes, so that holding it takes no further object.
-    Operations do, see L{admission.interfaces.IDelayedOperation}.
+    A link of the list that is one slot of a timing wheel: every entry of a wheel has these attributes, so that no
+    further object is needed. Operations do, see L{admission.interfaces.IDelayedOperation}.
 
     @ivar dueSeconds: when to expire, in seconds of the wheel's clock.
-    @ivar previousEntry: the wheel's business, like C{nextEntry}; both are
-        L{None} once it has left.
+    @ivar previousEntry: set by the wheel, like C{nextEntry}; both are L{None} once it has left.
     """
 
     dueSeconds: float
@@ -47,22 +44,21 @@ class TimerEntry(Protocol):
 
     def expire(self) -> None:
         """
-        The time is up.  Called by the wheel, which does not hold the entry
-        any more.
+        Called by the wheel at the entry's time, when it no longer holds the entry.
         """
 
 
 def _called() -> None:
     """
-    Takes the place of the function of a call that was made.
+    Replaces the function of a call that was made.
     """
 
 
 @implementer(IDelayedCall)
 class WheelCall:
     """
-    What L{TimingWheel.callLater} returns.  It refuses a time that is not a
-    finite number with a C{ValueError}, and stays as it was.
+    The result of L{TimingWheel.callLater}.  An invalid time, not a finite number, raises C{ValueError} and changes
+    nothing.
     """
 
     __slots__ = ("_args", "_function", "_wheel", "dueSeconds", "nextEntry", "previousEntry")
@@ -127,7 +123,7 @@ class _Slot:
 
     def __iter__(self) -> Iterator[TimerEntry]:
         """
-        The entries; the one at hand may be taken out.
+        The entries; the current one may be removed.
         """
         entry = self.nextEntry
         while entry is not self:
@@ -146,8 +142,7 @@ class _Slot:
 
     def appendAll(self, other: _Slot) -> None:
         """
-        Append all entries of C{other}, which must hold some and is of no use
-        afterwards.
+        Append all entries of C{other}, which must have some and must not be used afterwards.
         """
         first, last, before = other.nextEntry, other.previousEntry, self.previousEntry
         before.nextEntry, first.previousEntry = first, before
@@ -161,16 +156,13 @@ class TimingWheel:
     constant time, and the reactor has at most one call to make, for the
     next slot that holds anything.
 
-    A wheel of C{size} slots of one tick each holds what is due within
-    C{size} ticks; what is due later goes to a wheel whose slots are as wide as
-    that whole wheel, and so on for as many wheels as are needed.  When the time
-    of a wide slot comes, its entries move to finer ones.  A slot is known by
-    the tick at which it begins, whatever its width, so all wheels together are
-    one dictionary, and only slots that have been used are in it.
+    A wheel of C{size} slots of one tick each holds entries due within C{size} ticks; later entries go to a wheel whose
+    slots are as wide as that whole wheel, and so on for as many wheels as are needed. When the time of a wide slot
+    comes, its entries move to finer ones. A slot is identified by the tick at which it begins, whatever its width, so
+    all wheels together are one dictionary, and only slots that have been used are in it.
 
-    Nothing expires early, nor later than one tick and the reactor's own delay
-    after its time.  It may be used in place of a reactor wherever a clock is
-    asked for; it makes L{twisted.internet.task.Clock} fast, too.
+    Nothing expires early, nor later than one tick and the reactor's own delay after its time. It may be used wherever a
+    reactor is used as a clock; it makes L{twisted.internet.task.Clock} fast, too.
 
     @ivar count: how many entries it holds.
     @ivar seconds: the time of the clock underneath.
@@ -183,7 +175,7 @@ class TimingWheel:
         @param clock: gives the time and the one timer.
         @param tickSeconds: the width of the finest slots.
         @param size: how many slots a wheel has; at least 2.
-        @raise ValueError: if either makes no sense.
+        @raise ValueError: if either is invalid.
         """
         if not 0 < tickSeconds < inf:
             raise ValueError(f"a tick must take some time, not {tickSeconds} s")
@@ -194,7 +186,7 @@ class TimingWheel:
         self.count = 0
         self.seconds: Callable[[], float] = clock.seconds
         self._clock = clock
-        # Towards the earlier when setting and arming, the later when looking what is due: see _ROUNDING.
+        # Rounded down when setting and arming, up when looking for due entries: see _ROUNDING.
         self._ticksPerSecond = (1.0 - _ROUNDING) / tickSeconds
         self._armingTickSeconds = (1.0 - _ROUNDING) * tickSeconds
         self._passedTicksPerSecond = (1.0 + 4 * _ROUNDING) / tickSeconds
@@ -204,7 +196,7 @@ class TimingWheel:
         self._slots: dict[int, _Slot] = {}
         self._begins: list[int] = []
         self._due = _Slot(0)
-        # The slot that was used last, and the ticks for which it is the right one.
+        # The slot that was used last, and the range of ticks for which it is the right one.
         self._slot = self._due
         self._slotBegin = self._slotEnd = 0
         self._call: IDelayedCall | None = None
@@ -223,7 +215,7 @@ class TimingWheel:
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
         """
-        All calls that are still to come, in no particular order.
+        All pending calls, in no particular order.
         """
         return [entry for entry in self._entries() if isinstance(entry, WheelCall)]
 
@@ -253,12 +245,12 @@ class TimingWheel:
                 tick = nowTick + 1
             slot = self._slotFor(tick, nowTick)
             if self._armedTick < nowTick:
-                # The timer is late.  Should that be because the reactor's clock was set back, it fires now.
+                # The timer is late.  If that is because the reactor's clock was set back, it fires now.
                 self._arm(nowTick, now)
             elif self._slotBegin < self._armedTick and nowTick < self._armedTick:
                 self._arm(self._slotBegin if self._slotBegin > nowTick else nowTick, now)
         entry.dueSeconds = due
-        # As _Slot.append, without its call: python -m benchmarks.timers takes 3 % longer with it.
+        # Inlined from _Slot.append: python -m benchmarks.timers takes 3 % longer with the call.
         last = slot.previousEntry
         entry.previousEntry = last
         entry.nextEntry = slot
@@ -267,9 +259,8 @@ class TimingWheel:
 
     def discard(self, entry: TimerEntry) -> bool:
         """
-        C{entry} is not to expire; no effect if it is not in the wheel any
-        more.  The timer of the reactor stays as it is as long as the wheel
-        holds anything, and may once fire in vain.
+        Cancel C{entry}; no effect if it is not in the wheel any more.  The timer of the reactor stays as it is as long
+        as the wheel has entries, and may fire once without any being due.
 
         @param entry: in this wheel, or in none.
         @return: whether it was in this one.
@@ -307,7 +298,7 @@ class TimingWheel:
 
     def shutdown(self) -> None:
         """
-        Cancel all calls and forget all other entries; no timer is left behind.
+        Cancel all calls and timers, and forget all other entries.
         """
         for entry in self._entries():
             if isinstance(entry, WheelCall):
@@ -320,7 +311,7 @@ class TimingWheel:
 
     def _slotFor(self, tick: int, nowTick: int) -> _Slot:
         """
-        The slot for what is due at C{tick}: the wider, the further off it is.
+        The slot for entries due at C{tick}: the further off, the wider.
         """
         aheadTicks = tick - nowTick
         if aheadTicks >= self._reaches[-1]:
@@ -361,7 +352,7 @@ class TimingWheel:
 
     def _disarm(self) -> None:
         """
-        Nothing is left to do: keep neither the timer nor the empty slots.
+        The wheel is empty: cancel the timer and remove the empty slots.
         """
         self._slots.clear()
         self._begins.clear()
@@ -389,7 +380,7 @@ class TimingWheel:
 
     def _collect(self, nowTick: int) -> None:
         """
-        Bring what is due into one ring, in the order of ticks.
+        Collect due entries in one ring, in the order of ticks.
         """
         begins, due = self._begins, self._due
         for _ in range(ENTRIES_PER_TURN):
@@ -411,8 +402,7 @@ class TimingWheel:
 
     def _expireSome(self) -> None:
         """
-        Expire what was collected.  Callbacks may add entries, which wait for
-        another turn, and discard others.
+        Expire the collected entries.  Callbacks may add entries, which wait for another turn, and discard others.
         """
         due = self._due
         for _ in range(ENTRIES_PER_TURN):
@@ -421,7 +411,7 @@ class TimingWheel:
                 return
             now = self.seconds()
             if entry.dueSeconds > now:
-                # Rounded, or the clock has been set back meanwhile.
+                # The time was rounded, or the clock has been set back meanwhile.
                 self.move(entry, 0.0, entry.dueSeconds)
                 continue
             self.discard(entry)

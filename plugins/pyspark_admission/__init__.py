@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-Spark finds this by its name: C{spark.read.format("admission")} reads what a
-server has recorded.
+Spark finds this by its name: C{spark.read.format("admission")} reads a server's recording.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ class DefaultSource(DataSource):
     """
     Recordings of C{--export spark:DIRECTORY}, sealed or not.
 
-    What a user can choose is in L{Options}.  Nothing is pushed down, since
-    Spark allows that only to those who ask for it in its configuration: rows
-    are chosen by options, and columns by C{.schema(...)} with some of them.
+    The options are in L{Options}. Nothing is pushed down, since Spark allows that only if its configuration enables it:
+    rows are chosen by options, and columns by C{.schema(...)} with some of them.
     """
 
     @classmethod
@@ -30,7 +28,7 @@ class DefaultSource(DataSource):
         """
         See L{DataSource}.
 
-        @raise ValueError: for options that make no sense.
+        @raise ValueError: for invalid options.
         """
         return columnsOf(Options.parse(self.options).table)
 
@@ -38,8 +36,7 @@ class DefaultSource(DataSource):
         """
         See L{DataSource}.
 
-        @raise ValueError: for options that make no sense, or columns that
-            there are not.
+        @raise ValueError: for invalid options or unknown columns.
         """
         from .batch import BatchReader
 
@@ -51,7 +48,7 @@ class DefaultSource(DataSource):
         """
         See L{DataSource}.
 
-        @raise ValueError: as L{reader} does, and for what cannot be streamed.
+        @raise ValueError: as L{reader} does, and for options that cannot be streamed.
         """
         from .stream import StreamReader
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-What C{spark.read} reads.
+The reader behind C{spark.read}.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch  # type: ignore[import-untyped]
 
 PARTITION_BYTES = 32 << 20
-"""How much is read by one task: a million rows or so."""
+"""How much is read by one task: about a million rows."""
 
 OPENING_BYTES = 256 << 10
-"""Opening a file takes as long as reading so much."""
+"""Opening a file takes as long as reading this many bytes."""
 
 log = logging.getLogger("pyspark_admission")
 
 
 def tellLog(path: str, problem: str) -> None:
     """
-    Say on one line of the log that a file cannot be read.
+    Log on one line that a file cannot be read.
     """
     log.warning("%s %s", path, problem)
 
 
 def readPaths(options: Options, names: Iterable[str], paths: Iterable[str]) -> Iterator[RecordBatch]:
     """
-    The rows of files, or their problems if those are asked for.
+    The rows of files, or their problems if the options ask for these.
 
     @param names: the columns to have.
     """
-    # Arrow takes longer to import than all else; whoever only plans goes without.
+    # Arrow takes longer to import than all else; planning does without it.
     from .segmentreading import FileReader, merged, problemsOf
 
     if options.table is None:
@@ -53,8 +53,7 @@ def readPaths(options: Options, names: Iterable[str], paths: Iterable[str]) -> I
 
 def packed(files: Iterable[SealedFile]) -> list[InputPartition]:
     """
-    Have files that follow each other read by one task, as many as are
-    L{PARTITION_BYTES}.
+    Group successive files into tasks of about L{PARTITION_BYTES}.
     """
     packs: list[list[str]] = []
     room = 0
@@ -70,7 +69,7 @@ def packed(files: Iterable[SealedFile]) -> list[InputPartition]:
 
 class BatchReader(DataSourceReader):
     """
-    Reads what there is: Parquet files, and the segments that are not sealed.
+    Reads all existing files: Parquet files, and the segments that are not sealed.
     """
 
     def __init__(self, options: Options, names: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-What Spark is told of tables: L{admission.recording.schema} in its types.
+The tables' columns for Spark: L{admission.recording.schema} in its types.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ PROBLEM_COLUMNS = StructType().add("path", StringType()).add("problem", StringTy
 
 def columnsOf(table: Table | None) -> StructType:
     """
-    The columns of a table, all of which may be null; those of problems for
-    L{None}.
+    The columns of a table, all of them nullable; the columns of problems for L{None}.
     """
     if table is None:
         return PROBLEM_COLUMNS
@@ -51,8 +50,7 @@ def columnsOf(table: Table | None) -> StructType:
 
 def checkColumns(wanted: StructType, table: Table | None) -> None:
     """
-    Whether what a user gave as C{.schema(...)} can be read: some of the
-    columns, as they are.
+    Check that a user's C{.schema(...)} can be read: some of the columns, with their types.
 
     @raise ValueError: if it cannot.
     """

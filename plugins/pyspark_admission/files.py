@@ -1,12 +1,11 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-What is in the directory of a recording.
+The files in the directory of a recording.
 
-A table has a Parquet file for each segment and hour, named after the segment.
-While a segment is there it is all there, and its Parquet files may be being
-made; once it has gone they are all there.  So whoever looks for segments first
-and then for Parquet files, and leaves out those of the segments, has every row
-once, whatever is sealed meanwhile.
+A table has a Parquet file for each segment and hour, named after the segment. While a segment exists it is complete,
+and its Parquet files may be incomplete; once it is removed they are all complete.  So a reader that lists segments
+first and then Parquet files, and leaves out the files of these segments, has every row once, whatever is sealed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -34,11 +33,10 @@ class SealedFile:
     """
     A Parquet file.
 
-    @ivar hour: when the hour begins that its rows are of, in microseconds
-        since the epoch.
+    @ivar hour: the beginning of its rows' hour, in microseconds since the epoch.
     @ivar name: the name of its segment.
-    @ivar path: where it is.
-    @ivar sizeBytes: how large it is.
+    @ivar path: its path.
+    @ivar sizeBytes: its size.
     """
 
     hour: int
@@ -48,23 +46,16 @@ class SealedFile:
 
     @property
     def endOfHour(self) -> int:
-        """
-        When the hour ends.
-        """
         return self.hour + _HOUR
 
 
 def isRecording(directory: Path) -> bool:
-    """
-    Whether somebody has recorded to C{directory}.
-    """
     return any(directory.joinpath(name).is_dir() for name in (SEGMENTS, *(table.name for table in TABLES)))
 
 
 def segmentNames(directory: Path) -> list[str]:
     """
-    The segments that are not sealed, in the order in which each process made
-    them.
+    The segments that are not sealed, in the order in which each process made them.
     """
     paths = segmentPaths(directory / SEGMENTS)
     return [os.path.basename(path).removesuffix(SUFFIX) for path in paths if path.endswith(SUFFIX)]
@@ -72,14 +63,14 @@ def segmentNames(directory: Path) -> list[str]:
 
 def segmentPath(directory: Path, name: str) -> Path:
     """
-    Where the segment of that name is, unless it is sealed.
+    The path of the segment of that name, unless it is sealed.
     """
     return directory / SEGMENTS / (name + SUFFIX)
 
 
 def damagedPaths(directory: Path) -> list[str]:
     """
-    The segments that were set aside because they could not be sealed.
+    The segments that could not be sealed.
     """
     return sorted(map(str, directory.joinpath(SEGMENTS).glob("*" + DAMAGED_SUFFIX)))
 
@@ -88,7 +79,7 @@ def sealedFiles(directory: Path, table: Table, leftOut: Iterable[str] = ()) -> l
     """
     The Parquet files of a table, by hour and by name.
 
-    @param leftOut: names of segments whose files are not wanted.
+    @param leftOut: names of segments whose files to leave out.
     """
     unwanted = frozenset(leftOut)
     return sorted(file for file in _files(directory / table.name) if file.name not in unwanted)
@@ -96,10 +87,9 @@ def sealedFiles(directory: Path, table: Table, leftOut: Iterable[str] = ()) -> l
 
 def processAndNumber(name: str) -> tuple[str, int] | None:
     """
-    Which process has made a segment, and which of its segments it is.
+    The process that made a segment, and the segment's number.
 
-    @return: L{None} if the name says neither, as for a file that somebody else
-        has put there.
+    @return: L{None} if the name has neither, for instance of a file that is not ours.
     """
     process, _, number = name.rpartition("-")
     return (process, int(number)) if process and number.isascii() and number.isdigit() else None
@@ -113,7 +103,7 @@ def _files(directory: Path) -> Iterator[SealedFile]:
             except ValueError:
                 continue
             for file in _entries(hour.path, ""):
-                # Whoever seals begins names with a dot until a file is whole.
+                # The sealing process uses names with a dot until a file is complete.
                 if file.name.endswith(PARQUET_SUFFIX) and not file.name.startswith("."):
                     try:
                         sizeBytes = file.stat().st_size
@@ -125,7 +115,7 @@ def _files(directory: Path) -> Iterator[SealedFile]:
 
 def _entries(directory: str, prefix: str) -> list[os.DirEntry[str]]:
     """
-    What is in a directory, which may have been removed for want of room.
+    The content of a directory, which may have been removed to keep the bound.
     """
     try:
         with os.scandir(directory) as entries:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-What C{.option(...)} says.
+The options in C{.option(...)}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from admission.recording.tables import REQUESTS, TABLES
 from .files import isRecording
 
 PROBLEMS = "problems"
-"""The name of the table that tells which files cannot be read."""
+"""The name of the table of files that cannot be read."""
 
 _NAMES = ("path", "table", "since", "until", "broker", "segments", "maxFilesPerTrigger")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,10 +31,10 @@ _MOMENT_FORM = "write 2026-03-01, 2026-03-01T12:30 (UTC unless it says otherwise
 @frozen
 class Range:
     """
-    The time that is asked for, in microseconds since the epoch.
+    A range of time, in microseconds since the epoch.
 
     @ivar since: the first moment; L{None} for the beginning.
-    @ivar until: the first moment after it; L{None} for the end.
+    @ivar until: the first moment after the end; L{None} for no end.
     """
 
     since: int | None = None
@@ -45,7 +45,7 @@ class Range:
         """
         Read both as L{parseMoment} does.
 
-        @raise ValueError: for what is no moment, or if there is nothing between.
+        @raise ValueError: for an invalid moment, or if the range is empty.
         """
         parsed = cls(
             None if since is None else parseMoment(since),
@@ -57,35 +57,30 @@ class Range:
 
     @property
     def isBounded(self) -> bool:
-        """
-        Whether anything is left out.
-        """
         return self.since is not None or self.until is not None
 
     def overlaps(self, begin: int, end: int) -> bool:
         """
-        Whether there is anything of it between two moments.
+        Whether it overlaps the time between two moments.
         """
         return (self.since is None or end > self.since) and (self.until is None or begin < self.until)
 
 
 EVER = Range()
-"""Leaves nothing out."""
+"""The unbounded range."""
 
 
 @frozen
 class Options:
     """
-    What is to be read.
+    What to read.
 
-    @ivar directory: where the recording is.
+    @ivar directory: of the recording.
     @ivar table: the table; L{None} for the problems of all tables.
     @ivar range: of the moments of rows.
-    @ivar brokerId: whose rows; L{None} for everybody's.
-    @ivar segments: the names of the segments to read, and nothing else;
-        L{None} for all that there is.
-    @ivar filesPerTrigger: how many files a stream takes at a time; L{None} for
-        all that there are.
+    @ivar brokerId: the broker of the rows; L{None} for all brokers.
+    @ivar segments: the names of the segments to read, and nothing else; L{None} for all files.
+    @ivar filesPerTrigger: how many files a stream takes at a time; L{None} for no limit.
     """
 
     directory: Path
@@ -98,17 +93,17 @@ class Options:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
         """
-        Read what Spark was given.
+        Parse Spark's options.
 
-        @param options: by names whose case does not matter.
-        @raise ValueError: for anything that makes no sense, with the remedy.
+        @param options: by names, ignoring case.
+        @raise ValueError: for anything invalid, with the remedy.
         """
         given = {name.lower(): text for name, text in options.items()}
-        # Of .load() with several; it has no path then, which is what to complain of.
+        # From .load() with several paths; the missing path is the error to report.
         given.pop("paths", None)
         known = {name.lower(): name for name in _NAMES}
         for name in given:
-            # Spark's own have dots.
+            # Spark's own options have dots.
             if name not in known and "." not in name:
                 near = [known[match] for match in get_close_matches(name, known, 1)]
                 raise ValueError(f"there is no option {name}: " + (f"is it {near[0]}?" if near else _all(_NAMES[1:])))
@@ -125,10 +120,10 @@ class Options:
 
 def parseMoment(text: str) -> int:
     """
-    Read a moment.
+    Parse a moment.
 
-    @param text: ISO 8601, a date or a date and a time, UTC if it has no
-        offset; or seconds since the epoch, with a fraction if need be.
+    @param text: ISO 8601, a date or a date and a time, UTC if it has no offset; or seconds since the epoch, optionally
+        with a fraction.
     @return: microseconds since the epoch.
     @raise ValueError: for anything else, with the right form.
     """

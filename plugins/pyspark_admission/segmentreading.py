@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-Reads files, as Arrow batches of the columns that are wanted.  Runs wherever
-Spark has its workers.
+Reads files as Arrow batches of the required columns.  Runs on Spark's workers.
 """
 
 from __future__ import annotations
@@ -25,22 +24,21 @@ from .options import Options
 BATCH_ROWS = 1 << 15
 
 Tell = Callable[[str, str], object]
-"""Is told of a file that cannot be read, and why."""
+"""Called with a file that cannot be read, and the reason."""
 
 
 class FileReader:
     """
     Reads the files of one table.
 
-    A file that is damaged is told of and left, with what came before the
-    damage; the others are read all the same.  One that may not be read is an
-    error: it is whole, and only the user can help.
+    A damaged file is reported and left, after the rows before the damage; the others are still read.  A file without
+    read permission is an error: it is intact, and only the user can help.
     """
 
     def __init__(self, options: Options, table: Table, names: Sequence[str], tell: Tell) -> None:
         """
         @param options: which rows.
-        @param table: of which table.
+        @param table: the table.
         @param names: the columns to have, in order.
         """
         self._options = options
@@ -56,7 +54,7 @@ class FileReader:
         The rows of a Parquet file or of a segment.  A segment that has been
         sealed meanwhile is read from its Parquet files.
 
-        @raise PermissionError: if the file may not be read, with the remedy.
+        @raise PermissionError: without permission to read the file, with the remedy.
         """
         try:
             for batch in self._segment(path) if path.endswith(SUFFIX) else self._parquet(path):
@@ -108,8 +106,7 @@ class FileReader:
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
-    Put small batches together: each costs Spark some milliseconds, and a quiet
-    server's files are small.
+    Combine small batches: each costs Spark some milliseconds, and a quiet server's files are small.
     """
     gathered: list[pa.RecordBatch] = []
     rows = 0
@@ -125,10 +122,9 @@ def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def problemsOf(options: Options, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """
-    What cannot be read of C{paths}, found out by reading all of them.
+    Find out which of C{paths} cannot be read, by reading all of them.
 
-    @param paths: Parquet files of any tables, segments, and segments that were
-        set aside.
+    @param paths: Parquet files of any tables, segments, and damaged segments.
     """
     problems: dict[str, str] = {}
     everything = evolve(options, brokerId=None)
@@ -149,8 +145,7 @@ def problemsOf(options: Options, paths: Sequence[str]) -> Iterator[pa.RecordBatc
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
-    The columns of C{schema}, as they are there.  One that is missing, as in
-    what an older version recorded, has nulls.
+    The columns of C{schema}.  A column that is missing, as in older recordings, has nulls.
     """
     present = set(batch.schema.names)
     arrays = [
@@ -162,7 +157,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _plain(type: pa.DataType) -> pa.DataType:
     """
-    What Spark takes: it knows no dictionaries.
+    The type for Spark, which has no dictionaries.
     """
     return type.value_type if pa.types.is_dictionary(type) else type
 

@@ -1,12 +1,10 @@
 # -*- test-case-name: tests.offline.test_pyspark_admission -*-
 """
-What C{spark.readStream} reads.
+The reader behind C{spark.readStream}.
 
-Only what is sealed: a segment's rows come once it is.  An offset says for each
-process which of its segments was the last.  It never goes beyond one that is
-not sealed, so that nothing can be sealed behind it, and the rows of a process
-come in the order of its segments.  Processes of which nothing is left are
-forgotten, since no file of theirs will come again.
+It reads only sealed files: a segment's rows come once it is sealed.  An offset has for each process its last segment.
+It never goes beyond an unsealed segment, so that nothing can be sealed behind it, and the rows of a process come in the
+order of its segments.  Processes without any remaining files are forgotten, since they will make no more.
 """
 
 from __future__ import annotations
@@ -36,14 +34,10 @@ Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """
-    Reads Parquet files as they come.
-    """
-
     def __init__(self, options: Options, names: Iterable[str]) -> None:
         """
         @param names: the columns to have.
-        @raise ValueError: if C{options} are for what cannot be streamed.
+        @raise ValueError: if C{options} cannot be streamed.
         """
         if options.table is None:
             raise ValueError(f"{PROBLEMS} cannot be streamed: use spark.read")
@@ -56,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         """
-        See L{DataSourceStreamReader}: before everything.
+        See L{DataSourceStreamReader}: before the first segment.
         """
         return {}
 
@@ -69,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         target = self._settled() if self._target is None else self._target
-        # What was read is read, though a file be gone that said so.
+        # Rows that have been read stay read, even if their file has been removed.
         end = {process: max(start.get(process, 0), number) for process, number in target.items()}
         if isinstance(limit, ReadMaxFiles):
             end = self._shortened(start, end, limit.max_files)
@@ -78,8 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """
-        See L{DataSourceStreamReader}.  What has been removed since C{end} was
-        decided on is not there.
+        See L{DataSourceStreamReader}. Files removed since C{end} was determined are left out.
         """
         within = self._options.range.overlaps
         files = [file for _, _, files in self._between(start, end) for file in files]
@@ -90,10 +83,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _settled(self) -> Offset:
         """
-        How far every process has come for good.
+        The last segment of every process before which all are sealed.
 
-        Files are looked for before segments.  One that is there, and whose
-        segment is not, has all its siblings from then on.
+        Files are listed before segments.  If a file exists and its segment does not, all its siblings exist from then
+        on.
         """
         last: Offset = {}
         for process, number in self._files():
@@ -107,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = 0
         for process, number, files in self._between(start, end):
             count += len(files)
-            # One segment at least, or there would be no end to it.
+            # At least one segment, or the stream would never advance.
             if count > max(maxFiles, len(files)):
                 return shortened
             shortened[process] = number
@@ -115,8 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _between(self, start: Offset, end: Offset) -> list[tuple[str, int, list[SealedFile]]]:
         """
-        The segments after C{start} until C{end}, and their files: by time as
-        far as those of a process are one after the other.
+        The segments after C{start} until C{end}, and their files: by time where the order of each process's segments
+        allows it.
         """
         hours: dict[str, int] = {}
         placed = []

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.offline.test_aggregate -*-
 """
-What happened in each minute: what each client did and how evenly they shared,
-how long delays were, and the memory pool.
+Aggregates by minute: each client's requests, how evenly clients shared, the lengths of delays, and the memory pool.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from ..recording.events import COUNTER, EXPIRE, REJECT, THROTTLE
 
 BOUNDS_MS: Sequence[int] = (0, *(round(bound * 1000) for bound in SECONDS_BOUNDS if bound >= 0.001))
 """
-The upper bounds of the ranges, each included, in milliseconds: those of the
-server's own histograms from 1 ms to 500 s, and zero for no delay at all.
+The upper bounds of the buckets, inclusive, in milliseconds: the bounds of the server's own histograms from 1 ms to 500
+s, and zero for no delay.
 """
 
 
 def bucketMs(delayUs: Column) -> Column:
     """
-    The upper bound of the range of a delay in microseconds, in milliseconds;
-    null above all of them.
+    The upper bound, in milliseconds, of the bucket of a delay in microseconds; null above all buckets.
     """
     bucket = F.when(delayUs <= 0, F.lit(0))
     for bound in BOUNDS_MS[1:]:
@@ -34,8 +32,7 @@ def bucketMs(delayUs: Column) -> Column:
 
 def countsByBucket(delayMs: Column) -> Column:
     """
-    An aggregate: how many delays, in milliseconds, there are in each range, and
-    last those above all.
+    An aggregate: the number of delays, in milliseconds, in each bucket, and last of delays above all buckets.
     """
     lows = (None, *BOUNDS_MS)
     highs = (*BOUNDS_MS, None)
@@ -48,11 +45,10 @@ def countsByBucket(delayMs: Column) -> Column:
 
 def quantileMs(counts: str, largest: str, share: float) -> Column:
     """
-    The upper bound of the range that the delay at C{share} fell into, or the
-    largest delay if that is less: no less than that delay itself.
+    The upper bound of the bucket of the delay at C{share}, or the largest delay if that is less: no less than that
+    delay itself.
 
-    @param counts: the column that L{countsByBucket} made; they may have been
-        added up since.
+    @param counts: the column that L{countsByBucket} made; counts may have been added up since.
     @param largest: the column of the largest delay.
     @param share: from 0 to 1; 0.99 for the 99th percentile.
     """
@@ -66,15 +62,13 @@ def quantileMs(counts: str, largest: str, share: float) -> Column:
 
 def throttleMinutes(requests: DataFrame) -> DataFrame:
     """
-    How often each policy asked for delays of which length, shadow policies
-    included: C{broker_id}, C{boot_id}, C{minute}, C{policy}, C{bucket_ms} (see
-    L{bucketMs}) and C{n}.  A range of 0 counts whom the policy let pass.
+    How often each policy, shadow policies included, asked for delays of each length: C{broker_id}, C{boot_id},
+    C{minute}, C{policy}, C{bucket_ms} (see L{bucketMs}) and C{n}.  Bucket 0 counts requests without a delay.
 
-    @param requests: clean ones, batch or stream; connections that were put to
-        the policies count, too.
+    @param requests: clean ones, batch or stream; connections that the policies were asked about count, too.
     """
     asked = requests.select(*RUN, "ts", F.expr("inline(arrays_zip(policy_names, policy_delays_us))"))
-    # Only the first few delays are recorded, and none if nobody was asked.
+    # Only the first few delays are recorded, and none if no policy was asked.
     delays = asked.where("policy_delays_us IS NOT NULL").withColumn("bucket_ms", bucketMs(F.col("policy_delays_us")))
     counted = delays.groupBy(*RUN, aMinute(), F.col("policy_names").alias("policy"), "bucket_ms")
     return counted.agg(F.count(F.lit(1)).alias("n")).select(*RUN, minuteOfGroup(), "policy", "bucket_ms", "n")
@@ -82,15 +76,15 @@ def throttleMinutes(requests: DataFrame) -> DataFrame:
 
 def throttleHistogram(minutes: DataFrame) -> DataFrame:
     """
-    The same for the whole recording: C{policy}, C{bucket_ms} and C{n}.
+    The histogram of the whole recording: C{policy}, C{bucket_ms} and C{n}.
 
-    @param minutes: what L{throttleMinutes} returned, or several of them.
+    @param minutes: the result of L{throttleMinutes}, or a union of several.
     """
     return minutes.groupBy("policy", "bucket_ms").agg(F.sum("n").alias("n"))
 
 
 RUN = ("broker_id", "boot_id")
-"""What tells one run of one server: clocks, counters and filters begin anew with each."""
+"""The identity of one run of one server: clocks, counters and filters begin anew with each."""
 
 MINUTE_US = 60_000_000
 
@@ -99,23 +93,21 @@ _WINDOW = "_minute"
 
 def aMinute() -> Column:
     """
-    What to group rows by; see L{minuteOfGroup}.  Streams need it, since they
-    keep no other group for a time that is bounded.
+    The grouping by minute; see L{minuteOfGroup}.  Streams need it, since they can forget no other group.
     """
     return F.window("ts", "1 minute").alias(_WINDOW)
 
 
 def minuteOfGroup() -> Column:
     """
-    Of what was grouped by L{aMinute}, C{minute}: when it began.
+    The column C{minute} of rows grouped by L{aMinute}: when the minute began.
     """
     return F.col(f"{_WINDOW}.start").alias("minute")
 
 
 def minuteOf(name: str) -> Column:
     """
-    Of a time, C{minute}: when the minute that it falls into began.  Whatever
-    the session's time zone is, unlike truncating.
+    The column C{minute} of a time: when its minute began, whatever the session's time zone is, unlike truncating.
 
     @param name: the column of the time.
     """
@@ -133,13 +125,12 @@ def minuteStart(number: str) -> Column:
 
 def spreadOverMinutes(frame: DataFrame, beginUs: Column, lengthUs: Column, kept: Sequence[str]) -> DataFrame:
     """
-    Cut times into their parts within each minute.
+    Cut time spans into their parts within each minute.
 
     @param beginUs: when each began, in microseconds since 1970.
-    @param lengthUs: how long it took; nothing comes of what took no time.
+    @param lengthUs: its length; spans of length zero are dropped.
     @param kept: the columns to keep.
-    @return: those, and C{minute}, C{part_us} (how much of it fell into that
-        minute) and C{length_us}.
+    @return: these, and C{minute}, C{part_us} (the part in that minute) and C{length_us}.
     """
     times = frame.select(*kept, beginUs.alias("_begin"), lengthUs.alias("length_us")).where("length_us > 0")
     last = f"(_begin + length_us - 1) DIV {MINUTE_US}"
@@ -149,7 +140,7 @@ def spreadOverMinutes(frame: DataFrame, beginUs: Column, lengthUs: Column, kept:
 
 
 CLIENT = ("principal", "client_id")
-"""Who a client is."""
+"""The identity of a client."""
 
 MAX_CLIENTS = 10
 
@@ -160,17 +151,14 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     """
     One row for each client and minute in which a request of it arrived.
 
-    C{requests} counts all of them, C{throttled}, C{rejected} and C{expired}
-    those of which that was the decision.  C{bytes_in} and C{bytes_out} are what
-    the policies were told, so that a Produce has no response.  The percentiles
-    of C{throttle_ms} are over all requests, those that were not throttled
-    included.  C{throttle_s} is the sum of the delays that the client was told,
-    C{muted_s} that of the times it waited for memory.
+    C{requests} counts all of them, C{throttled}, C{rejected} and C{expired} the requests with that decision.
+    C{bytes_in} and C{bytes_out} are the bytes charged to the policies, so that a Produce has no response.  The
+    percentiles of C{throttle_ms} are over all requests, including requests that were not throttled.  C{throttle_s} is
+    the sum of the throttle times sent to the client, C{muted_s} of its waits for memory.
 
     @param requests: clean ones, batch or stream.
-    @param isExact: whether percentiles are exact and interpolated, or taken
-        from a histogram (see L{quantileMs}), which a stream has to: it would
-        keep every delay until its minute is over.
+    @param isExact: whether percentiles are exact and interpolated, or taken from a histogram (see L{quantileMs}), which
+        a stream needs: otherwise it would keep every delay until its minute is over.
     """
     delayMs = F.col("throttle_ms")
     spread = F.expr("percentile(throttle_ms, array(0.5, 0.99))") if isExact else countsByBucket(delayMs)
@@ -209,13 +197,11 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
 
 def topClients(minutes: DataFrame, most: int = MAX_CLIENTS) -> DataFrame:
     """
-    The clients with the most bytes, requests and throttle time, over all
-    servers: C{measure} (C{"bytes"}, C{"requests"} or C{"throttle_s"}), C{rank}
-    from 1, C{principal}, C{client_id}, C{value} and C{share} (of everybody's).
-    Who has nothing of a measure is not there; of equals the first by name is
-    the first.
+    The clients with the most bytes, requests and throttle time, over all servers: C{measure} (C{"bytes"}, C{"requests"}
+    or C{"throttle_s"}), C{rank} from 1, C{principal}, C{client_id}, C{value} and C{share} (of the total). Clients with
+    a value of zero are left out; equal ones are ranked by name.
 
-    @param minutes: what L{clientMinutes} returned.
+    @param minutes: the result of L{clientMinutes}.
     @param most: how many clients for each measure.
     """
     totals = minutes.groupBy(*CLIENT).agg(
@@ -235,8 +221,7 @@ def topClients(minutes: DataFrame, most: int = MAX_CLIENTS) -> DataFrame:
     return ranked.where(F.col("rank") <= most)
 
 
-# Each request is told of in the minute it came, in the one it ended, and in those it spent waiting from the first to
-# the last moment.
+# Each request has rows for the minutes in which it arrived and ended, and for the minutes that it waited throughout.
 _TOLD = f"""
 inline(concat(
   array(
@@ -254,14 +239,12 @@ inline(concat(
 
 def clientDemand(requests: DataFrame) -> DataFrame:
     """
-    What each client wanted and got in each minute: C{demanded_bytes} and
-    C{admitted_bytes}, in and out, of the requests that arrived; C{served} and
-    C{unserved}, the requests that ended; C{waited}, the requests that spent the
-    whole of that minute waiting for memory or for their turn.
+    Each client's demand and service in each minute: C{demanded_bytes} and C{admitted_bytes}, in and out, of the
+    requests that arrived; C{served} and C{unserved}, the requests that ended; C{waited}, the requests that waited for
+    memory or for their turn during that whole minute.
 
-    C{is_starved} says that none was served, although one was refused, was
-    given up or waited for all of it.  Requests that were parked until there was
-    something to answer do not count as waiting.
+    C{is_starved}: none was served, although one was refused, expired or waited for the whole minute.  Parked requests
+    do not count as waiting.
 
     @param requests: clean ones.
     """
@@ -288,17 +271,14 @@ def clientDemand(requests: DataFrame) -> DataFrame:
 
 def fairnessMinutes(requests: DataFrame) -> DataFrame:
     """
-    How fairly each minute went: C{clients} that wanted something,
-    C{demanded_bytes}, C{admitted_bytes}, Jain's index of the clients' admitted
-    shares of their demand (C{jain_share}) and of their admitted bytes
-    (C{jain_bytes}), C{starved} clients (see L{clientDemand}), and how long
-    requests that came waited for memory: C{pool_wait_p999_us},
+    The fairness of each minute: C{clients} with any demand, C{demanded_bytes}, C{admitted_bytes}, Jain's index of the
+    clients' admitted shares of their demand (C{jain_share}) and of their admitted bytes (C{jain_bytes}), C{starved}
+    clients (see L{clientDemand}), and the waits for memory of requests that arrived: C{pool_wait_p999_us},
     C{pool_wait_max_us}.
 
-    Jain's index is 1 if all get the same, and one by the number of clients if
-    one gets it all; null if nobody gets anything.  A client that is throttled
-    wants less while it waits: what it did not send is nobody's demand, and its
-    throttle time says so instead.
+    Jain's index is 1 if all clients get the same, and 1/n if one of n gets everything; null if no client gets anything.
+    A throttled client demands less while it waits: the requests that it did not send are not in its demand, only in its
+    throttle time.
 
     @param requests: clean ones.
     """
@@ -326,8 +306,8 @@ def fairnessMinutes(requests: DataFrame) -> DataFrame:
 
 def starvedMinutes(requests: DataFrame) -> DataFrame:
     """
-    The clients that wanted something and were not served at all, by minute:
-    the columns of L{clientDemand} but for its verdict.
+    The clients with a demand that were not served at all, by minute: the columns of L{clientDemand} without
+    C{is_starved}.
 
     @param requests: clean ones.
     """
@@ -336,8 +316,8 @@ def starvedMinutes(requests: DataFrame) -> DataFrame:
 
 def jain(value: Column) -> Column:
     """
-    An aggregate: Jain's index of fairness, the square of the sum by the number
-    and the sum of the squares.  Nulls do not count.
+    An aggregate: Jain's index of fairness, the squared sum divided by the number times the sum of the squares.  Nulls
+    are ignored.
     """
     return F.try_divide(F.sum(value) * F.sum(value), F.count(value) * F.sum(value * value))
 
@@ -351,15 +331,12 @@ DEPLETED = "MemoryPoolDepletedMicroseconds"
 
 def poolMinutes(requests: DataFrame, sensors: DataFrame) -> DataFrame:
     """
-    One row for each minute and server: C{used_max} and C{available_min} in
-    bytes, as sensors and requests found them; C{depleted_pct}, the percentage
-    of the time during which there was no memory, and C{covered_s}, the time
-    that this is known of; and C{muted_s}, the time that connections waited for
-    memory, all together.
+    One row for each minute and server: C{used_max} and C{available_min} in bytes, from sensors and requests;
+    C{depleted_pct}, the percentage of the time with no memory available, and C{covered_s}, the time for which that is
+    known; and C{muted_s}, the total time that connections waited for memory.
 
-    The percentage comes from the growth of a counter, L{DEPLETED}: requests
-    find the pool depleted more often than it is, and its moments would tell of
-    the moments only.  It is null where nobody has sampled that counter.
+    The percentage comes from the growth of a counter, L{DEPLETED}: the moments at which requests arrive find the pool
+    depleted more often than it is.  It is null where that counter was not sampled.
 
     @param requests: clean ones, like C{sensors}.
     """
@@ -392,9 +369,8 @@ def depletedMinutes(sensors: DataFrame) -> DataFrame:
     """
     C{depleted_pct} and C{covered_s} of L{poolMinutes}.
 
-    What the counter grew by between two samples is spread evenly over the time
-    between them.  It starts anew with each run; where it falls for any other
-    reason, nothing is known of the time before.
+    The counter's growth between two samples is spread evenly over the time between them.  It restarts with each run;
+    where it falls otherwise, the time before is unknown.
     """
     before = Window.partitionBy(*RUN).orderBy("mono_us", "seq")
     samples = sensors.where((F.col("sensor") == DEPLETED) & (F.col("kind") == COUNTER) & F.col("value").isNotNull())

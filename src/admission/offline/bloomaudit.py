@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_audit -*-
 """
-What the filter of producer ids said of each, held against what was the case.
+The answers of the producer-id filter, compared with the truth.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ _BEFORE = (Window.unboundedPreceding, -1)
 @frozen
 class FilterShape:
     """
-    How a layered filter remembers.
+    The shape of a layered filter.
 
     @ivar windowSeconds: how long an id stays known at least.
-    @ivar layers: it is forgotten within a part of the window that is one by so
-        many, after the window.
+    @ivar layers: an id is forgotten within 1/C{layers} of the window after the window.
     """
 
     windowSeconds: float = field(default=3600.0, validator=validators.gt(0))
@@ -33,9 +32,9 @@ class FilterShape:
     @classmethod
     def fromDescription(cls, description: str) -> FilterShape:
         """
-        Read what a policy was built from, such as C{"producer-ids:window=1h:layers=4"}.
+        Read a policy's description, such as C{"producer-ids:window=1h:layers=4"}.
 
-        @raise ValueError: if that makes no sense.
+        @raise ValueError: if it is invalid.
         """
         _, positional, keywords = parseDescription(description)
         arguments = dict(zip(_POSITIONAL, positional, strict=False)) | keywords
@@ -48,37 +47,30 @@ class FilterShape:
 
     @property
     def windowUs(self) -> int:
-        """
-        The window in microseconds.
-        """
         return round(self.windowSeconds * 1e6)
 
     @property
     def slackUs(self) -> int:
         """
-        For how long after the window an id may be known or not, in
-        microseconds.
+        For how long after the window either answer is right, in microseconds.
         """
         return round(self.windowSeconds / self.layers * 1e6)
 
 
 def bloomVerdicts(requests: DataFrame, shape: FilterShape) -> DataFrame:
     """
-    One row for each request whose first producer the filter was asked about:
-    C{broker_id}, C{boot_id}, C{principal}, C{producer_id}, C{ts}, C{seq},
-    C{bloom_seen}, C{gap_us} (how long ago the same principal had sent that id,
-    in the same run of the server; null if never) and whether it is
-    C{exact_new} (not within the window), C{is_slack} (the window is over, the
-    filter's last layer need not be), C{is_restored} (another run of the server
-    had seen it, and may have handed it on), C{is_fp} and C{is_fn}.
+    One row for each request whose first producer the filter was asked about: C{broker_id}, C{boot_id}, C{principal},
+    C{producer_id}, C{ts}, C{seq}, C{bloom_seen}, C{gap_us} (how long ago the same principal had sent that id, in the
+    same run of the server; null if never) and whether it is C{exact_new} (not within the window), C{is_slack} (the
+    window is over, the filter's last layer may not be), C{is_restored} (another run of the server had seen it, and may
+    have handed it on), C{is_fp} and C{is_fn}.
 
-    A filter that takes somebody new for known errs, and so does one that takes
-    somebody known for new, which it never should.  Neither is said of who is
-    restored, nor the first of who comes back within the slack: both answers
-    are right then.
+    A false positive is a new id that the filter takes for known; a false negative, which must never occur, is a known
+    id that it takes for new.  A restored id is neither, and an id within the slack no false positive: both answers are
+    right then.
 
-    An id counts as sent when the policies counted the request.  Of a request
-    with more producers than are recorded the others look new later.
+    An id counts as sent when the request was charged to the policies.  Only some producers of a request are recorded;
+    the others look new later.
 
     @param requests: clean ones, of servers with the same filter.
     """
@@ -127,11 +119,9 @@ def bloomVerdicts(requests: DataFrame, shape: FilterShape) -> DataFrame:
 
 def bloomAudit(requests: DataFrame, shape: FilterShape) -> DataFrame:
     """
-    Counts of L{bloomVerdicts} for each principal and window of time, the first
-    of which begins with 1970: C{exact_new}, C{bloom_new}, C{slack} and
-    C{restored} (of the exactly new, those that either answer is right for),
-    C{fp}, C{fn} and C{fp_rate}, which is of the exactly new that only one
-    answer is right for, and null if there are none.
+    Counts of L{bloomVerdicts} for each principal and window of time, the first of which begins with 1970: C{exact_new},
+    C{bloom_new}, C{slack} and C{restored} (the exactly new ids for which either answer is right), C{fp}, C{fn} and
+    C{fp_rate}, the share of C{fp} in the exactly new ids for which only one answer is right; null if there are none.
 
     @param requests: clean ones, of servers with the same filter.
     """

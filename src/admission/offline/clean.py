@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.offline.test_aggregate -*-
 """
-What every job does first: columns get the types of the schema, names that are
-missing become empty, and rows that cannot be are left out and counted.
+The first step of every job: columns get the types of the schema, missing names become empty, and invalid rows are left
+out and counted.
 
-There are rows that cannot be after a crash in the middle of a write, with a
-disk that lies, or from a server that is not ours.
+Invalid rows result from a crash in the middle of a write, from a faulty disk, or from a server that is not ours.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     LIMITS.name: (),
     SENSORS.name: ("entity",),
 }
-"""The columns, by table, in which nobody and no name at all are the same: the empty text."""
+"""The columns, by table, in which null and the empty string both mean that there is no name."""
 
 _BROKEN = "_broken_rule"
 
@@ -35,11 +34,10 @@ _BROKEN = "_broken_rule"
 @frozen
 class Rule:
     """
-    What no row may be.
+    What makes a row invalid.
 
-    @ivar name: what it is called where it is counted.
-    @ivar broken: the condition for a row that breaks it, in Spark's SQL; null
-        is taken for no.
+    @ivar name: the name under which it is counted.
+    @ivar broken: the condition for an invalid row, in Spark's SQL; null counts as false.
     @ivar words: what is wrong with such a row.
     """
 
@@ -121,15 +119,14 @@ RULES: Mapping[str, Sequence[Rule]] = {
 
 def clean(frame: DataFrame, table: Table, observation: Observation | str | None = None) -> DataFrame:
     """
-    The rows that can be, batch or stream.
+    The valid rows, batch or stream.
 
-    What cannot be cast to a column's type is null, like a column that is not
-    there; columns that the schema does not know stay as they are.
+    Values that cannot be cast to a column's type are null, like missing columns; columns that the schema does not know
+    stay as they are.
 
-    @param frame: what was read of C{table}.
-    @param observation: counts C{rows} and what breaks each rule on the way,
-        without another pass: an L{Observation}, or a name for a stream's
-        progress.
+    @param frame: the rows of C{table}, as read.
+    @param observation: counts C{rows} and the violations of each rule on the way, without another pass: an
+        L{Observation}, or a name for a stream's progress.
     """
     judged = _judged(frame, table)
     if observation is not None:
@@ -139,8 +136,8 @@ def clean(frame: DataFrame, table: Table, observation: Observation | str | None 
 
 def brokenRows(frame: DataFrame, table: Table) -> DataFrame:
     """
-    How many rows L{clean} leaves out, and why: C{table}, C{rule}, C{n},
-    C{rows} (of how many) and C{words}, with a row for every rule.
+    How many rows L{clean} leaves out, and why: C{table}, C{rule}, C{n}, C{rows} (the number of all rows) and C{words},
+    with a row for every rule.
     """
     counted = _judged(frame, table).agg(F.count(F.lit(1)).alias("rows"), *_counts(table))
     entries = ", ".join(
@@ -153,7 +150,7 @@ def brokenRows(frame: DataFrame, table: Table) -> DataFrame:
 
 def _judged(frame: DataFrame, table: Table) -> DataFrame:
     """
-    The rows as the schema has them, and the rule that each breaks.
+    The rows in the schema's types, and the rule that each breaks.
     """
     present, keys = set(frame.columns), KEYS[table.name]
     columns: list[Column] = []

@@ -1,26 +1,22 @@
 # -*- test-case-name: tests.offline.test_jobs -*-
 """
-C{OUT/evaluation.json}: what the results beside it are results of, so that
-whoever reads them needs nothing else.  One object, with these keys:
+C{OUT/evaluation.json}: the origin of the results beside it, so that their reader needs nothing else. One object, with
+these keys:
 
-  - C{recording}, C{since}, C{until}, C{sample}: what was read, as it was
-    given; null for everything,
-  - C{admission}, C{pyspark}: the versions of those who made it,
-  - C{requests}: how many there are, and C{runs}: each run of a server, with
-    C{brokerId}, C{bootId}, C{requests}, C{begin} and C{end} (ISO 8601),
-    C{policies}, C{pool} (as they were described) and C{gateSeed},
-  - C{isSynthetic}: whether no client of them exists,
-  - of the audit: C{problems}, each with C{path} and C{problem}, of files that
-    cannot be read, and C{brokenRows}, how many rows cannot be,
-  - of the replay: C{candidates} and C{pools}, each with C{label} and
-    C{description}, C{modes}, C{gaps} (C{brokerId}, C{bootId}, C{seq}, C{at} and
-    C{missing} of the first of them), C{approximate} (the labels of those
-    policies that want to know which requests are under way), C{seqGaps} and C{missingEvents} (of all),
-    C{isTrusted} (whether every replay of a policy in force agrees with what was
-    recorded; null if there is none) and C{trust}, the same in sentences,
-  - C{notes}: what else is to be known of the replay, in sentences.
+  - C{recording}, C{since}, C{until}, C{sample}: the part that was read, as given; null for everything,
+  - C{admission}, C{pyspark}: the versions of these packages,
+  - C{requests}: how many there are, and C{runs}: each run of a server, with C{brokerId}, C{bootId}, C{requests},
+    C{begin} and C{end} (ISO 8601), C{policies}, C{pool} (their descriptions) and C{gateSeed},
+  - C{isSynthetic}: whether the recording is of a synthetic server,
+  - of the audit: C{problems}, each with C{path} and C{problem}, of unreadable files, and C{brokenRows}, the number of
+    invalid rows,
+  - of the replay: C{candidates} and C{pools}, each with C{label} and C{description}, C{modes}, C{gaps} (C{brokerId},
+    C{bootId}, C{seq}, C{at} and C{missing} of the first ones), C{approximate} (the labels of policies that follow
+    requests), C{seqGaps} and C{missingEvents} (totals), C{isTrusted} (whether every replay of a policy in force agrees
+    with what was recorded; null if there is none) and C{trust}, the same in sentences,
+  - C{notes}: further remarks on the replay, in sentences.
 
-What a job says is there once it has run.
+The keys of a job are present once it has run.
 """
 
 from __future__ import annotations
@@ -43,12 +39,12 @@ _SHOWN = {"recording": "DIRECTORY", "since": "--from", "until": "--to", "sample"
 @frozen
 class Selection:
     """
-    What is to be read.
+    The part of a recording to read.
 
     @ivar recording: the directory.
     @ivar since: the first moment; L{None} for the beginning.
-    @ivar until: the first moment after it; L{None} for the end.
-    @ivar sample: which share of the clients; L{None} for all.
+    @ivar until: the first moment after the end; L{None} for no end.
+    @ivar sample: the share of the clients; L{None} for all.
     """
 
     recording: str
@@ -58,7 +54,7 @@ class Selection:
 
     def inWords(self) -> str:
         """
-        The same for a sentence.
+        The selection as part of a sentence.
         """
         parts = [self.recording]
         parts += [f"from {self.since}"] if self.since is not None else []
@@ -70,9 +66,9 @@ class Selection:
 @define(eq=False)
 class Evaluation:
     """
-    The file, and what is in it.
+    The file and its content.
 
-    @ivar path: where it is.
+    @ivar path: its path.
     @ivar facts: by key.
     """
 
@@ -82,10 +78,10 @@ class Evaluation:
     @classmethod
     def open(cls, directory: str | Path, selection: Selection) -> Evaluation:
         """
-        Begin one, or go on with one.
+        Create the file, or read the existing one.
 
-        @param directory: where results go.
-        @raise OutputError: if there are results of something else.
+        @param directory: of the results.
+        @raise OutputError: if the directory has results of another selection.
         """
         path = Path(directory) / EVALUATION
         asked = {**asdict(selection), "recording": os.path.abspath(selection.recording)}
@@ -100,9 +96,9 @@ class Evaluation:
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """
-        Write something down, in place of what was said of it before.
+        Set keys, replacing their former values.
 
-        @raise OutputError: if that is impossible.
+        @raise OutputError: if the file cannot be written.
         """
         self.facts.update(facts)
         unfinished = self.path.with_name(f".{self.path.name}.tmp")

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_jobs -*-
 """
-Why an offline job cannot be done, each in words for the operator.
+The reasons why an offline job cannot be done, each with a sentence for the operator.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ class JobFailed(Exception):
 
 class ReportError(Exception):
     """
-    There can be no report.
+    The report cannot be made.
     """
 
 
 class RecordingError(Exception):
     """
-    A recording cannot be read as it was asked for.
+    A recording cannot be read as requested.
     """
 
 
@@ -44,5 +44,5 @@ class SparkMissing(Exception):
 
 class JavaMissing(Exception):
     """
-    There is no Java that Spark could run on.
+    There is no Java for Spark.
     """

@@ -59,7 +59,7 @@ STREAMS = {"client_minute_stream": clientMinutesStream, "throttle_minute_stream"
 @frozen
 class Question:
     """
-    What a replay is to answer.
+    What a replay should answer.
 
     @ivar candidates: quota policies to try.
     @ivar pools: memory pools to try.
@@ -74,7 +74,7 @@ class Question:
 @frozen
 class Answer:
     """
-    What a replay has come to, in short.
+    The main results of a replay.
 
     @ivar totals: of quota policies; L{None} if there were none to try.
     @ivar fidelities: how far these can be trusted.
@@ -89,14 +89,14 @@ class Answer:
 @define(eq=False)
 class Work:
     """
-    What a job works on.
+    The input and output of a job.
 
     @ivar recording: what it reads.
-    @ivar requests: those of them, clean.
+    @ivar requests: its requests, clean.
     @ivar runs: of servers.
-    @ivar out: where results go.
-    @ivar evaluation: what is said of them.
-    @ivar tell: takes a line for whoever waits.
+    @ivar out: the directory of the results.
+    @ivar evaluation: the description of the results.
+    @ivar tell: takes a line of progress for the operator.
     """
 
     recording: Recording
@@ -109,12 +109,10 @@ class Work:
     @classmethod
     def begin(cls, session: SparkSession, selection: Selection, out: str, tell: Callable[[str], None]) -> Work:
         """
-        Look into a recording.
+        Open a recording.
 
-        @raise RecordingError: if it cannot be read, or has no requests where
-            it was asked for some.
-        @raise OutputError: if C{out} has results of something else, or cannot
-            be written to.
+        @raise RecordingError: if it cannot be read, or has no requests in the selection.
+        @raise OutputError: if C{out} has results of another selection, or cannot be written to.
         """
         recording = Recording.open(session, selection.recording, selection.since, selection.until, selection.sample)
         evaluation = Evaluation.open(out, selection)
@@ -137,28 +135,25 @@ class Work:
 
     @property
     def requestCount(self) -> int:
-        """
-        How many requests there are.
-        """
         return sum(run.requests for run in self.runs)
 
     @property
     def limits(self) -> DataFrame:
         """
-        The limits, clean, with those that were set before the time asked for.
+        The limits, clean, including limits set before the selected time.
         """
         return clean(limitsFromTheStart(self.recording), LIMITS)
 
     @property
     def sensors(self) -> DataFrame:
         """
-        What the sensors said, clean.
+        The samples of sensors, clean.
         """
         return clean(self.recording.sensors(), SENSORS)
 
     def clear(self, job: str) -> None:
         """
-        Remove what a job has made before: it may be of another question.
+        Remove a job's former results: they may be of another question.
         """
         for name in namesOf(job):
             for suffix in ("parquet", "csv"):
@@ -168,7 +163,7 @@ class Work:
         """
         Write a result.
 
-        @raise OutputError: if that is impossible.
+        @raise OutputError: if it cannot be written.
         """
         self.tell(name)
         if isinstance(result, pa.Table):
@@ -179,7 +174,7 @@ class Work:
 
 def aggregate(work: Work) -> None:
     """
-    Sum up what was recorded.
+    Aggregate the recording.
 
     @raise OutputError: if results cannot be written.
     """
@@ -201,7 +196,7 @@ def aggregate(work: Work) -> None:
 
 def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
     """
-    Add what has been recorded since the last time: L{STREAMS}.
+    Add the events recorded since the last call to L{STREAMS}.
 
     @param recording: the directory of a recording that may be growing.
     """
@@ -212,10 +207,10 @@ def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
 
 def audit(work: Work) -> None:
     """
-    Hold what was recorded against what should have been.
+    Compare the recording with what should have happened.
 
     @raise OutputError: if results cannot be written.
-    @raise RecordingError: if a recorded description makes no sense.
+    @raise RecordingError: if a recorded description is invalid.
     """
     work.clear(AUDIT)
     recording, requests = work.recording, work.requests
@@ -230,7 +225,7 @@ def audit(work: Work) -> None:
     work.tell("unreadable files")
     problems = [{"path": path, "problem": problem} for path, problem in recording.problems()]
     work.evaluation.tell({"problems": problems, "brokenRows": sum(broken["n"].to_pylist())})
-    # Without any filter the table is there, and empty.
+    # Without any filter the table exists and is empty.
     shapes = filterShapes(work.runs) or {FilterShape(): []}
     work.write(
         "bloom_audit", _united([bloomAudit(requests.where(ofRuns(runs)), each) for each, runs in shapes.items()])
@@ -248,7 +243,7 @@ def audit(work: Work) -> None:
 
 def replay(work: Work, question: Question) -> Answer:
     """
-    Find out what would have been.
+    Replay candidates.
 
     @raise TraceError: if the recording cannot be replayed.
     @raise PolicyError: if a policy cannot be built.
@@ -275,7 +270,7 @@ def replay(work: Work, question: Question) -> Answer:
 
 def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     work.tell("limits and gaps")
-    # Found again: a segment that is being written has grown since, and the replay ends at the horizon.
+    # Read again: an open segment may have grown since, and the replay ends at the horizon.
     found = findRuns(work.requests)
     runs = [_trimmed(run, work) for run in completeRuns(found, work.limits, numbered(work.recording))]
     gaps = [(run, gap) for run in runs for gap in run.gaps]
@@ -339,7 +334,7 @@ def _replayPools(work: Work, question: Question) -> PoolTotals:
 
 def _facts(run: Run) -> dict[str, Any]:
     """
-    What L{admission.offline.evaluation} says of a run.
+    The entry of a run in L{admission.offline.evaluation}.
     """
     return {
         "brokerId": run.brokerId,
@@ -355,8 +350,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _trimmed(run: Run, work: Work) -> Run:
     """
-    Without the gaps outside the time that is asked for; at the edges of what
-    was read there are some that are none.
+    The run without gaps outside the selected time; the edges of the rows read look like gaps.
     """
     range = work.recording.options.range
     gaps = [gap for gap in run.gaps if range.overlaps(*[gap.atUs + run.wallOffsetUs] * 2)]

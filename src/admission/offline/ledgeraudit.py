@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.offline.test_audit -*-
 """
-What the ledger says of the server's memory, held against what the process
-takes.
+The ledger's account of the server's memory, compared with the memory of the process.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pyspark.sql import DataFrame, Window, functions as F
 from .aggregate import RUN
 
 LEDGER = "LedgerBytes"
-"""The gauges of what is held, one for each purpose."""
+"""The gauges of allocated memory, one for each purpose."""
 
 RESIDENT = "ProcessResidentBytes"
 """The gauge of the process's physical memory."""
@@ -19,14 +18,13 @@ RESIDENT = "ProcessResidentBytes"
 
 def ledgerAudit(sensors: DataFrame) -> DataFrame:
     """
-    One row for each time that both were sampled: C{rss_bytes},
-    C{ledger_bytes}, C{base_bytes} (what the process took beyond the ledger
-    the first time: code, libraries and so on), C{unexplained_bytes} (what it
-    takes beyond both), C{growth_bytes} (of the resident memory since the first
-    time) and C{unexplained_share} (of that growth; null while there is none).
+    One row for each time at which both were sampled: C{rss_bytes}, C{ledger_bytes}, C{base_bytes} (the memory of the
+    process beyond the ledger at the first sample: code, libraries and so on), C{unexplained_bytes} (its memory beyond
+    both), C{growth_bytes} (of the resident memory since the first sample) and C{unexplained_share} (of that growth;
+    null while there is none).
 
-    Memory that was given back to the allocator stays resident, so that what is
-    unexplained may stay where it is after a peak; it must not grow.
+    Memory that was freed to the allocator stays resident, so that the unexplained memory may stay where it is after a
+    peak; it must not grow.
 
     @param sensors: clean ones.
     """
@@ -62,15 +60,13 @@ def ledgerAudit(sensors: DataFrame) -> DataFrame:
 
 def ledgerSummary(samples: DataFrame) -> DataFrame:
     """
-    For each run of a server: C{samples}, C{base_bytes}, C{unexplained_max_bytes},
-    and at the time that the process was largest C{peak_rss_bytes},
-    C{peak_ledger_bytes}, C{peak_unexplained_bytes} and
-    C{peak_unexplained_share}.
+    For each run of a server: C{samples}, C{base_bytes}, C{unexplained_max_bytes}, and at the peak of the process
+    C{peak_rss_bytes}, C{peak_ledger_bytes}, C{peak_unexplained_bytes} and C{peak_unexplained_share}.
 
-    @param samples: what L{ledgerAudit} returned.
+    @param samples: the result of L{ledgerAudit}.
     """
     atPeak = ("rss_bytes", "ledger_bytes", "unexplained_bytes", "unexplained_share")
-    # Of equal peaks the first: the largest of moments counted backwards.
+    # Of equal peaks the first: the maximum of negated times.
     order = F.struct("rss_bytes", -F.unix_micros("ts"))
     summed = samples.groupBy(*RUN).agg(
         F.count("*").alias("samples"),

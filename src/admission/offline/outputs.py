@@ -16,32 +16,31 @@ from pyspark.sql import DataFrame, functions as F
 from .failures import OutputError
 
 DIGITS = 9
-"""After the point; sums of fractions differ beyond, by who was added first."""
+"""After the decimal point; further digits of a sum depend on the order of addition."""
 
 
 def rounded(frame: DataFrame) -> DataFrame:
     """
-    All fractions with L{DIGITS} digits after the point.
+    Round all fractions to L{DIGITS} digits after the point.
     """
     fractions = {name: F.round(F.col(f"`{name}`"), DIGITS) for name, type in frame.dtypes if type == "double"}
-    # Spark Connect does not take no columns.
+    # Spark Connect does not accept an empty list of columns.
     return frame.withColumns(fractions) if fractions else frame
 
 
 def ordered(frame: DataFrame) -> DataFrame:
     """
-    The rows by all their columns, from the left.
+    Sort the rows by all their columns, from the left.
     """
     return frame.orderBy(*(F.col(f"`{name}`") for name in frame.columns))
 
 
 def writeResult(frame: DataFrame, directory: str | Path, name: str) -> tuple[Path, Path]:
     """
-    Write one result, rounded and in order, as C{NAME.parquet} and C{NAME.csv}.
-    Each file is there whole or as it was before.  The result goes through this
-    process, so that it is for results, not for events.
+    Write one result, rounded and sorted, as C{NAME.parquet} and C{NAME.csv}. Each file is replaced atomically.  The
+    result is collected in this process, so this is for results, not for events.
 
-    @param directory: on this machine, wherever Spark runs; made if need be.
+    @param directory: on this machine, wherever Spark runs; created if necessary.
     @return: the two files.
     @raise OutputError: if they cannot be written.
     """
@@ -50,8 +49,7 @@ def writeResult(frame: DataFrame, directory: str | Path, name: str) -> tuple[Pat
 
 def writeTable(table: pa.Table, directory: str | Path, name: str) -> tuple[Path, Path]:
     """
-    Write one result that is in this process already, as it is.  See
-    L{writeResult}.
+    Write one result that is already in this process, unchanged.  See L{writeResult}.
     """
     root = Path(directory)
     writers: tuple[tuple[str, Callable[[pa.Table, str], None]], ...] = (
@@ -67,7 +65,7 @@ def writeTable(table: pa.Table, directory: str | Path, name: str) -> tuple[Path,
 
 
 def _writeWhole(path: Path, table: pa.Table, write: Callable[[pa.Table, str], None]) -> Path:
-    # Spark takes files whose names begin with a dot for none.
+    # Spark ignores files whose names begin with a dot.
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
         write(table, str(unfinished))

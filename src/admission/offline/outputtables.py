@@ -2,9 +2,8 @@
 """
 The results of the offline jobs, by name.
 
-Each is C{OUT/NAME.parquet} and C{OUT/NAME.csv}, as
-L{admission.offline.outputs.writeResult} writes them; C{OUT/evaluation.json}
-says what they are results of, see L{admission.offline.evaluation}.
+Each is C{OUT/NAME.parquet} and C{OUT/NAME.csv}, as L{admission.offline.outputs.writeResult} writes them;
+C{OUT/evaluation.json} describes their origin, see L{admission.offline.evaluation}.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class OutputTable:
     """
     A result.
 
-    @ivar name: what its files are called.
-    @ivar job: which job makes it.
+    @ivar name: the name of its files.
+    @ivar job: the job that makes it.
     @ivar words: what a row is.
-    @ivar columns: who says what the columns mean.
+    @ivar columns: where its columns are documented.
     """
 
     name: str
@@ -61,7 +60,4 @@ OUTPUTS: Sequence[OutputTable] = (
 
 
 def namesOf(job: str) -> list[str]:
-    """
-    The names of the results that one job makes.
-    """
     return [table.name for table in OUTPUTS if table.job == job]

@@ -1,14 +1,11 @@
 # -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
 """
-Clients that do not exist: how large they are, what they ask for, how long they
-think, all of it from a seed.
+Synthetic clients: their sizes, requests and think times, all from a seed.
 
-What is known of real ones comes from the statistics that Twitter has published
-of 54 of its caches (https://github.com/twitter/cache-trace, stat/2020Mar.md,
-CC-BY-4.0), each of which stands for a client here: the sizes of their values,
-the shares of operations that write, and the exponents of Zipf's law that fit
-their popularity.  They say nothing of batches, links, times and thinking; the
-numbers for these are ours, and round.
+The figures of real ones come from the statistics that Twitter has published of 54 of its caches
+(https://github.com/twitter/cache-trace, stat/2020Mar.md, CC-BY-4.0), each of which stands for a client here: the sizes
+of their values, the shares of write operations, and the exponents of Zipf's law that fit their popularity.  They do not
+cover batches, links, service times and think times; these numbers are ours, and round.
 """
 
 from __future__ import annotations
@@ -32,10 +29,10 @@ ZIPF_EXPONENT = 1.21
 """The median of the exponents."""
 
 WRITE_SHARE = 0.29
-"""The mean share of operations that write; most caches are near none, and some near all."""
+"""The mean share of write operations; most caches are near zero, and some near one."""
 
 LARGEST_BYTES = 1 << 20
-"""Where Kafka's producers and consumers draw the line."""
+"""The default limit of Kafka's producers and consumers."""
 
 _WRITE_CONCENTRATION = 0.4
 _BATCH_RECORDS = 20.0
@@ -66,14 +63,12 @@ class Member:
     """
     One client.
 
-    @ivar principal: who it is, like C{clientId} and C{peer}.  There are 100
-        principals and 500 addresses at most.
+    @ivar principal: its identity, with C{clientId} and C{peer}.  There are at most 100 principals and 500 addresses.
     @ivar requestShare: its share of all requests.
-    @ivar recordBytes: how large its records are.
-    @ivar writeShare: how many of its requests are Produce; the others are Fetch.
-    @ivar thinkUs: how long its connections think, on average.
-    @ivar newProducerShare: how many of its Produce requests have a producer id
-        that was never seen.
+    @ivar recordBytes: the size of its records.
+    @ivar writeShare: the share of Produce in its requests; the others are Fetch.
+    @ivar thinkUs: the mean think time of its connections.
+    @ivar newProducerShare: the share of its Produce requests with a new producer id.
     """
 
     principal: str
@@ -88,15 +83,15 @@ class Member:
 
 class Draft(NamedTuple):
     """
-    A request as its client means it, whatever becomes of it.
+    A request as its client intends it, whatever the server decides.
 
     @ivar isProduce: or else a Fetch.
-    @ivar responseBytes: what a Fetch is answered with; 0 for a Produce.
-    @ivar producerId: whose records they are; -1 for a Fetch.
-    @ivar receiveUs: how long it takes to arrive, once there is memory for it.
-    @ivar serviceUs: how long it is worked on.
+    @ivar responseBytes: the size of a Fetch's response; 0 for a Produce.
+    @ivar producerId: of the records; -1 for a Fetch.
+    @ivar receiveUs: how long it takes to arrive, once memory is allocated for it.
+    @ivar serviceUs: its service time.
     @ivar commitUs: how long its answer then waits for the disk; 0 for a Fetch.
-    @ivar thinkUs: how long the client thinks, before it sends it.
+    @ivar thinkUs: how long the client thinks before it sends it.
     """
 
     isProduce: bool
@@ -111,11 +106,10 @@ class Draft(NamedTuple):
 
 class Stream:
     """
-    All that one connection will ever ask for.  It depends on the seed, the
-    population's numbers and the connection, never on how it was answered: so
-    the same connections can be put before different policies.
+    All requests of one connection.  They depend on the seed, the population's numbers and the connection, never on the
+    answers: so the same connections can be replayed with different policies.
 
-    @ivar member: whose connection it is.
+    @ivar member: the connection's client.
     @ivar openedUs: when it is opened.
     """
 
@@ -123,7 +117,7 @@ class Stream:
 
     def __init__(self, population: Population, member: Member, number: int) -> None:
         """
-        @param number: which connection of the population it is.
+        @param number: the index of the connection in the population.
         """
         self.member = member
         self._random = random = Random(f"{population.seed} connection {number}")
@@ -134,11 +128,8 @@ class Stream:
         self._logService = log(_SERVICE_US)
 
     def next(self) -> Draft:
-        """
-        The next request.
-        """
         member, random = self.member, self._random
-        # Always the same number of draws, so that none depends on what another one came to.
+        # Always the same number of draws, so that no draw depends on the result of another.
         isProduce = random.random() < member.writeShare
         isNewProducer = random.random() < member.newProducerShare
         batchBytes = _HEAD_BYTES + int(member.recordBytes * _BATCH_RECORDS * exp(random.gauss(0.0, _BATCH_SPREAD)))
@@ -157,23 +148,20 @@ class Stream:
 @frozen
 class Population:
     """
-    Clients that each have some connections, on which they send one request at
-    a time: they think, send, wait for the answer, and think again.
+    Clients that each have some connections, on which they send one request at a time: they think, send, wait for the
+    answer, and think again.
 
-    Their shares of the requests follow Zipf's law.  The sizes of requests are
-    log-normal, around a size of each client's own, and the thinking is
-    exponential.  Each 25th client writes a lot, and keeps taking new producer
+    Their shares of the requests follow Zipf's law.  The sizes of requests are log-normal, around a size of each
+    client's own, and think times are exponential.  Each 25th client writes a lot, and keeps introducing new producer
     ids.
 
-    @ivar seed: what everything else comes from.
+    @ivar seed: determines everything else.
     @ivar clients: how many there are.
     @ivar connections: how many each has.
-    @ivar seconds: how long they are watched.
-    @ivar requests: how many they would send in that time if nobody ever held
-        them back, about; one in a second on each connection if it is not given.
-        Who could not work as fast sends fewer.
-    @ivar hotShare: the share of the requests that the first client has; as
-        Zipf's law has it if it is not given.
+    @ivar seconds: for how long they run.
+    @ivar requests: about how many they would send in that time if none were throttled; one per second and connection by
+        default. Clients that cannot work as fast send fewer.
+    @ivar hotShare: the first client's share of the requests; from Zipf's law by default.
     @ivar largestBytes: the largest request and answer.
     """
 
@@ -211,13 +199,13 @@ class Population:
     @property
     def offeredRequests(self) -> float:
         """
-        How many requests there would be if nobody were throttled, about.
+        About how many requests there would be if no client were throttled.
         """
         return self.requests or self.clients * self.connections * self.seconds
 
     def streams(self) -> Sequence[Stream]:
         """
-        A stream for each connection, from its beginning.
+        A new stream for each connection.
         """
         numbers = range(1, self.clients * self.connections + 1)
         return [Stream(self, self.members[(number - 1) // self.connections], number) for number in numbers]

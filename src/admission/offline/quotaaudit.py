@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_audit -*-
 """
-Which limits were in force for whom, and what clients took beside them.
+Which limits were in force for each client, and how clients' usage compares with them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from .aggregate import RUN
 
 SUBJECT = (*RUN, "is_connection", "principal", "client_id", "peer")
 """
-Whom limits are looked up for: a client by its names, or the address of a
-connection that is opened.  The names that do not matter are empty.
+The subject of a limit: a client by its names, or the address of a new connection.  Names that do not matter are empty.
 """
 
 _ENTITY = ("user", "client_id", "ip")
@@ -49,9 +48,6 @@ def _entities() -> str:
 
 
 def subjectColumns() -> list[Column]:
-    """
-    The columns of L{SUBJECT}, of clean requests.
-    """
     isConnection = F.col("kind") == CONNECTION
     nobody = F.lit("")
     return [
@@ -65,9 +61,8 @@ def subjectColumns() -> list[Column]:
 
 def limitSpans(limits: DataFrame) -> DataFrame:
     """
-    From when to when limits were set, whomever for: the columns of the limits
-    table, C{since_us} and C{until_us} (null: to the end) on the server's
-    monotonic clock.
+    The time spans of limits, whatever their entity: the columns of the limits table, C{since_us} and C{until_us} (null:
+    to the end) on the server's monotonic clock.
 
     @param limits: clean ones.
     """
@@ -85,13 +80,11 @@ def limitSpans(limits: DataFrame) -> DataFrame:
 
 def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
     """
-    For each client that has sent something, the limits that held for it in the
-    course of time: L{SUBJECT}, C{limit_name}, C{since_us}, C{until_us},
-    C{value}, and who shares the meter: C{meter_user}, C{meter_client_id} and
-    C{meter_ip}, null for what does not matter.
+    For each client with any request, its limits over time: L{SUBJECT}, C{limit_name}, C{since_us}, C{until_us},
+    C{value}, and the meter's entity: C{meter_user}, C{meter_client_id} and C{meter_ip}, null for what does not matter.
 
-    It is the rule of L{admission.quotas.limits.LimitTable} and
-    L{admission.quotas.metering.Meters}, for tables that change.
+    This is the rule of L{admission.quotas.limits.LimitTable} and L{admission.quotas.metering.Meters}, for tables that
+    change.
 
     @param requests: clean ones, like C{limits}.
     """
@@ -113,7 +106,7 @@ def limitsInForce(requests: DataFrame, limits: DataFrame) -> DataFrame:
         F.when(F.col("e_client_id").isNotNull(), F.col("client_id")).alias("meter_client_id"),
         F.when(F.col("e_ip").isNotNull(), F.col("peer")).alias("meter_ip"),
     )
-    # Between two moments at which anything changes for a client, the most specific of its limits holds.
+    # Between two moments at which anything changes for a client, the most specific of its limits is in force.
     client = (*SUBJECT, "limit_name")
     moments = found.select(*client, F.explode(F.array("since_us", "until_us")).alias("from_us")).where(
         "from_us IS NOT NULL"
@@ -139,8 +132,8 @@ class Measure:
     """
     What a limit counts, in Spark's SQL.
 
-    @ivar applies: of which requests.
-    @ivar amount: how much, in the limit's unit times a second.
+    @ivar applies: the condition for counted requests.
+    @ivar amount: the amount, in the limit's unit times a second.
     """
 
     applies: str
@@ -154,37 +147,33 @@ MEASURES: Mapping[str, Measure] = {
     "connection_creation_rate": Measure(f"kind = '{CONNECTION}'", "1"),
 }
 """
-The limits that are rates, as the default policies count them.  That of new
-producer ids is for an hour, and L{admission.offline.bloomaudit} is about it.
+The limits that are rates, as the default policies count them.  The rate of new producer ids is per hour, and audited by
+L{admission.offline.bloomaudit}.
 """
 
 METER = ("limit_name", "user", "client_id", "ip")
-"""Who shares a limit, as the sensors name them; null for what does not matter."""
+"""The meter that shares a limit, as the sensors name it; null for what does not matter."""
 
 
 def quotaSpans(requests: DataFrame, limits: DataFrame, spanSeconds: int = SPAN_SECONDS) -> DataFrame:
     """
-    One row for each meter and span of time in which something was counted on
-    it: C{broker_id}, C{boot_id}, L{METER}, C{span_start}, C{requests},
-    C{amount}, C{rate} (each second), C{limit} (the highest that was in force),
-    C{is_steady} (it was the same for all of these requests), C{utilization}
-    (the rate by the limit), C{throttled} requests and C{throttle_max_s}.
+    One row for each meter and span of time with any usage: C{broker_id}, C{boot_id}, L{METER}, C{span_start},
+    C{requests}, C{amount}, C{rate} (per second), C{limit} (the highest that was in force), C{is_steady} (it was the
+    same for all of these requests), C{utilization} (the rate divided by the limit), C{throttled} requests and
+    C{throttle_max_s}.
 
-    C{overshoot} is what the utilization is above 1.
-    C{overshoot_after_throttle} is that once the delays have had their effect:
-    the same amount over the time until the last of those who were throttled
-    here might go on.  A quota holds if that stays small; a policy that allows
-    bursts has the former in any case.
+    C{overshoot} is the excess of the utilization over 1. C{overshoot_after_throttle} takes the delays into account: the
+    same amount over the time until the last client that was throttled here is released. A quota holds if the latter
+    stays small; a policy that allows bursts always has the former.
 
-    @param requests: clean ones, like C{limits}.  Those that were not counted do
-        not count here either.
-    @param spanSeconds: how long spans are; the first began with 1970.
+    @param requests: clean ones, like C{limits}. Requests that were not charged do not count.
+    @param spanSeconds: the length of a span; the first began with 1970.
     """
     amounts = ", ".join(
         f"struct('{name}' AS limit_name, CASE WHEN {measure.applies} THEN double({measure.amount}) END AS amount)"
         for name, measure in MEASURES.items()
     )
-    # A connection that is opened is throttled without being told.
+    # A new connection is throttled without being told.
     heldMs = f"if(kind = '{CONNECTION}', coalesce(array_max(policy_delays_us), 0) / 1e3, throttle_ms)"
     counted = requests.where("is_counted").select(
         *subjectColumns(),
@@ -243,7 +232,7 @@ def quotaSummary(spans: DataFrame) -> DataFrame:
     and C{overshoot_after_throttle_max}, over the spans with throttling, null if
     there are none.
 
-    @param spans: what L{quotaSpans} returned.
+    @param spans: the result of L{quotaSpans}.
     """
     after = F.when(F.col("throttled") > 0, F.col("overshoot_after_throttle"))
     return (

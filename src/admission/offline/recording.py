@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_recording -*-
 """
-What a server has recorded, as the jobs read it.
+A server's recording, as the jobs read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONNECTION = ["broker_id", "boot_id", "conn_id"]
 _HOUR = 3_600_000_000
 
 _PARTS = 1_000_000
-"""In how many parts clients are divided for a sample of them."""
+"""The number of parts into which clients are divided for a sample."""
 
 _SAMPLE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(%?)\s*", re.ASCII)
 _SAMPLE_FORM = "write a fraction of the clients, as 0.1 or 10%, above 0 and up to 1"
@@ -41,19 +41,17 @@ _SAMPLE_FORM = "write a fraction of the clients, as 0.1 or 10%, above 0 and up t
 @define(eq=False)
 class Recording:
     """
-    The recording in a directory, which has to be there under the same path
-    wherever Spark works.
+    The recording in a directory, which must have the same path on all of Spark's workers.
 
-    What is sealed is read by Spark itself, several times as fast as through the
-    data source, which reads the segments that are not.  Each of the methods
-    below looks for files when it is called; what is sealed or begun after that
-    changes nothing, but that a segment that is being written grows.
+    Sealed files are read by Spark itself, several times as fast as through the data source, which reads the segments
+    that are not sealed.  Each of the methods below looks for files when it is called; files sealed or begun later
+    change nothing, except that an open segment grows.
 
-    A file that cannot be read is left out, and L{problems} tells of it.
+    An unreadable file is left out, and reported by L{problems}.
 
-    @ivar session: what reads it.
-    @ivar options: which part of it.
-    @ivar sample: which share of the clients, from 0 to 1.
+    @ivar session: the Spark session that reads it.
+    @ivar options: the part to read.
+    @ivar sample: the share of the clients, from 0 to 1.
     """
 
     session: SparkSession
@@ -70,16 +68,13 @@ class Recording:
         sample: str | float | None = None,
     ) -> Recording:
         """
-        Find out what there is.
+        Find the files of a recording.
 
-        @param directory: what was given to C{--export spark:DIRECTORY}.
-        @param since: the first moment, as
-            L{pyspark_admission.options.parseMoment} takes it.
-        @param until: the first moment after it.
-        @param sample: take this share of the clients, C{"0.1"} or C{"10%"}:
-            always the same ones, and all that they did.
-        @raise RecordingError: if there is no recording, or for anything that
-            makes no sense, with the remedy.
+        @param directory: the directory given to C{--export spark:DIRECTORY}.
+        @param since: the first moment, as L{pyspark_admission.options.parseMoment} takes it.
+        @param until: the first moment after the end.
+        @param sample: a share of the clients, C{"0.1"} or C{"10%"}: always the same ones, with all of their requests.
+        @raise RecordingError: if there is no recording, or an argument is invalid, with the remedy.
         """
         given = {"path": directory, "since": since, "until": until}
         try:
@@ -93,8 +88,7 @@ class Recording:
 
     def requests(self) -> DataFrame:
         """
-        A row for each request, and for each connection that was put to the
-        policies.
+        A row for each request, and for each connection that the policies were asked about.
         """
         return self._sampled(self._read(REQUESTS))
 
@@ -118,9 +112,9 @@ class Recording:
 
     def problems(self) -> list[tuple[str, str]]:
         """
-        Read everything, and say what cannot be read.
+        Read everything, and list what cannot be read.
 
-        @return: paths, and what is the matter with them.
+        @return: paths, and their problems.
         """
         rows = self._source(PROBLEMS).load(str(self.options.directory)).collect()
         return sorted((row["path"], row["problem"]) for row in rows)
@@ -151,8 +145,7 @@ class Recording:
 
     def _within(self, rows: DataFrame) -> DataFrame:
         """
-        The rows of the time that is asked for, without looking into the files
-        of other hours.
+        The rows of the selected time, without reading the files of other hours.
         """
         from pyspark.sql import functions
 
@@ -172,14 +165,14 @@ class Recording:
 
     def _sampled(self, rows: DataFrame) -> DataFrame:
         """
-        Choose by client, which is who sent the last request of a connection:
-        one that logs in is somebody else before.
+        Choose by client, which is the sender of a connection's last request: before its login a client has another
+        name.
         """
         if self.sample == 1:
             return rows
         from pyspark.sql import functions
 
-        # The event of the connection itself knows least of the client, whenever it came.
+        # The connection's own event has the least information about the client, whenever it came.
         last = f"max_by(struct(principal, client_id), struct(not (kind <=> '{CONNECTION}'), seq))"
         clients = self._read(REQUESTS).groupBy(*_CONNECTION).agg(functions.expr(last).alias("client"))
         place = functions.expr(f"pmod(xxhash64(ifnull(client.principal, ''), ifnull(client.client_id, '')), {_PARTS})")
@@ -189,10 +182,10 @@ class Recording:
 
 def parseSample(text: str) -> Fraction:
     """
-    Read which share of the clients to take.
+    Parse the share of the clients to take.
 
     @param text: C{"0.1"} or C{"10%"}.
-    @return: above 0, and 1 at most.
+    @return: above 0, and at most 1.
     @raise RecordingError: for anything else, with the right form.
     """
     match = _SAMPLE.fullmatch(text)
@@ -204,6 +197,6 @@ def parseSample(text: str) -> Fraction:
 
 def _literally(path: str) -> str:
     """
-    A path that Spark does not take for a pattern.
+    Escape a path that Spark would take for a pattern.
     """
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.offline.test_jobs -*-
 """
-From a command to a job: what has to be there, Spark, and what went wrong in a
-sentence.
+Runs a job for a command: checks the requirements, starts Spark, and reports an error in one sentence.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _CONFIGURED = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT")
-"""What is in the environment where somebody has set Spark up; the last one is from spark-submit."""
+"""The environment variables of a configured Spark; the last one is from spark-submit."""
 
 TASKS_OF_CORE = 4
-"""Into how many parts data is cut for each core of this machine, where nobody has set Spark up."""
+"""The partitions per core of this machine, unless Spark is configured."""
 
 
 @frozen
 class Progress:
     """
-    What is told while a job runs.
+    The progress of a running job.
 
     @ivar tell: takes a line.
-    @ivar isShown: whether Spark is to show how far it is, too.
+    @ivar isShown: whether Spark should show its own progress, too.
     """
 
     tell: Callable[[str], None]
@@ -49,17 +48,17 @@ class Progress:
 
 def sessionSettings(environment: Mapping[str, str], progress: Progress) -> dict[str, str]:
     """
-    Spark properties for a job: few, where somebody has set Spark up.
+    Spark properties for a job: few, if Spark is configured.
 
-    @param environment: the process's.
+    @param environment: of this process.
     """
     settings = {"spark.ui.showConsoleProgress": str(progress.isShown).lower()}
     if isConfigured(environment):
         return settings
     return settings | {
-        # Its pages have no login, and show the names of clients to everybody who can reach this machine.
+        # Its pages have no login, and would show the names of clients to everybody who can reach this machine.
         "spark.ui.enabled": "false",
-        # Nobody but the workers on this machine and this process is to talk to it.
+        # Only the workers on this machine and this process may talk to it.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         # Spark's 200 are for clusters: on one machine each of many small queries takes seconds longer.
@@ -69,9 +68,9 @@ def sessionSettings(environment: Mapping[str, str], progress: Progress) -> dict[
 
 def isConfigured(environment: Mapping[str, str]) -> bool:
     """
-    Whether somebody has set Spark up, and may have said where it runs.
+    Whether Spark is configured, perhaps for a cluster.
 
-    @param environment: the process's.
+    @param environment: of this process.
     """
     package = find_spec("pyspark")
     hasFiles = package is not None and package.origin is not None and Path(package.origin).with_name("conf").exists()
@@ -83,8 +82,8 @@ def runJob(job: Callable[[Work], _Result], selection: Selection, out: str, progr
     Run a job on a recording.
 
     @param job: of L{admission.offline.jobs}.
-    @param out: where results go.
-    @raise JobFailed: if that is impossible.
+    @param out: the directory of the results.
+    @raise JobFailed: if it fails.
     """
     with _session(selection, progress) as session:
         from .jobs import Work
@@ -97,7 +96,7 @@ def runStream(selection: Selection, out: str, progress: Progress) -> None:
     Run L{admission.offline.jobs.aggregateStream}.
 
     @param selection: without bounds and sample.
-    @raise JobFailed: if that is impossible.
+    @raise JobFailed: if it fails.
     """
     with _session(selection, progress) as session:
         from .jobs import aggregateStream
@@ -120,7 +119,7 @@ def _session(selection: Selection, progress: Progress) -> Iterator[SparkSession]
         isOurs = SparkSession.getActiveSession() is None
         if isOurs:
             progress.tell("starting Spark")
-        # A session that there is stays as it is.
+        # An existing session stays as it is.
         session = openSession("admission", sessionSettings(os.environ, progress) if isOurs else None)
         try:
             yield session
@@ -152,8 +151,7 @@ def _check(selection: Selection) -> None:
 
 def lastWords(message: str) -> str:
     """
-    What was the matter: the last line of a message with a trace of Python's
-    stack, else the first.
+    The cause in a message: the last line if it has a Python traceback, else the first.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if not lines:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
 """
-Virtual time, for what runs as if it were a server.
+Virtual time for simulations and replays.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
 MICROSECONDS = 1_000_000
-"""In a second."""
+"""Per second."""
 
 
 @implementer(IReactorTime)
 class Simulator:
     """
-    What is to happen, in the order of its time, and of what is to happen at the
-    same moment in the order in which it was asked for.
+    Calls to make, in the order of their time, and at the same moment in the order of scheduling.
 
-    Time is in whole microseconds, as recordings have it, so that what is
-    computed from a recording can be exactly what happened.
+    Time is in whole microseconds, as recordings have it, so that computations from a recording can reproduce it
+    exactly.
 
-    @ivar nowUs: the present, in microseconds.
+    @ivar nowUs: the current time, in microseconds.
     """
 
     def __init__(self, nowUs: int = 0) -> None:
@@ -40,15 +39,14 @@ class Simulator:
 
     def at(self, atUs: int, call: Callable[[], object]) -> None:
         """
-        Have C{call} called at a moment, in microseconds; what has passed means
-        as soon as may be.  It cannot be taken back, and so costs less than
-        L{callLater}.
+        Schedule C{call} for a time in microseconds; if that has passed, for the current time.  It cannot be cancelled,
+        and so costs less than L{callLater}.
         """
         heappush(self._entries, (atUs, next(self._order), call))
 
     def runUntil(self, untilUs: int) -> None:
         """
-        Let time pass, C{untilUs} included.
+        Advance the time to C{untilUs}, inclusive.
         """
         entries = self._entries
         while entries and entries[0][0] <= untilUs:
@@ -60,8 +58,8 @@ class Simulator:
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:
         """
-        See L{IReactorTime.callLater}; to the microsecond, and no less than one
-        unless C{delay} is zero, or what waits for a moment could wait for ever.
+        See L{IReactorTime.callLater}; rounded to microseconds, and to at least one unless C{delay} is zero: otherwise a
+        caller that waits for a moment could wait for ever.
         """
         timer = DelayedCall(
             self.seconds() + delay, callable, args, kwargs, lambda cancelled: None, self._schedule, self.seconds
@@ -71,7 +69,7 @@ class Simulator:
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
         """
-        See L{IReactorTime.getDelayedCalls}; what L{at} was given is not among them.
+        See L{IReactorTime.getDelayedCalls}; calls made with L{at} are not included.
         """
         timers = (call.args[0] for _, _, call in self._entries if isinstance(call, partial) and call.func == self._fire)
         return [timer for timer in timers if timer.active()]
@@ -83,7 +81,7 @@ class Simulator:
         self.at(atUs, partial(self._fire, timer, atUs))
 
     def _fire(self, timer: DelayedCall, atUs: int) -> None:
-        # One that was reset to an earlier moment has two entries, and one to a later moment must wait again.
+        # A call that was reset to an earlier moment has two entries, and one reset to a later moment must wait again.
         if not timer.active():
             return
         if round(timer.getTime() * MICROSECONDS) > atUs:

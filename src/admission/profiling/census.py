@@ -1,8 +1,7 @@
 # -*- test-case-name: tests.unit.profiling.test_census -*-
 """
-What is on the heap, looked at in steps and with a bound: L{Census} counts all
-objects by their class, as pympler's summary does, and L{Sizing} measures some
-with everything that is theirs, as pympler's C{asizeof} does.
+Looks at the heap in steps and with a bound: L{Census} counts all objects by their class, as pympler's summary does, and
+L{Sizing} measures some with everything that they own, as pympler's C{asizeof} does.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from .objectgroups import Grouping, flatBytes, nameOf, referentsOf
 
 MAX_OBJECTS = 500_000
-"""Of more containers one in two is counted, or one in three, and so on."""
+"""With more containers, every second one is counted, or every third, and so on."""
 
 MAX_MEMBERS = 1_000
 """How many objects of a group are kept for a closer look."""
@@ -25,7 +24,7 @@ PARTS_PER_STEP = 1_000
 
 _PROBE = [object()]
 
-# What a list, and looking through it as below, adds to the references to an object in it.
+# The references that a list, and the loop below, add to an object in it.
 ((_, _OWN_REFERENCES),) = zip(_PROBE, map(sys.getrefcount, _PROBE), strict=True)
 
 MAX_VISITS = 100_000
@@ -37,7 +36,7 @@ MAX_SIBLINGS = 1_000
 VISITS_PER_STEP = 100
 
 Row = list[Any]
-"""What pympler calls a row: the name of a class, how many objects it has, and their size in bytes."""
+"""A row in pympler's sense: the name of a class, how many objects it has, and their size in bytes."""
 
 
 class Census:
@@ -45,7 +44,7 @@ class Census:
     Counts all objects by their class.
 
     @ivar members: some objects of each group, chosen at random.
-    @ivar stride: how many containers each one that was counted stands for.
+    @ivar stride: how many containers each counted one stands for.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class Census:
         yield
         self.stride = stride = max(-(-len(objects) // self._maxObjects), 1)
         random, pending = self._random.random, self._pending
-        # From the end, so that nothing is kept alive for longer than it needs.  Which one of several is counted is
-        # left to chance, because programs make objects in patterns.
+        # Backwards, so that nothing is kept alive for longer than needed.  Which one of several is counted is random,
+        # because programs make objects in patterns.
         while objects or pending:
             looked = 0
             while looked < PARTS_PER_STEP and (objects or pending):
@@ -91,9 +90,6 @@ class Census:
 
     @property
     def counts(self) -> list[int]:
-        """
-        The number of objects of each group.
-        """
         return [seen * self.stride for seen in self._seen]
 
     @property
@@ -119,9 +115,8 @@ class Census:
 
     def _countParts(self, parts: list[Any], weight: float) -> int:
         """
-        Count the objects that the garbage collector does not track, which are
-        found only through others.  Of one to which n objects refer each counts
-        1/n, so that no memory of what has been seen is needed.
+        Count the objects that the garbage collector does not track, which are found only through others.  An object
+        with n references counts 1/n for each, so no set of visited objects is needed.
 
         @return: how many were looked at, and at least 1.
         """
@@ -131,7 +126,7 @@ class Census:
                 kind = type(part)
                 self._add(kind, (sys.getsizeof(part) + 15) & -16, share)
                 if kind is dict or kind is tuple or kind is frozenset:
-                    # Of numbers and strings only, which Python need not track.
+                    # Only numbers and strings, which Python need not track.
                     inner = referentsOf(part)
                     self._pending.append((inner.objects, share * inner.weight))
         return len(parts) + 1
@@ -157,12 +152,10 @@ class Census:
 
 class Sizing:
     """
-    Adds up what is reached from the members of a group: what one of them
-    refers to, what that refers to, and so on, each object once, up to other
-    members of any group and to what is shared.
+    Adds up the memory reached from the members of a group: the objects that a member refers to, what these refer to,
+    and so on, each object once, up to other members of any group and to shared objects.
 
-    @ivar isCut: whether there was more than C{maxVisits}, so that the members are
-        larger than L{sizeBytes}.
+    @ivar isCut: whether there was more than C{maxVisits}, so that the members are larger than L{sizeBytes}.
     """
 
     def __init__(
@@ -172,8 +165,7 @@ class Sizing:
         maxVisits: int = MAX_VISITS,
     ) -> None:
         """
-        @param opaque: for classes that hold memory that Python does not know, a
-            function that returns how many bytes an instance has.
+        @param opaque: for classes with memory unknown to Python, a function that returns an instance's number of bytes.
         @param maxVisits: how many objects are looked at.
         """
         self._grouping = grouping
@@ -187,7 +179,7 @@ class Sizing:
     @property
     def sizeBytes(self) -> int:
         """
-        The size of all members, extrapolated from those that were measured.
+        The size of all members, extrapolated from the measured ones.
         """
         return round(self._bytes * self._memberCount / self._sizedMembers) if self._sizedMembers else 0
 
@@ -195,8 +187,8 @@ class Sizing:
         """
         Add up, a step at each turn.
 
-        @param members: some of the group; the list is emptied one by one.
-        @param memberCount: how many there are in all.
+        @param members: some members of the group; the list is emptied one by one.
+        @param memberCount: the number of all members.
         """
         self._memberCount = memberCount
         isBoundary, opaque = self._grouping.isBoundary, self._opaque

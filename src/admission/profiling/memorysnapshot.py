@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.profiling.test_memorysnapshot -*-
 """
-Where the memory of a process is, compared with what the process really has.
+The memory of a process by purpose, compared with its real size.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class _Information(ctypes.Structure):
 
 def freeBytes() -> int | None:
     """
-    The memory that was freed and has not gone back to the system; L{None} where
-    the C library does not tell.  It does not include Python's own arenas.
+    The memory that was freed and not returned to the system; L{None} where the C library does not tell.  It does not
+    include Python's own arenas.
     """
     try:
         tell = ctypes.CDLL(None).mallinfo2
@@ -62,8 +62,8 @@ class ProcessMemory:
     The memory of the process as the kernel, the C library and the server's ledger know it.
 
     @ivar residentBytes: physical memory.
-    @ivar privateBytes: the part of it to which no file is mapped, which is to be explained.
-    @ivar freedBytes: the part of that which the C library keeps though it is free; L{None} if unknown.
+    @ivar privateBytes: the part of it that is not mapped from files, which is to be explained.
+    @ivar freedBytes: the free part of it that the C library keeps; L{None} if unknown.
     @ivar claims: the server's ledger, bytes by purpose.
     @ivar modules: the number of imported modules.
     @ivar threads: the number of Python's threads.
@@ -102,9 +102,9 @@ class GroupSize:
 
     @ivar name: the name of the group.
     @ivar objects: their number; L{None} for memory that only the ledger knows.
-    @ivar measuredBytes: their size with everything that is theirs.
-    @ivar claimedBytes: what the ledger says; L{None} if it does not count them.
-    @ivar isSampled: whether some were measured in place of all.
+    @ivar measuredBytes: their size with everything that they own.
+    @ivar claimedBytes: the ledger's figure; L{None} if it does not count them.
+    @ivar isSampled: whether only some were measured.
     @ivar isCut: whether they were too large to be measured whole.
     """
 
@@ -118,8 +118,8 @@ class GroupSize:
     @property
     def countedBytes(self) -> int:
         """
-        What the group explains: the larger of the two.  The ledger knows
-        memory in C that cannot be measured, and what was measured exists.
+        The explained memory: the larger of the two.  The ledger includes memory in C that cannot be measured, and
+        measured memory exists.
         """
         return max(self.measuredBytes, self.claimedBytes or 0)
 
@@ -151,7 +151,7 @@ class Snapshot:
     @ivar now: the process when the snapshot began.
     @ivar sizes: of each group, and of each purpose of the ledger that belongs to no group.
     @ivar rows: a summary of all objects, as pympler has it.
-    @ivar stride: how many objects each one that was counted stands for.
+    @ivar stride: how many objects each counted one stands for.
     """
 
     boot: str
@@ -174,28 +174,27 @@ class Snapshot:
     @property
     def explainedBytes(self) -> int:
         """
-        The part of the growth that is known.
+        The explained part of the growth.
         """
         return sum(size.countedBytes for size in self.sizes) - sum(self.start.claims.values())
 
     @property
     def unexplainedBytes(self) -> int:
         """
-        The rest.  Negative if the ledger claims more than there is, as when a
-        request was charged whose bytes have not arrived.
+        The rest.  Negative if the ledger claims too much, for instance for a request whose bytes have not arrived.
         """
         return self.grownBytes - self.explainedBytes
 
     @property
     def heapBytes(self) -> int:
         """
-        The size of all objects of Python.
+        The size of all Python objects.
         """
         return sum(row[2] for row in self.rows)
 
     def ungroupedBytes(self) -> int:
         """
-        The size of all objects that are in no group.
+        The size of all objects in no group.
         """
         return self.heapBytes - sum(size.measuredBytes for size in self.sizes)
 

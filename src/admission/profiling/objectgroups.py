@@ -1,12 +1,10 @@
 # -*- test-case-name: tests.unit.profiling.test_objectgroups -*-
 """
-What a server tells the profiler of its objects: which belong together, and
-where the memory of one of them ends.  And what an object takes and refers to, in
-bounded time and without changing it.
+The server's description of its objects for the profiler: which belong together, and where the memory of one ends. Also
+the size and references of an object, in bounded time and without changing it.
 
-Pympler's C{asizeof} asks each instance for its C{__dict__}, which creates one
-where Python had spared it, for good: the process would grow by being looked
-at.  The garbage collector knows the same without asking.
+Pympler's C{asizeof} asks each instance for its C{__dict__}, which creates one where Python had spared it, for good: the
+process would grow by being measured.  The garbage collector finds the references without that.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ _POINTER_BYTES = 8
 @frozen
 class Group:
     """
-    Objects of a kind, found wherever they are, also where nothing should refer to
-    them any more.
+    Objects of a kind, found wherever they are, even where nothing should refer to them any more.
 
     @ivar name: their name in reports.
     @ivar holds: whether the instances of a class belong to the group.
@@ -94,7 +91,7 @@ class Grouping:
 
 def subclassOf(*classes: type) -> Callable[[type], bool]:
     """
-    For L{Group.holds}: any subclass of these.
+    For L{Group.holds}: matches subclasses of these.
     """
 
     def holds(kind: type) -> bool:
@@ -105,8 +102,7 @@ def subclassOf(*classes: type) -> Callable[[type], bool]:
 
 def implementing(*interfaces: InterfaceClass) -> Callable[[type], bool]:
     """
-    For L{Group.holds}: any class that has been declared to implement one of
-    these.
+    For L{Group.holds}: matches classes that are declared to implement one of these.
     """
 
     def holds(kind: type) -> bool:
@@ -154,7 +150,7 @@ def flatBytes(each: Any, referents: Referents) -> int:
     """
     The size of C{each} without what it refers to, rounded as the allocator does.
 
-    @param referents: what L{referentsOf} returns for it.
+    @param referents: the result of L{referentsOf} for it.
     """
     try:
         sizeBytes = sys.getsizeof(each)
@@ -169,9 +165,6 @@ def flatBytes(each: Any, referents: Referents) -> int:
 
 
 def nameOf(kind: type) -> str:
-    """
-    The name of a class in reports.
-    """
     module, name = str(kind.__module__), str(kind.__qualname__)
     return name if module == "builtins" else f"{module}.{name}"
 

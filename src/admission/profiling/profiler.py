@@ -21,13 +21,13 @@ from .memorysnapshot import Cost, GroupSize, Snapshot, documentOf, readProcess, 
 from .objectgroups import Grouping
 
 TURN_SECONDS = 0.005
-"""How long a turn is."""
+"""The length of a turn."""
 
 REST_SECONDS = 0.01
-"""How long the reactor is left to others after a turn."""
+"""The pause between turns, for the reactor's other work."""
 
 MIN_SECONDS = 10.0
-"""A snapshot that is younger than this is returned again."""
+"""A younger snapshot than this is returned again."""
 
 
 class ProfilerStopped(Exception):
@@ -38,10 +38,10 @@ class ProfilerStopped(Exception):
 
 class Profiler:
     """
-    Looks at a process in turns of a few milliseconds, with rests in between.
+    Looks at a process in turns of a few milliseconds, with pauses in between.
 
-    The process does not stand still meanwhile, so a snapshot is a little blurred.
-    Nothing is done, and pympler is not imported, until a snapshot is asked for.
+    The process goes on meanwhile, so a snapshot is slightly inconsistent. Nothing is done, and pympler is not imported,
+    until a snapshot is requested.
 
     @ivar boot: the name of the process.
     @ivar document: the last snapshot as L{documentOf} writes it; L{None} before the first.
@@ -60,13 +60,12 @@ class Profiler:
         maxObjects: int = MAX_OBJECTS,
     ) -> None:
         """
-        To be made before the server builds anything: growth counts from what the
-        process has now.
+        Make it before the server builds anything: growth is measured from here.
 
         @param claims: returns the server's ledger, bytes by purpose.
-        @param clock: for turns and rests, and to measure them; monotonic.
+        @param clock: for turns and pauses, and to measure them; monotonic.
         @param opaque: see L{Sizing}.
-        @param usage: what the kernel says of the process.
+        @param usage: the kernel's figures of the process.
         @param objects: see L{Census}, like C{maxObjects}.
         """
         self.boot = boot

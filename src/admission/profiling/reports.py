@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.profiling.test_reports -*-
 """
-A snapshot as a text and as a page, and both as files that are written regularly.
+A snapshot as a text and as a page, and a service that writes both regularly as files.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..units import roundedBytes, roundedSeconds
 from .profiler import Profiler, ProfilerStopped
 
 MAX_SNAPSHOTS = 100
-"""How many snapshots are kept in a directory; the oldest go."""
+"""How many snapshots are kept in a directory; the oldest are removed."""
 
 _PREFIX = "memory-"
 
 Document = Mapping[str, Any]
-"""What L{admission.profiling.memorysnapshot.documentOf} makes."""
+"""The result of L{admission.profiling.memorysnapshot.documentOf}."""
 
 _TITLES = ("", "objects", "measured", "in the ledger", "counted")
 
@@ -123,8 +123,8 @@ def htmlOf(document: Document) -> str:
 
 class MemoryReports:
     """
-    A page and a text for each snapshot, C{memory-BOOT-NUMBER.html} and
-    C{.txt}.  The first one is taken at once, for others to be compared with.
+    Writes a page and a text for each snapshot, C{memory-BOOT-NUMBER.html} and C{.txt}.  The first one is taken at once,
+    as a baseline for the others.
     """
 
     log = Logger()
@@ -161,7 +161,7 @@ class MemoryReports:
 
     def stop(self) -> None:
         """
-        Take no more snapshots, and abandon the one that is being taken.
+        Take no more snapshots, and abandon the current one.
         """
         if self._taking.running:
             self._taking.stop()
@@ -183,7 +183,7 @@ class MemoryReports:
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
         """
-        In a thread.
+        Runs in a thread.
         """
         for suffix, text in ((".html", htmlOf(document)), (".txt", textOf(document))):
             self._directory.joinpath(name + suffix).write_text(text, encoding="utf-8")

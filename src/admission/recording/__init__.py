@@ -1,6 +1,6 @@
 """
-What a server did, as events: made of its requests, handed to an exporter, read
-back.  Only the names in this module are stable.
+A server's events: made of its requests, handed to an exporter, read back. Names that are not published here may move
+without notice.
 """
 
 from typing import TYPE_CHECKING

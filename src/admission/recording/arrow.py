@@ -34,12 +34,12 @@ ARROW_TYPES: dict[ColumnType, pa.DataType] = {
     ColumnType.INTEGERS: pa.list_(pa.int64()),
     ColumnType.DURATIONS: pa.list_(pa.int64()),
 }
-"""What columns become in Arrow and Parquet."""
+"""The Arrow and Parquet types of columns."""
 
 
 def arrowTable(segment: Segment, table: Table) -> pa.Table | None:
     """
-    The records of one table in a segment, in their order.
+    The records of one table in a segment, in order.
 
     @return: L{None} if there are none.
     """
@@ -62,17 +62,13 @@ def arrowSchema(table: Table) -> pa.Schema:
 
 @frozen
 class _Columns:
-    """
-    Makes Arrow arrays of records.
-    """
-
     segment: Segment
     records: Any
     count: int
 
     def array(self, column: Column) -> pa.Array:
         """
-        One column; nulls if the segment does not have it.
+        One column; nulls if the segment lacks it.
         """
         constants = self.segment.header.constants()
         if column.type is ColumnType.TIMESTAMP:
@@ -103,7 +99,7 @@ class _Columns:
 
     def _texts(self, codes: Any) -> pa.Array:
         known = sorted(self.segment.texts)
-        # What is not known goes to the last place, which says so.
+        # Codes without a text take the last place, which says so.
         places = np.full(1 << 16, len(known), np.int32)
         places[known] = np.arange(len(known), dtype=np.int32)
         texts = pa.array([*(self.segment.texts[code] for code in known), OVERFLOW], pa.string())

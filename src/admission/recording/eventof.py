@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_recording -*-
 """
-What is recorded of a request that is over.
+Makes the event of a request that is over.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _Event = TypeVar("_Event", bound=RequestEvent)
 
 def withoutNumbers(reason: str) -> str:
     """
-    C{reason} with an N for each number: there is room for a few thousand
-    texts, and clients could make as many out of one.
+    C{reason} with an N for each number: there is room for a few thousand texts, and clients could make as many from
+    one.
     """
     return _NUMBER.sub("N", reason)
 
 
 def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -> _Event:
     """
-    What is recorded of C{request}, as far as every server knows it.
+    The event of C{request}, as far as every server knows it.
 
     @param request: one that is over.
-    @param makeEvent: a L{RequestEvent} or what a driver has made of it.
+    @param makeEvent: L{RequestEvent} or a driver's subclass of it.
     """
     ended = request.ended
     assert ended is not None, f"{request!r} is not over"

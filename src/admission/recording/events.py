@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.unit.recording.test_events -*-
 """
-What happens to requests, connections and limits, in plain values.
+Events of requests, connections and limits, in plain values.
 
-Which columns these become is said in L{admission.recording.schema}; drivers of a
-protocol add to both.  Moments are
-seconds of the server's monotonic clock.
+L{admission.recording.schema} says which columns they become; drivers of a protocol add to both.  Moments are seconds of
+the server's monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ THROTTLE = "throttle"
 """It was served, and the client is throttled."""
 
 REJECT = "reject"
-"""It was refused, and nothing of it done."""
+"""It was refused, and had no effect."""
 
 MUTE = "mute"
 """It was served, after its connection had to wait for memory."""
 
 EXPIRE = "expire"
-"""It was given up: its client has left, or its time ran out."""
+"""It was abandoned: its client has left, or its time ran out."""
 
 OPENED = "opened"
 CLOSED = "closed"
@@ -35,7 +34,7 @@ GAUGE = "gauge"
 COUNTER = "counter"
 
 UNKNOWN_SECONDS = float("nan")
-"""A moment or a time that is not known, or that there was not."""
+"""A moment or a duration that is unknown, or does not exist."""
 
 UNKNOWN = -1
 """The same for an identity or a flag."""
@@ -44,19 +43,16 @@ UNKNOWN = -1
 @frozen
 class Origin:
     """
-    What is the same for all events of a process.
+    The part that all events of a process share.
 
-    @ivar brokerId: the broker's number, in words.
-    @ivar bootId: this run of it; no two are the same.
-    @ivar gateSeed: what the gate's random order comes from, or L{UNKNOWN}; it
-        has 63 bits at most.
-    @ivar policyNames: the quota policies, in the order of
-        C{RequestEvent.policyDelaysSeconds}.
+    @ivar brokerId: the broker's number, as text.
+    @ivar bootId: this run of it; unique.
+    @ivar gateSeed: the seed of the gate's random order, or L{UNKNOWN}; it has 63 bits at most.
+    @ivar policyNames: the quota policies, in the order of C{RequestEvent.policyDelaysSeconds}.
     @ivar policyDescriptions: the description string that each was built from.
-    @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, as for
-        C{quotaWindowSeconds}.
-    @ivar largestDelaySeconds: the longest delay that anybody is given at a time.
-    @ivar poolDescription: what the memory pool was built from.
+    @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, as for C{quotaWindowSeconds}.
+    @ivar largestDelaySeconds: the longest delay that is imposed at a time.
+    @ivar poolDescription: the description that the memory pool was built from.
     """
 
     brokerId: str
@@ -81,44 +77,41 @@ class RequestEvent:
     request arrives, filled in along its way, and then handed to
     L{admission.recording.recorder.EventRecorder.requestAnswered}.
 
-    @ivar connectionId: which connection it came on.
+    @ivar connectionId: the connection that it came on.
     @ivar arrivedSeconds: when its length had been read.
     @ivar listener: the port that it came by, as the operator describes it.
     @ivar peer: the client's address without its port.
-    @ivar principal: who asked.
-    @ivar clientId: what the client calls itself.
-    @ivar kind: what was asked for, in words: C{"Produce"}.
+    @ivar principal: the client's principal.
+    @ivar clientId: the client id, as the client gave it.
+    @ivar kind: the kind of request, as text: C{"Produce"}.
     @ivar requestBytes: its size, without the length prefix.
-    @ivar responseBytes: the size of what was sent in answer; 0 for nothing.
-    @ivar inFlight: how many requests of its connection were being worked on,
-        this one included.
-    @ivar decision: what became of it: L{ADMIT}, L{THROTTLE}, L{REJECT},
-        L{MUTE} or L{EXPIRE}.
-    @ivar reason: why, in words, unless it was admitted; best always the same
-        ones, since there is room for a few thousand.
-    @ivar policy: which policy decided that.
+    @ivar responseBytes: the size of its response; 0 without one.
+    @ivar inFlight: how many requests of its connection were in flight, including this one.
+    @ivar decision: its outcome: L{ADMIT}, L{THROTTLE}, L{REJECT}, L{MUTE} or L{EXPIRE}.
+    @ivar reason: why, as text, unless it was admitted; keep to a few texts, since there is room for a few thousand.
+    @ivar policy: the policy that decided this.
     @ivar policyDelaysSeconds: the delay that each policy asked for, shadow
         policies included, in the order of C{Origin.policyNames}; empty if none
         was asked.  The first six are recorded.
-    @ivar decidedSeconds: when the policies were told of its usage.
-    @ivar isCounted: whether that was what it took, and not nothing.
-    @ivar throttleTimeMs: what the client was told, in milliseconds.
+    @ivar decidedSeconds: when the policies were charged for its usage.
+    @ivar isCounted: whether they were charged for its real usage, and not for none.
+    @ivar throttleTimeMs: the throttle time sent to the client, in milliseconds.
     @ivar poolWaitSeconds: how long it waited for memory.
-    @ivar queueSeconds: how long it waited, whole, for its turn.
-    @ivar serviceSeconds: how long it was worked on.
+    @ivar queueSeconds: how long it waited for its turn after it had been read.
+    @ivar serviceSeconds: its service time.
     @ivar purgatoryWaitSeconds: how long it was parked.
-    @ivar poolHoldSeconds: for how long it had its memory.
-    @ivar sentSeconds: when its response was sent; the recorder's time if it is
-        not known.  What follows on the connection is the client's thinking.
-    @ivar poolUsedBytes: how much of the pool was taken when it arrived.
-    @ivar poolAvailableBytes: how much was left; may be negative.
-    @ivar identities: other identities that it carries, such as producer ids.  The
-        first four are recorded, and how many there are.
+    @ivar poolHoldSeconds: for how long it held its memory.
+    @ivar sentSeconds: when its response was sent; the recorder's time if it is not known. What follows on the
+        connection is the client's think time.
+    @ivar poolUsedBytes: how much of the pool was allocated when it arrived.
+    @ivar poolAvailableBytes: how much was available; may be negative.
+    @ivar identities: other identities that it carries, such as producer ids. The first four are recorded, and their
+        number.
     @ivar bloomSeen: whether the first of them was known already.
     @ivar refusal: how it could be refused, as
         L{admission.interfaces.Refusal} says; L{None} if no policy was asked.
-    @ivar seq: which event of the process it is.  The recorder says; a number
-        that is missing in what was recorded stands for an event that was dropped.
+    @ivar seq: the number of the event in the process, set by the recorder; a number missing from the recording stands
+        for a dropped event.
     """
 
     connectionId: int
@@ -165,13 +158,13 @@ class ConnectionEvent:
     """
     A connection was opened or closed.
 
-    @ivar connectionId: which one.
+    @ivar connectionId: the connection.
     @ivar atSeconds: when.
     @ivar state: L{OPENED} or L{CLOSED}.
     @ivar listener: the port, as the operator describes it.
     @ivar peer: the client's address without its port.
-    @ivar principal: who the client is, as far as that is known by then.
-    @ivar reason: why it was closed, in words.
+    @ivar principal: the client's principal, if known by then.
+    @ivar reason: why it was closed, as text.
     @ivar requestCount: how many requests came on it.
     @ivar openSeconds: for how long it was open.
     @ivar seq: see L{RequestEvent}.
@@ -195,11 +188,10 @@ class LimitEvent:
     A limit was set or removed.
 
     @ivar atSeconds: when.
-    @ivar user: whom it is for, as in L{admission.interfaces.QuotaEntity}, like
-        C{clientId} and C{ip}.
-    @ivar limitName: which limit.
+    @ivar user: its entity, as in L{admission.interfaces.QuotaEntity}, like C{clientId} and C{ip}.
+    @ivar limitName: the name of the limit.
     @ivar value: in the limit's unit; not a number if it was removed.
-    @ivar changedBy: who did; L{None} for the configuration.
+    @ivar changedBy: the user who did it; L{None} for the configuration.
     @ivar seq: see L{RequestEvent}.
     """
 
@@ -216,13 +208,13 @@ class LimitEvent:
 @define(eq=False)
 class SensorSample:
     """
-    What a sensor said.
+    The value of a sensor.
 
     @ivar atSeconds: when.
     @ivar sensor: its name.
     @ivar kind: L{GAUGE} or L{COUNTER}.
-    @ivar value: what it said.
-    @ivar entity: which of several of that name: C{"client_id=a,user=b"}.
+    @ivar value: its value.
+    @ivar entity: which of several sensors of that name: C{"client_id=a,user=b"}.
     @ivar seq: see L{RequestEvent}.
     """
 

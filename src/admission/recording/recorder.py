@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.recording.test_recorder -*-
 """
-What a server tells of its requests, and passes on to exporters.
+Records a server's requests and passes the events on to exporters.
 """
 
 from __future__ import annotations
@@ -31,23 +31,19 @@ from .events import (
 )
 
 SAMPLE_SECONDS = 10.0
-"""How often sensors are read, unless told otherwise."""
+"""How often sensors are read, by default."""
 
 MAX_SAMPLES = 1000
 """How many samples are taken at a time."""
 
 MAX_OF_FAMILY = 100
-"""How many of them are of one family, of which there may be one for each client."""
+"""How many of them are of one family, which may have one sensor for each client."""
 
 _FAILURE_SECONDS = 60.0
 
 
 @define(eq=False)
 class _Member:
-    """
-    An exporter and how it does.
-    """
-
     name: str
     exporter: IMetricsExporter
     failures: int = 0
@@ -56,18 +52,18 @@ class _Member:
 
 class EventRecorder:
     """
-    One for a server.  Its connections call it as things happen; exporters get
-    every event at once, and sensors' samples now and then.
+    Records the events of one server.  Its connections call it as things happen; exporters get every event at once, and
+    samples of sensors regularly.
 
-    An exporter that raises is told of the next event all the same, and the log
-    tells of it once a minute: no request fails for want of a record.
+    An exporter that raises still gets the next event, and the error is logged once a minute: no request fails because
+    it cannot be recorded.
 
     All methods are for the reactor's thread.
 
-    @ivar isRecording: whether anybody listens.  Look before making an event,
-        and recording costs nothing while nobody does.
-    @ivar shortenedSamples: how often samples were left out, because there were
-        more than L{MAX_SAMPLES} or L{MAX_OF_FAMILY}.
+    @ivar isRecording: whether there are exporters.  Check it before making an event, and recording costs nothing
+        without any.
+    @ivar shortenedSamples: how often samples were left out, because there were more than L{MAX_SAMPLES} or
+        L{MAX_OF_FAMILY}.
     """
 
     _log = Logger()
@@ -80,8 +76,8 @@ class EventRecorder:
         sampleSeconds: float = SAMPLE_SECONDS,
     ) -> None:
         """
-        @param exporters: what each is called, and the exporter.
-        @param clock: monotonic; the one that events go by.
+        @param exporters: the name of each, and the exporter.
+        @param clock: monotonic; events have its time.
         @param registry: the sensors to sample.
         """
         self.isRecording = False
@@ -98,12 +94,11 @@ class EventRecorder:
 
     def start(self, origin: Origin, deferToThread: Callable[..., Deferred[Any]]) -> None:
         """
-        Begin to record.
+        Start recording.
 
-        @param origin: what is the same for all events.
+        @param origin: the part that all events share.
         @param deferToThread: for exporters, to wait for the disk.
-        @raise Exception: whatever keeps an exporter from starting; none has
-            been started then.
+        @raise Exception: an exporter's error, if one cannot start; none has been started then.
         """
         started: list[IMetricsExporter] = []
         try:
@@ -121,9 +116,8 @@ class EventRecorder:
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
-        Publish for each exporter how many events it dropped and how often it
-        raised, how often samples were left out, and what the exporters publish
-        themselves; nothing if there are no exporters.
+        Publish for each exporter how many events it dropped and how often it raised, how often samples were left out,
+        and the exporters' own sensors; nothing if there are no exporters.
 
         @raise ValueError: if there are sensors of these names.
         """
@@ -147,9 +141,9 @@ class EventRecorder:
 
     def stop(self) -> Deferred[Any]:
         """
-        Sample the sensors once more, and record no more.
+        Sample the sensors once more, and stop recording.
 
-        @return: fires when the exporters have put away what they were given.
+        @return: fires when the exporters have stored all events.
         """
         if not self.isRecording:
             return gatherResults([])
@@ -165,8 +159,8 @@ class EventRecorder:
 
         @param listener: the port, as the operator describes it.
         @param peer: the client's address without its port.
-        @param principal: who it is, if that is known already.
-        @return: the id of the connection, for all other events of it.
+        @param principal: the client's principal, if already known.
+        @return: the id of the connection, for its other events.
         """
         self._connections += 1
         self._export(ConnectionEvent(self._connections, self._clock.seconds(), OPENED, listener, peer, principal))
@@ -185,8 +179,8 @@ class EventRecorder:
         """
         A connection has ended.
 
-        @param connectionId: what L{connectionOpened} returned.
-        @param reason: why, in words.
+        @param connectionId: the result of L{connectionOpened}.
+        @param reason: why, as text.
         @param requestCount: how many requests came on it.
         @param openSeconds: for how long it was open.
         """
@@ -208,9 +202,9 @@ class EventRecorder:
         """
         The response to a request has been sent, or there will be none.
 
-        @param event: all that is known of it; not to be changed any more.
+        @param event: complete; not to be changed any more.
         """
-        # Not a number, so not known.
+        # NaN, so unknown.
         if event.sentSeconds != event.sentSeconds:
             event.sentSeconds = self._clock.seconds()
         self._export(event)
@@ -219,13 +213,12 @@ class EventRecorder:
         self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float, changedBy: str | None = None
     ) -> None:
         """
-        Limits were set, or with L{None} removed.  To be told of those that are
-        in force at the start, too: without them nobody can replay the rest.
+        Limits were set, or with L{None} removed.  Call this also for the limits in force at the start: a replay needs
+        them.
 
-        @param entity: whom they are for.
-        @param now: when the policies were told, in seconds of the server's
-            monotonic clock.
-        @param changedBy: who did; L{None} for the configuration.
+        @param entity: whose limits they are.
+        @param now: when the policies were told, in seconds of the server's monotonic clock.
+        @param changedBy: the user who did it; L{None} for the configuration.
         """
         for name, value in limits.items():
             self._export(
@@ -242,8 +235,8 @@ class EventRecorder:
 
     def sample(self) -> None:
         """
-        Read all sensors; called every C{sampleSeconds}.  A histogram becomes a
-        counter for each of its ranges and one for its total.
+        Read all sensors; called every C{sampleSeconds}.  A histogram becomes a counter for each of its buckets and one
+        for its total.
         """
         if not self.isRecording:
             return
@@ -254,7 +247,7 @@ class EventRecorder:
             if next(read, None) is not None:
                 self.shortenedSamples += 1
         except Exception:
-            # A sensor that raises must not end the sampling of all others for good.
+            # A sensor that raises must not end the sampling of all others.
             self._log.failure("the sensors cannot be read")
             return
         for sample in samples:

@@ -1,16 +1,13 @@
 # -*- test-case-name: tests.unit.recording.test_events -*-
 """
-How events become records of a fixed width, and records rows again.
+How events become records of a fixed width, and records become rows.
 
-A record fills one slot of L{SLOT_BYTES}.  Its fields end at the end of the
-slot; the last byte is the number of its table, and is written last: where it is
-zero there is no record, however far writing had come when the process ended.
-At the beginning of the slot are lists, a byte that says how many values there
-are and then the values.  Text is recorded as a code; what a code means is said
-by a record of its own, once for each segment.
+A record fills one slot of L{SLOT_BYTES}.  Its fields end at the end of the slot; the last byte is the number of its
+table, and is written last: where it is zero there is no record, however far writing had come when the process ended. At
+the beginning of the slot are lists, each a byte with the number of values and then the values.  Text is recorded as a
+code; the meaning of a code is a record of its own, once for each segment.
 
-A layout says where the fields are.  Segments carry theirs, so that those of
-older versions can be read.
+A layout says where the fields are.  Segments contain theirs, so that segments of older versions can be read.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ SLOT_BYTES = 256
 """Divides a page, so that no record is ever half on the disk."""
 
 TEXT_NUMBER = 255
-"""What marks the records that say what a code means."""
+"""The table number of records that define a code."""
 
 LONGEST_TEXT_BYTES = 240
 
@@ -46,22 +43,22 @@ _NOT_KNOWN = {
     ColumnType.SECONDS: "float('nan')",
     ColumnType.NUMBER: "float('nan')",
 }
-"""How a record says of its columns that they are not known, as source; all others say -1."""
+"""The source of unknown values by column type; all others are -1."""
 
 # Beyond that, microseconds do not fit into 64 bits.
 _MAX_SECONDS = 9e12
 
 Pack = Callable[[Any, int, Mapping[str | None, int], Mapping[str | None, int], Any], None]
 """
-Writes an event into a slot: given a buffer, the slot's offset, the codes of our
-texts, those of the clients' texts, and the event.
+Writes an event into a slot: given a buffer, the slot's offset, the codes of our texts, the codes of the clients' texts,
+and the event.
 """
 
 
 @frozen
 class Field:
     """
-    Where a record keeps a column.
+    The place of a column in a record.
 
     @ivar name: of the column, like C{type}, C{code} and C{capacity}.
     @ivar offset: in the slot, in bytes.
@@ -77,7 +74,7 @@ class Field:
 @frozen
 class Layout:
     """
-    Where the records of one table keep their columns.
+    The places of a table's columns in its records.
 
     @ivar name: of the table, like C{number}.
     """
@@ -89,7 +86,7 @@ class Layout:
     @classmethod
     def of(cls, table: Table) -> Layout:
         """
-        How records of C{table} are laid out today.
+        The current layout of C{table}'s records.
 
         @raise ValueError: if they do not fit into a slot.
         """
@@ -111,8 +108,7 @@ class Layout:
     @classmethod
     def fromJson(cls, described: Mapping[str, Any]) -> Layout:
         """
-        Read what L{toJson} returned, in this version or another one.  Types
-        that are not known here are left out.
+        Read the result of L{toJson}, of this version or another.  Unknown types are left out.
         """
         known = {each.value for each in ColumnType}
         fields = [
@@ -130,10 +126,9 @@ class Layout:
         """
         Make a function that reads records.
 
-        @param texts: what the codes mean; one that is missing there is read as
-            L{OVERFLOW <admission.recording.schema.OVERFLOW>}.
-        @return: given a buffer and the offset of a slot, it returns the values
-            by column, as they are described in L{ColumnType}.
+        @param texts: the texts by code; a missing one is read as L{OVERFLOW <admission.recording.schema.OVERFLOW>}.
+        @return: given a buffer and the offset of a slot, it returns the values by column, as L{ColumnType} describes
+            them.
         """
         codes, end = "<", 0
         conversions: list[tuple[str, Callable[..., Any], slice | int]] = []
@@ -157,15 +152,14 @@ class Layout:
 
 class TextCodes(dict[str | None, int]):
     """
-    The codes of texts, for a bounded number of texts: C{codes[text]} makes a
-    code for one that is new.
+    The codes of texts, for a bounded number of texts: C{codes[text]} makes a code for a new one.
 
-    @ivar overflows: how often a text had to do without.
+    @ivar overflows: how often a text got no code of its own.
     """
 
     def __init__(self, room: int, define: Callable[[str], int]) -> None:
         """
-        @param room: how many texts there may be.
+        @param room: the maximum number of texts.
         @param define: records a text, and returns its code.
         """
         super().__init__({None: NO_TEXT_CODE})
@@ -184,11 +178,11 @@ class TextCodes(dict[str | None, int]):
 
 def packer(table: Table, eventType: type[Any]) -> Pack:
     """
-    Make the function that records events of one class in a table.  What they do
-    not have, because other drivers have added it, is recorded as not known.
+    Make the function that records events of one class in a table.  Columns that the class does not have, because other
+    drivers have added them, are recorded as unknown.
 
-    It is written out as source, as attrs does it: looking up each attribute by
-    its name takes half as long again, and this runs for every request.
+    It is generated as source, as attrs does it: looking up each attribute by its name takes half as long again, and
+    this runs for every request.
     """
     lists = [column for column in table.recorded if column.type.isList and hasattr(eventType, column.attribute)]
     plain = [column for column in table.recorded if not column.type.isList]
@@ -215,8 +209,8 @@ def packer(table: Table, eventType: type[Any]) -> Pack:
 
 def packText(buffer: Any, offset: int, code: int, text: str) -> None:
     """
-    Record what C{code} means, in the slot at C{offset}.  Of a text that is too
-    long the end is replaced, so that it differs from others still.
+    Record the text of C{code}, in the slot at C{offset}.  The end of a text that is too long is replaced, so that it
+    still differs from others.
     """
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) > LONGEST_TEXT_BYTES:
@@ -228,9 +222,9 @@ def packText(buffer: Any, offset: int, code: int, text: str) -> None:
 
 def unpackText(buffer: Any, offset: int, slotBytes: int) -> tuple[int, str]:
     """
-    Read what L{packText} wrote.
+    Read a record of L{packText}.
 
-    @return: a code, and what it means.
+    @return: a code, and its text.
     """
     code, length, _ = _TEXT_END.unpack_from(buffer, offset + slotBytes - _TEXT_END.size)
     return code, bytes(buffer[offset : offset + length]).decode("utf-8", "replace")
@@ -238,8 +232,7 @@ def unpackText(buffer: Any, offset: int, slotBytes: int) -> tuple[int, str]:
 
 def microseconds(seconds: float) -> int | None:
     """
-    Seconds as they are read: whole microseconds, or L{None} for what is no
-    number.
+    Seconds as whole microseconds, or L{None} for NaN.
     """
     return round(seconds * 1e6) if abs(seconds) < _MAX_SECONDS else None
 
@@ -255,9 +248,6 @@ def _listPacker(code: str, capacity: int) -> Callable[[Any, int, Sequence[float]
 
 
 def _conversion(type: ColumnType, texts: Mapping[int, str]) -> Callable[..., Any]:
-    """
-    How what is recorded becomes what is read.
-    """
     conversions: dict[ColumnType, Callable[..., Any]] = {
         ColumnType.SECONDS: microseconds,
         ColumnType.NUMBER: lambda value: None if math.isnan(value) else value,

@@ -1,11 +1,10 @@
 # -*- test-case-name: tests.unit.recording.test_events -*-
 """
-What is recorded: tables and their columns, and nothing else says so.
+The schema of recordings: the only definition of tables and their columns.
 
-Names are those of Parquet and Spark and carry their units.  Every whole number
-is read as 64 bits wide, however few a record keeps.  Columns are only ever
-added: none is renamed, narrowed, moved to another meaning or taken away, so
-that what was recorded years apart can be read together.
+Names are those of Parquet and Spark and carry their units.  Every integer is read as 64 bits wide, whatever its width
+in a record.  Columns are only ever added: none is renamed, narrowed, given another meaning or removed, so that
+recordings of different years can be read together.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from enum import Enum
 from attrs import evolve, frozen
 
 VERSION = 2
-"""Of the whole schema; one more for each release that adds columns."""
+"""Of the whole schema; increased by one in each release that adds columns."""
 
 OVERFLOW = "<overflow>"
-"""What stands for a text when a segment has no room for more texts."""
+"""The text in place of another when a segment has no room for more texts."""
 
 
 class ColumnType(Enum):
     """
-    What a column holds, which is also how a record keeps it.
+    The type of a column, which also determines its form in a record.
     """
 
     INTEGER = "integer"
-    """A whole number."""
+    """An integer."""
 
     IDENTITY = "identity"
-    """A whole number; -1 is recorded where there is none, and read as null."""
+    """An integer; -1 is recorded where there is none, and read as null."""
 
     SECONDS = "seconds"
     """Recorded as float seconds, read as whole microseconds; null if it is not a number."""
 
     TIMESTAMP = "timestamp"
-    """Wall time in microseconds, worked out from C{mono_us} when it is read."""
+    """Wall time in microseconds, computed from C{mono_us} when it is read."""
 
     NUMBER = "number"
     """A float; null if it is not a number."""
@@ -46,32 +45,29 @@ class ColumnType(Enum):
     """Yes, no, or null, which is recorded as -1."""
 
     TEXT = "text"
-    """Text that the server's side has chosen, recorded as a code."""
+    """Text chosen on the server's side, recorded as a code."""
 
     FOREIGN_TEXT = "foreign text"
-    """Text that clients may choose or be quoted in: the same, with a room of its own so that it displaces no other."""
+    """Text that clients may choose or be quoted in: also a code, with room of its own so that it displaces no other."""
 
     TEXTS = "texts"
-    """Several of them."""
+    """A list of texts."""
 
     INTEGERS = "integers"
-    """Several whole numbers."""
+    """A list of integers."""
 
     DURATIONS = "durations"
-    """Several times: float seconds, read as whole microseconds."""
+    """A list of durations: float seconds, read as whole microseconds."""
 
     @property
     def isText(self) -> bool:
         """
-        Whether records keep a code for it.
+        Whether records contain a code for it.
         """
         return self in (ColumnType.TEXT, ColumnType.FOREIGN_TEXT)
 
     @property
     def isList(self) -> bool:
-        """
-        Whether there may be several values.
-        """
         return self in (ColumnType.TEXTS, ColumnType.INTEGERS, ColumnType.DURATIONS)
 
 
@@ -80,11 +76,11 @@ class Column:
     """
     One column of a table.
 
-    @ivar name: what it is called.
-    @ivar type: what it holds.
-    @ivar attribute: the attribute of the event that it is recorded from; empty
-        if it is the same for a whole segment, or worked out when it is read.
-    @ivar code: how a record keeps it, in the letters of L{struct}.
+    @ivar name: its name.
+    @ivar type: its type.
+    @ivar attribute: the attribute of the event that it is recorded from; empty if it is constant in a segment, or
+        computed when it is read.
+    @ivar code: its form in a record, in the letters of L{struct}.
     @ivar capacity: how many values of a list a record has room for.
     """
 
@@ -100,8 +96,8 @@ class Table:
     """
     One kind of record.
 
-    @ivar name: what it is called; a directory of that name holds it.
-    @ivar number: what its records are marked with; from 1 to 254.
+    @ivar name: its name, also of its directory.
+    @ivar number: marks its records; from 1 to 254.
     @ivar columns: in order.
     """
 
@@ -112,7 +108,7 @@ class Table:
     @property
     def recorded(self) -> Sequence[Column]:
         """
-        The columns that records keep.
+        The columns in records.
         """
         return [column for column in self.columns if column.attribute]
 
@@ -120,9 +116,8 @@ class Table:
         """
         This table with more columns.
 
-        @param columns: what to add, by the name of the column to add it behind.
-        @raise ValueError: if there is no such column, or a name would occur twice,
-            but for its case: Spark takes no notice of that.
+        @param columns: the columns to add, by the name of the column before them.
+        @raise ValueError: if there is no such column, or a name would occur twice, ignoring case as Spark does.
         """
         missing = sorted(set(columns).difference(column.name for column in self.columns))
         if missing:
@@ -136,9 +131,6 @@ class Table:
 
 
 def integer(name: str, attribute: str, code: str = "q") -> Column:
-    """
-    A column of whole numbers.
-    """
     return Column(name, ColumnType.INTEGER, attribute, code)
 
 
@@ -182,7 +174,7 @@ REQUESTS = Table(
         _text("kind", "kind"),
         integer("request_bytes", "requestBytes"),
         integer("response_bytes", "responseBytes"),
-        # Columns keep their names; the first identities that were recorded were those of producers.
+        # Columns keep their names; the first recorded identities were producers.
         Column("producer_id", ColumnType.IDENTITY, "firstIdentity", "q"),
         integer("producer_id_count", "identityCount", "i"),
         Column("producer_ids", ColumnType.INTEGERS, "identities", "q", 4),
@@ -260,4 +252,4 @@ SENSORS = Table(
         Column("value", ColumnType.NUMBER, "value", "d"),
     ),
 )
-"""What sensors said; see L{admission.recording.events.SensorSample}."""
+"""Values of sensors; see L{admission.recording.events.SensorSample}."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.recording.test_segments -*-
 """
-What a segment says of itself, before its records.
+The header of a segment, before its records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tables import TABLES
 PAGE_BYTES = 4096
 
 MAGIC = b"ADMSEG1\n"
-"""What a segment begins with once there is a header; written last."""
+"""The first bytes of a segment with a header; written last."""
 
 _PREFIX = Struct("<8sII")
 
@@ -34,16 +34,16 @@ class DamagedSegment(ValueError):
 @frozen
 class Header:
     """
-    What a segment says of itself.
+    The header of a segment.
 
-    @ivar origin: whose events they are.
-    @ivar number: which segment of that process it is.
-    @ivar monotonicSeconds: the monotonic clock when the segment was begun; with
-        C{wallSeconds} it tells when events happened.
+    @ivar origin: of its events.
+    @ivar number: of the segment in that process.
+    @ivar monotonicSeconds: the monotonic clock when the segment was begun; with C{wallSeconds} it gives the wall time
+        of events.
     @ivar wallSeconds: seconds since the epoch at that moment.
     @ivar version: of the schema.
     @ivar slotBytes: the size of a slot.
-    @ivar layouts: where records keep their columns.
+    @ivar layouts: of its records.
     """
 
     origin: Origin
@@ -56,7 +56,7 @@ class Header:
 
     def toBytes(self) -> bytes:
         """
-        Whole pages, for the beginning of the file.
+        The header as whole pages, for the beginning of the file.
         """
         described = {**asdict(self, recurse=False), "origin": asdict(self.origin)}
         described["layouts"] = [layout.toJson() for layout in self.layouts]
@@ -67,11 +67,10 @@ class Header:
     @classmethod
     def fromBytes(cls, buffer: Any) -> tuple[Header, int] | None:
         """
-        Read what L{toBytes} returned.
+        Read the result of L{toBytes}.
 
         @param buffer: the whole file.
-        @return: the header and its size in bytes, or L{None} if the segment was
-            never begun.
+        @return: the header and its size in bytes, or L{None} if the segment was never begun.
         @raise DamagedSegment: for anything else.
         """
         if buffer[: len(MAGIC)] != MAGIC:
@@ -89,7 +88,7 @@ class Header:
 
     def constants(self) -> dict[str, Any]:
         """
-        The values of the columns that are the same for all its records.
+        The values of the columns that are constant in the segment.
         """
         origin = self.origin
         return {
@@ -107,6 +106,6 @@ class Header:
 
     def wallOffsetMicroseconds(self) -> int:
         """
-        What to add to a moment of the monotonic clock to have wall time.
+        Added to a moment of the monotonic clock, this gives wall time.
         """
         return (microseconds(self.wallSeconds) or 0) - (microseconds(self.monotonicSeconds) or 0)

@@ -1,12 +1,11 @@
 # -*- test-case-name: tests.unit.recording.test_segments -*-
 """
-Files of records that are written through memory: what has been written is in
-the file when the process is killed, though not when the power fails.
+Files of records that are written through memory: written records survive a kill of the process, though not a power
+failure.
 
-A segment begins with a header that tells how to read it; behind that are slots,
-see L{admission.recording.recordlayout}.  All its room is taken from the disk when it is
-made, since a write through memory that finds no room ends the process.  Whoever
-writes a segment holds a lock on it, so one that is not locked was left behind.
+A segment begins with a header that tells how to read it, followed by slots, see L{admission.recording.recordlayout}.
+Its disk space is allocated when it is made, since a write through memory that finds no space ends the process.  The
+writer of a segment holds a lock on it, so an unlocked one was left behind.
 """
 
 from __future__ import annotations
@@ -40,24 +39,23 @@ from .tables import REQUESTS
 
 SUFFIX = ".segment"
 UNFINISHED_SUFFIX = ".new"
-"""Of a segment that is being made."""
+"""The suffix of a segment that is being made."""
 
 SMALLEST_SEGMENT_BYTES = 16 * PAGE_BYTES
 
 MAX_TEXTS = 1024
 MAX_FOREIGN_TEXTS = 4096
-"""How many texts a segment has codes for, if it is large; in a small one they take a quarter of it at most."""
+"""How many texts a large segment has codes for; in a small one they take a quarter of it at most."""
 
 _MADV_POPULATE_WRITE = 23
 
-# An event may need as many codes before it can be recorded, each in a slot.
+# The most new codes that an event may need before it can be recorded, each in a slot.
 _SLOTS_FOR_TEXTS = 16
 
 
 class _Packers(dict[type[Any], Pack]):
     """
-    What records events, by their class; made for a driver's class when its
-    first event is recorded.
+    Packers by event class; a driver's class gets its own when its first event is recorded.
     """
 
     def __missing__(self, eventType: type[Any]) -> Pack:
@@ -79,23 +77,21 @@ _PACK_OF = _Packers(
 
 class SegmentWriter:
     """
-    Makes a segment and writes it.  Making and closing it may wait for the disk;
-    L{begin} and L{append} do not, beyond what the kernel does for memory.
+    Makes a segment and writes it.  Making and closing it may wait for the disk; L{begin} and L{append} do not, beyond
+    what the kernel does for memory.
 
     @ivar path: the file.
-    @ivar sizeBytes: how large it is until it is closed.
-    @ivar recordCount: how many events are in it.
+    @ivar sizeBytes: its size until it is closed.
+    @ivar recordCount: the number of events in it.
     """
 
     def __init__(self, path: str, sizeBytes: int, isPopulated: bool = False) -> None:
         """
-        @param path: where there is no file yet.
-        @param sizeBytes: a multiple of L{PAGE_BYTES}, and no less than
-            L{SMALLEST_SEGMENT_BYTES}.
-        @param isPopulated: whether to have all of it in memory at once.  It
-            keeps the first write to each page from waiting for the file
-            system, and has the disk write all pages, used or not.
-        @raise OSError: if there is no room, or such a file.
+        @param path: of a file that does not exist yet.
+        @param sizeBytes: a multiple of L{PAGE_BYTES}, and no less than L{SMALLEST_SEGMENT_BYTES}.
+        @param isPopulated: whether to have all of it in memory at once.  It keeps the first write to each page from
+            waiting for the file system, and makes the disk write all pages, used or not.
+        @raise OSError: if there is no space, or the file exists.
         """
         if sizeBytes < SMALLEST_SEGMENT_BYTES or sizeBytes % PAGE_BYTES:
             raise ValueError(f"a segment takes pages of {PAGE_BYTES} bytes, 16 at least; {sizeBytes} are not")
@@ -112,7 +108,7 @@ class SegmentWriter:
             self._map = mmap.mmap(self._fileno, sizeBytes)
             if isPopulated:
                 _populate(self._map)
-            # Only now, so that nobody takes it for one that was left behind before it is locked.
+            # Renamed only after it is locked, so that no process takes it for one that was left behind.
             os.rename(unfinished, path)
         except BaseException:
             os.close(self._fileno)
@@ -136,10 +132,10 @@ class SegmentWriter:
 
     def begin(self, header: Header) -> None:
         """
-        Write the header.  Records may follow.
+        Write the header; call this before L{append}.
         """
         raw = header.toBytes()
-        # What says that there is a header comes last.
+        # The magic bytes come last: they say that the header is complete.
         self._map[len(MAGIC) : len(raw)] = raw[len(MAGIC) :]
         self._map[: len(MAGIC)] = MAGIC
         self._offset = len(raw)
@@ -147,17 +143,15 @@ class SegmentWriter:
 
     def append(self, event: Any) -> bool:
         """
-        Record an event of any kind.  It is safe from the end of this process
-        when this returns.
+        Record an event of any kind.  When this returns, the record survives the end of this process.
 
         @return: whether there was room.
-        @raise Exception: if the event has values that no record can keep; its
-            slot stays empty then.
+        @raise Exception: if a value does not fit into a record; its slot stays empty then.
         """
         offset = self._offset
         if offset > self._lastOffset:
             return False
-        # Codes that are new take the slots behind it.
+        # New codes take the slots behind it.
         self._offset = offset + SLOT_BYTES
         _PACK_OF[type(event)](self._map, offset, self._own, self._foreign, event)
         self.recordCount += 1
@@ -165,10 +159,10 @@ class SegmentWriter:
 
     def close(self) -> None:
         """
-        Give back the room that is left, and let go of the file; without any
-        records in it, remove it.  Nothing may be appended any more.
+        Free the remaining disk space, and close the file; remove it if it has no records.  Nothing may be appended
+        afterwards.
 
-        @raise OSError: if the disk fails.  It is let go of all the same.
+        @raise OSError: if the disk fails; the file is closed all the same.
         """
         self._lastOffset = -1
         usedBytes = self._offset
@@ -197,9 +191,9 @@ class Segment:
     """
     A segment to read, while it is written or after that.
 
-    @ivar header: what it says of itself.
+    @ivar header: its header.
     @ivar slots: the bytes behind the header, whole slots only.
-    @ivar texts: what its codes mean.
+    @ivar texts: by code.
     """
 
     header: Header
@@ -211,7 +205,7 @@ class Segment:
         """
         Read a file into memory.
 
-        @return: L{None} if it was never begun, and so holds nothing.
+        @return: L{None} if it was never begun.
         @raise DamagedSegment: if it cannot be read.
         @raise OSError: if there is no such file.
         """
@@ -228,8 +222,7 @@ class Segment:
 
     def rows(self, table: Table) -> Iterator[dict[str, Any]]:
         """
-        The records of one table in their order, with all its columns: those
-        that this segment does not have are L{None}.
+        The records of one table in order, with all its columns: columns that this segment lacks are L{None}.
         """
         layout = next((layout for layout in self.header.layouts if layout.name == table.name), None)
         if layout is None:
@@ -247,9 +240,8 @@ class Segment:
 
 def segmentPaths(directory: str | Path) -> list[str]:
     """
-    The segments in C{directory}, oldest first for each process, and what is
-    left of unfinished ones; none if there is no such directory.  Links and
-    what else is no file of its own are none, whatever they are called.
+    The segments in C{directory}, oldest first for each process, and unfinished ones; none if there is no such
+    directory.  Only regular files are included, not links, whatever their names.
     """
     suffixes = (SUFFIX, SUFFIX + UNFINISHED_SUFFIX)
     try:
@@ -265,10 +257,9 @@ def segmentPaths(directory: str | Path) -> list[str]:
 
 def lockAbandoned(path: str) -> int | None:
     """
-    Lock a segment that nobody writes any more, so that nobody else seals it.
+    Lock a segment that no process writes any more, so that no other process seals it.
 
-    @return: a file descriptor to close in the end, or L{None} if somebody
-        writes or seals it, or it has gone.
+    @return: a file descriptor to close in the end, or L{None} if another process writes or seals it, or it has gone.
     @raise OSError: if it may not be opened.
     """
     try:
@@ -288,8 +279,7 @@ def lockAbandoned(path: str) -> int | None:
 
 def _populate(mapped: mmap.mmap) -> None:
     """
-    Have the kernel map all pages for writing; one that cannot does it page by
-    page as they are written to.
+    Have the kernel map all pages for writing; a kernel that cannot maps each page at its first write.
     """
     # Not mapped.madvise, which holds the interpreter for the ten milliseconds that this may take.
     first = ctypes.c_char.from_buffer(mapped)

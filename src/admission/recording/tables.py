@@ -1,12 +1,10 @@
 # -*- test-case-name: tests.unit.recording.test_tables -*-
 """
-The tables that are recorded: what every server records, and the columns that
-installed drivers of a protocol add.
+The recorded tables: the columns of every server, and the columns that installed drivers of a protocol add.
 
-A driver that records more than every server does makes a subclass of
-L{RequestEvent <admission.recording.events.RequestEvent>} and names its columns
-in the entry-point group C{admission.recorded_columns}: a mapping of columns as
-L{Table.extended <admission.recording.schema.Table.extended>} takes it.
+A driver with further columns makes a subclass of L{RequestEvent <admission.recording.events.RequestEvent>} and names
+its columns in the entry-point group C{admission.recorded_columns}: a mapping of columns as L{Table.extended
+<admission.recording.schema.Table.extended>} takes it.
 """
 
 from __future__ import annotations
@@ -24,9 +22,8 @@ ENTRY_POINT_GROUP = "admission.recorded_columns"
 
 def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
     """
-    C{table} with the columns of all drivers, in the order of their names.
-    Columns that cannot be imported, or that a record has no room for, are left
-    out, with a warning.
+    C{table} with the columns of all drivers, in the order of their names. Columns that cannot be imported, or that do
+    not fit into a record, are left out, with a warning.
     """
     # Ours first: of two columns of one name, the later one is left out.
     for entry in sorted(entries, key=lambda entry: (not entry.value.startswith("admission."), entry.name)):
@@ -34,7 +31,7 @@ def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
             extended = table.extended(entry.load())
             Layout.of(extended)
         except Exception as error:
-            # Not logged: Spark's workers import this module, and no Twisted.
+            # A warning, not a log message: Spark's workers import this module without Twisted.
             warnings.warn(f"the columns that {entry.name} ({entry.value}) records are left out: {error}", stacklevel=2)
         else:
             table = extended
@@ -42,6 +39,6 @@ def extendedBy(table: Table, entries: Iterable[EntryPoint]) -> Table:
 
 
 REQUESTS = extendedBy(schema.REQUESTS, entry_points(group=ENTRY_POINT_GROUP))
-"""One record for each request of any server; columns that its driver does not know are null, or -1."""
+"""One record for each request of any server; columns that its driver lacks are null, or -1."""
 
 TABLES: Sequence[Table] = (REQUESTS, CONNECTIONS, LIMITS, SENSORS)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-The answers: which candidate to prefer, and what each would have cost whom.
+The answers: which candidate to prefer, and how long each would have throttled each client.
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ from .verdict import Standing, Verdict
 from .words import NOTHING, client, count, duration, plural, share, shown, size
 
 MAX_CLIENTS = 10
-"""Named under each candidate."""
+"""The number of clients listed under each candidate."""
 
 MAX_NAMED = 3
-"""Named in the verdict."""
+"""The number of clients named in the verdict."""
 
 _CLIENT = ("principal", "client_id")
 _CLIENT_COLUMNS = ("candidate", "mode", *_CLIENT, "requests", "throttled", "refused", "held_s", "most_held_s")
 
 
 def verdictSection(results: Results, verdict: Verdict) -> Tag:
-    """
-    What to make of it all.
-    """
     gate = verdict.gate
     parts = [tags.p(gate.sentence, class_=f"trust {gate.trust.value}"), tags.p(verdict.sentence, class_="answer")]
     if verdict.best is not None:
@@ -51,9 +48,6 @@ def verdictSection(results: Results, verdict: Verdict) -> Tag:
 
 
 def clientsSection(results: Results, verdict: Verdict) -> Tag:
-    """
-    Who would have been throttled, and for how long.
-    """
     title = "Who would have been throttled"
     clients = _replayed(results)
     if clients is None or not verdict.standings:
@@ -71,7 +65,7 @@ def clientsSection(results: Results, verdict: Verdict) -> Tag:
 
 def openLoopSection(results: Results) -> Tag:
     """
-    What candidates would say to just these requests.
+    The candidates' decisions about the recorded arrivals.
     """
     title = "The same offered arrivals"
     columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS)]
@@ -209,9 +203,6 @@ def _replayed(results: Results) -> pa.Table | None:
 
 
 def _longest(clients: pa.Table) -> pa.Table:
-    """
-    Those who are throttled at all, the longest first.
-    """
     order = [("held_s", "descending"), *((name, "ascending") for name in _CLIENT)]
     return clients.filter(pc.greater(clients["held_s"], 0)).sort_by(order)
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-What was asked, what the answers take for granted, and where the numbers are.
+The question, the assumptions of the answers, and the files with the numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .resultfiles import Results
 from .words import plural, share, shown
 
 MAX_ANSWERS = 100
-"""Of what C{evaluation.json} says."""
+"""The most lines shown of C{evaluation.json}."""
 
 _ASSUMPTIONS = (
     "Clients are closed loops. A client sends its next request when it has the answer to the last one, was let go and "
@@ -47,9 +47,6 @@ _ASSUMPTIONS = (
 
 
 def assumptionsSection(results: Results) -> Tag:
-    """
-    What the answers take for granted.
-    """
     items: list[Any] = list(_ASSUMPTIONS)
     approximate = results.says("approximate", list)
     if approximate:
@@ -67,7 +64,7 @@ def assumptionsSection(results: Results) -> Tag:
 
 def askedSection(results: Results) -> Tag:
     """
-    What was asked, in the words of C{evaluation.json}.
+    The question, from C{evaluation.json}.
     """
     answers = list(_flattened(results.evaluation))
     if not answers:
@@ -81,9 +78,6 @@ def askedSection(results: Results) -> Tag:
 
 
 def filesSection(results: Results) -> Tag:
-    """
-    Where the numbers are.
-    """
     words = {table.name: table.words for table in OUTPUTS}
     items: list[Any] = []
     for file in results.files():
@@ -99,7 +93,7 @@ def filesSection(results: Results) -> Tag:
 
 def _flattened(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """
-    The plain values in an object, with the way to them.
+    The plain values in an object, with their paths.
     """
     if isinstance(value, Mapping):
         for key, each in value.items():

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-What was recorded, and whether it and the policies were right: the identity
-gate, what is missing, and the audits.
+Whether the recording and the policies were right: the identity gate, what is missing, and the audits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MEASURES = {"bytes": ("bytes", size), "requests": ("requests", count), "throttl
 
 def recordedSection(results: Results) -> Tag:
     """
-    Who did most, and how often policies asked for delays.
+    The most active clients, and how often policies asked for delays.
     """
     title = "What was recorded"
     top = results.rows("top_clients", ["measure", "rank", "principal", "client_id", "value", "share"])
@@ -47,7 +46,7 @@ def recordedSection(results: Results) -> Tag:
 
 def gateSection(gate: GateOutcome) -> Tag:
     """
-    How replays of the policies that were in force agree with what was recorded.
+    How far replays of the policies in force agree with the recording.
     """
     parts: list[Any] = [
         tags.p(
@@ -92,7 +91,7 @@ def gateSection(gate: GateOutcome) -> Tag:
 
 def missingSection(results: Results, gate: GateOutcome) -> Tag:
     """
-    What of the recording is missing or cannot be.
+    What is missing or invalid in the recording.
     """
     broken = results.rows("broken_rows", ["table", "n", "rows", "words"])
     notes: list[Any] = [*_gapNotes(results, gate)]
@@ -121,8 +120,7 @@ def missingSection(results: Results, gate: GateOutcome) -> Tag:
 
 def auditSection(results: Results) -> Tag:
     """
-    The filter of producer ids, the quotas and the ledger, held against what
-    was the case.
+    The audits of the producer-id filter, the quotas and the ledger.
     """
     return section(
         "audit",

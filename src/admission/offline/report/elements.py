@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-What the page is built of.  All text becomes markup here and in
-L{twisted.web.template}, which escapes it; nothing is put together from strings.
+The elements of the page.  All text becomes markup here and in L{twisted.web.template}, which escapes it; no markup is
+concatenated from strings.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Cell = Any
 
 def markup(root: Flattenable) -> str:
     """
-    What a browser reads.
+    The markup as a browser reads it.
 
-    @raise Exception: whatever stands in its way.
+    @raise Exception: if it cannot be made.
     """
     done: list[Any] = []
     flattenString(None, root).addBoth(done.append)
@@ -32,7 +32,7 @@ def markup(root: Flattenable) -> str:
 
 def parsed(xml: str) -> Tag:
     """
-    Markup of our own as a tag.
+    Parse our own markup as a tag.
     """
     [root] = XMLString(xml).load()
     assert isinstance(root, Tag)
@@ -41,9 +41,9 @@ def parsed(xml: str) -> Tag:
 
 def section(name: str, title: str, *children: Any) -> Tag:
     """
-    A part of the page.
+    A section of the page.
 
-    @param name: to link to it.
+    @param name: the name to link to.
     """
     return tags.section(tags.h2(title, id=f"{name}-title"), *children, id=name, **{"aria-labelledby": f"{name}-title"})
 
@@ -52,8 +52,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], wo
     """
     A table, which scrolls by itself where it is too wide.
 
-    @param words: how many columns, from the left, are words; the others are
-        numbers.
+    @param words: how many columns, from the left, are text; the others are numbers.
     """
     kinds = ["words" if place < words else "number" for place in range(len(heads))]
     head = tags.tr(tags.th(each, scope="col", class_=kind) for each, kind in zip(heads, kinds, strict=True))
@@ -70,21 +69,17 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], wo
 
 def named(text: str) -> Tag:
     """
-    A name that somebody else has chosen, which keeps to itself whatever
-    direction it is written in.
+    A name chosen by a client or user, isolated so that its writing direction affects nothing else.
     """
     return tags.bdi(text)
 
 
 def absent(what: str) -> Tag:
     """
-    In place of something that is not there.
+    The text in place of a missing part.
     """
     return tags.p(what, class_="absent")
 
 
 def bullets(items: Iterable[Any]) -> Tag:
-    """
-    A list.
-    """
     return tags.ul(tags.li(each) for each in items)

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-What is plotted: values by the minute and by the length of delays, taken from
-the results and not changed on the way.
+The lines of plots: values by minute and by length of delay, from the results unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .resultfiles import Results, grouped, only
 RECORDED_LINE = "as recorded"
 
 MAX_POINTS = 240
-"""Longer times are shown in steps of several minutes."""
+"""Longer recordings are shown in steps of several minutes."""
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
 
@@ -48,10 +47,10 @@ class Line:
     """
     One line of a plot.
 
-    @ivar label: what of.
-    @ivar places: where its points are.
-    @ivar values: how high; not a number where nothing is known.
-    @ivar isRecorded: whether it is not of a candidate.
+    @ivar label: its name.
+    @ivar places: the x values.
+    @ivar values: the y values; not a number where unknown.
+    @ivar isRecorded: whether it shows the recording, not a candidate.
     """
 
     label: str
@@ -62,14 +61,14 @@ class Line:
     @property
     def known(self) -> Any:
         """
-        The values that there are.
+        The values without unknown ones.
         """
         return self.values[~np.isnan(self.values)]
 
     @property
     def most(self) -> float:
         """
-        The largest of these, or zero.
+        The largest known value, or zero.
         """
         return float(self.known.max(initial=0))
 
@@ -84,11 +83,11 @@ class Line:
 @frozen(eq=False)
 class Timeline:
     """
-    The minutes that plots have in common.
+    The common minutes of plots.
 
     @ivar firstMinute: since 1970.
     @ivar stepMinutes: how many make a point.
-    @ivar points: how many of these there are.
+    @ivar points: the number of points.
     """
 
     firstMinute: int
@@ -111,14 +110,11 @@ class Timeline:
 
     @property
     def moments(self) -> Any:
-        """
-        When each point begins, in UTC.
-        """
         return (self.firstMinute + np.arange(self.points) * self.stepMinutes).astype("datetime64[m]")
 
     def mean(self, table: pa.Table, column: str) -> Any:
         """
-        The sums of a column, for each minute; where there are no rows, zero.
+        The sums of a column, per minute; zero where there are no rows.
         """
         values = np.zeros(self.points)
         np.add.at(values, self._points(table), _floats(table[column]))
@@ -126,7 +122,7 @@ class Timeline:
 
     def most(self, table: pa.Table, column: str) -> Any:
         """
-        The largest values of a column; where there are no rows, none.
+        The largest values of a column; none where there are no rows.
         """
         values = np.full(self.points, np.nan)
         np.fmax.at(values, self._points(table), _floats(table[column]))
@@ -134,7 +130,7 @@ class Timeline:
 
     def least(self, table: pa.Table, column: str) -> Any:
         """
-        The smallest values of a column; where there are no rows, none.
+        The smallest values of a column; none where there are no rows.
         """
         values = np.full(self.points, np.nan)
         np.fmin.at(values, self._points(table), _floats(table[column]))
@@ -156,8 +152,8 @@ def heldLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Tabl
     """
     For how many seconds clients were throttled in each minute.
 
-    @param labels: the candidates that are wanted.
-    @param replays: what L{replayMinutes} returned.
+    @param labels: the candidates to show.
+    @param replays: the result of L{replayMinutes}.
     @param recorded: C{minute} and C{throttle_s} of C{client_minute}.
     """
     timeline = Timeline.over([replays, recorded])
@@ -175,8 +171,7 @@ def heldLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Tabl
 
 def fairnessLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Table | None) -> list[Line]:
     """
-    Jain's index of what clients were admitted, of the least fair server and
-    minute of each point.
+    Jain's index of the clients' admitted bytes, of the least fair server and minute of each point.
 
     @param recorded: C{minute} and C{jain_bytes} of C{fairness_minute}.
     """
@@ -195,7 +190,7 @@ def fairnessLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.
 
 def poolLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Table | None) -> list[Line]:
     """
-    The most memory that was taken, in bytes.
+    The most memory allocated, in bytes.
 
     @param replays: C{candidate}, C{minute} and C{used_max_bytes} of
         C{replay_pool_minute}.
@@ -216,17 +211,15 @@ def poolLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Tabl
 
 def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
     """
-    Which share of the requests a candidate throttles for longer than so many
-    seconds.
+    The share of the requests that a candidate throttles for longer than each delay.
 
-    @param histogram: C{candidate}, C{bucket_us} and C{n} of
-        C{replay_delay_hist}.
+    @param histogram: C{candidate}, C{bucket_us} and C{n} of C{replay_delay_hist}.
     """
     lines: list[Line] = []
     if histogram is None:
         return lines
     bounds = np.unique(pc.drop_null(histogram["bucket_us"]).to_numpy())
-    # No delay at all is left of any scale of logarithms.
+    # A delay of zero has no place on a logarithmic scale.
     shown = bounds[bounds > 0]
     for label in labels:
         own = only(histogram, candidate=label)
@@ -240,10 +233,10 @@ def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
 
 def jainMinutes(replays: pa.Table) -> pa.Table:
     """
-    Jain's index of the bytes that each client was admitted, by server and
-    minute, as L{admission.offline.aggregate} has it: of those who wanted any.
+    Jain's index of the bytes admitted to each client with any demand, by server and minute, as
+    L{admission.offline.aggregate} computes it.
 
-    @return: C{minute} and C{jain}, null if nobody was admitted anything.
+    @return: C{minute} and C{jain}, null if no client was admitted anything.
     """
     place = (*_RUN, "minute")
     clients = grouped(replays, (*place, *_CLIENT), ("demanded_bytes", "admitted_bytes"))
@@ -259,7 +252,7 @@ def jainMinutes(replays: pa.Table) -> pa.Table:
 
 def busiestBytes(replays: pa.Table) -> dict[str, int]:
     """
-    What each candidate admits in the busiest minute of any server.
+    The bytes that each candidate admits in the busiest minute of any server.
     """
     minutes = grouped(replays, ("candidate", "broker_id", "minute"), ("admitted_bytes",))
     most = grouped(minutes, ("candidate",), (), ("admitted_bytes",))
@@ -268,8 +261,7 @@ def busiestBytes(replays: pa.Table) -> dict[str, int]:
 
 def starvedMinutes(replays: pa.Table) -> dict[str, int]:
     """
-    In how many minutes of how many clients, added up, each candidate leaves a
-    client that asks for something without any of it.
+    The number of minutes, added up over clients, in which each candidate admits nothing to a client with a demand.
     """
     clients = grouped(replays, ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused", "barred"))
     isStarved = pc.equal(clients["requests"], pc.add(clients["refused"], clients["barred"]))

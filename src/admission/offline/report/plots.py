@@ -26,7 +26,7 @@ from .lines import Line
 from .words import duration, plural, shown
 
 MAX_LINES = 8
-"""Of candidates in one plot; there are no more colours that can be told apart."""
+"""The most candidates in one plot; no more colours can be told apart."""
 
 _MAX_MARKED = 40
 _MIN_MARGIN = np.timedelta64(1, "m")
@@ -36,7 +36,7 @@ _TEXT, _RULE, _GRID = "#7e0001", "#7e0002", "#7e0003"
 _COLOURS: Sequence[str] = [f"#c0ff0{place}" for place in range(MAX_LINES)]
 _DASHES: Sequence[Sequence[float]] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
 
-# What is drawn in these colours takes the page's in their place, light or dark.
+# Placeholders: the page replaces them with its own colours, light or dark.
 _PAGE_COLOURS = {
     _TEXT: "var(--text)",
     _RULE: "var(--faint)",
@@ -65,11 +65,10 @@ _SETTINGS: Any = {
 @frozen
 class Style:
     """
-    How a line looks.
+    The look of a line.
 
-    @ivar colour: one that the page's takes the place of.
-    @ivar dashes: how long strokes and gaps are, in line widths; empty if there
-        are no gaps.
+    @ivar colour: a placeholder for one of the page's colours.
+    @ivar dashes: the lengths of strokes and gaps, in line widths; empty if there are no gaps.
     @ivar width: in points.
     @ivar opacity: 1 if nothing shines through.
     """
@@ -86,17 +85,17 @@ _RECORDED = Style(_RULE, width=6.0, opacity=0.4)
 @frozen(eq=False)
 class Plot:
     """
-    Some lines and the axes that they share.
+    Some lines and their axes.
 
-    @ivar name: of the plot among those of the page.
+    @ivar name: unique on the page.
     @ivar title: what it shows.
-    @ivar unit: what values are, in a few words.
-    @ivar lines: those to draw.
-    @ivar fact: says a line's figures in words.
-    @ivar isIndex: whether values are from 0 to 1, and so is the axis.
-    @ivar isByDelay: whether places are delays in seconds, and values shares to
-        be written as percentages; else places are moments.
-    @ivar note: what else there is to say.
+    @ivar unit: of the values, in a few words.
+    @ivar lines: the lines to draw.
+    @ivar fact: makes a line's figures into text.
+    @ivar isIndex: whether values, and so the axis, are from 0 to 1.
+    @ivar isByDelay: whether places are delays in seconds, and values shares to be written as percentages; else places
+        are moments.
+    @ivar note: a further remark.
     """
 
     name: str
@@ -187,7 +186,7 @@ class Plot:
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
             moments = [moment for line, _ in self.drawn for moment in line.places]
             if moments:
-                # Around a single minute it would be years.
+                # The axis around a single minute would span years.
                 margin = max((max(moments) - min(moments)) / 20, _MIN_MARGIN)
                 axes.set_xlim(min(moments) - margin, max(moments) + margin)
         if self.isIndex:
@@ -200,7 +199,7 @@ class Plot:
 
 def scaled(lines: Sequence[Line]) -> tuple[list[Line], str]:
     """
-    Lines of bytes in a unit in which they are no long numbers.
+    Lines of bytes, converted to a unit with short numbers.
 
     @return: the lines, and the unit.
     """
@@ -212,9 +211,6 @@ def scaled(lines: Sequence[Line]) -> tuple[list[Line], str]:
 
 
 def figures(plots: Sequence[Plot]) -> Iterator[Tag]:
-    """
-    Plots for the page.
-    """
     drawn = [plot.tag() for plot in plots if plot.drawn]
     if drawn:
         yield tags.div(drawn, class_="plots")
@@ -224,20 +220,17 @@ def figures(plots: Sequence[Plot]) -> Iterator[Tag]:
 
 
 def timeNote(lines: Sequence[Line]) -> str:
-    """
-    What to say below a plot of moments.
-    """
     step = max((line.stepMinutes for line in lines), default=1)
     return "Times are in UTC." if step == 1 else f"Times are in UTC; each point is of {step} minutes."
 
 
 def _adapt(tag: Tag) -> None:
     """
-    Make a part of the page of what is a drawing by itself.
+    Make a stand-alone drawing a part of the page.
     """
     style = tag.attributes.pop("style", None)
     if style is not None:
-        # Fonts are the page's.
+        # The page sets the fonts.
         kept = [each.strip() for each in str(style).split(";") if "font-family" not in each]
         tag.attributes["style"] = "; ".join(map(_pageColoured, kept))
     identity = str(tag.attributes.get("id", ""))
@@ -246,7 +239,7 @@ def _adapt(tag: Tag) -> None:
     if tag.tagName == "g":
         # Nothing refers to groups, and each plot has the same ones.
         tag.attributes.pop("id", None)
-    # Styles in an SVG would go for all of the page.
+    # Styles in an SVG would apply to the whole page.
     tag.children = [each for each in tag.children if not _isStyle(each) and str(each).strip()]
     for child in _tagsOf(tag):
         _adapt(child)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-How full the memory pool was, and how full others would have been.
+How full the memory pool was, and how full candidates would have been.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class PoolTotal:
     """
     A pool, over all runs of servers.
 
-    @ivar label: which candidate.
-    @ivar total: the columns of L{TOTALS}, added up, and where that cannot be
-        the worst of all runs.
+    @ivar label: of the candidate.
+    @ivar total: the columns of L{TOTALS}, added up where possible, else the worst of all runs.
     """
 
     label: str
@@ -40,9 +39,6 @@ class PoolTotal:
 
     @property
     def exhaustedShare(self) -> float:
-        """
-        Which share of the connections ran out of recorded requests.
-        """
         return float(self.total["exhausted_connections"] / max(self.total["connections"], 1))
 
     @property
@@ -54,9 +50,6 @@ class PoolTotal:
 
 
 def poolSection(results: Results) -> Tag:
-    """
-    How full the memory pool is.
-    """
     recorded = results.table("pool_minute", ["minute", "used_max", "depleted_pct", "covered_s"])
     pools = _pools(results)
     minutes = results.table("replay_pool_minute", ["candidate", "minute", "used_max_bytes"])

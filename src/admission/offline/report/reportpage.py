@@ -27,11 +27,10 @@ _WITH_BROKERS = ("replay_fidelity", "replay_minute", "client_minute", "fairness_
 
 def pageOf(results: Results) -> str:
     """
-    The report on some results.
+    The report on these results.
 
-    @return: HTML that needs nothing else.
-    @raise admission.offline.report.writing.ReportError: if results cannot be
-        read.
+    @return: a self-contained HTML page.
+    @raise admission.offline.report.writing.ReportError: if results cannot be read.
     """
     minutes = replayMinutes(results)
     verdict = reach(results, minutes)
@@ -61,7 +60,7 @@ def pageOf(results: Results) -> str:
 
 def isSynthetic(results: Results) -> bool:
     """
-    Whether any of it comes from a server that does not exist.
+    Whether any run is of a synthetic server.
     """
     for name in _WITH_BROKERS:
         brokers = results.table(name, ["broker_id"])
@@ -96,9 +95,6 @@ def _facts(results: Results) -> list[Tag]:
 
 
 def _second(moment: str) -> str:
-    """
-    A moment in ISO 8601 for people.
-    """
     return re.sub(r"^(\S+)T([\d:]+)(\.\d+)?\+00:00$", r"\1 \2 UTC", moment)
 
 

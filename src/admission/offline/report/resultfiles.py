@@ -1,11 +1,9 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-The results that a report is made of, as the offline jobs have left them:
-L{admission.offline.outputs} and C{evaluation.json}.  Of what is missing the
-report says so.
+The input of the report: the offline jobs' results, L{admission.offline.outputs} and C{evaluation.json}.  The report
+names missing ones.
 
-A table is a file C{NAME.parquet}, or a directory C{NAME} of such files, with
-C{NAME.csv} beside or in it.
+A table is a file C{NAME.parquet}, or a directory C{NAME} of such files, with C{NAME.csv} beside or in it.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ class ResultFile:
     """
     A table on disk.
 
-    @ivar name: what it is called.
-    @ivar rows: how many it has.
+    @ivar name: its name.
+    @ivar rows: the number of rows.
     @ivar parquet: its Parquet, relative to the directory of the results.
-    @ivar csv: the same for its CSV; L{None} if there is none.
+    @ivar csv: its CSV, likewise; L{None} if there is none.
     """
 
     name: str
@@ -49,8 +47,8 @@ class Results:
     """
     A directory of results.
 
-    @ivar directory: which one.
-    @ivar evaluation: what was asked; empty if nobody says.
+    @ivar directory: its path.
+    @ivar evaluation: the content of C{evaluation.json}; empty if it is missing.
     """
 
     directory: Path
@@ -59,10 +57,9 @@ class Results:
     @classmethod
     def open(cls, directory: str | Path) -> Results:
         """
-        Look into a directory.
+        Open a directory.
 
-        @raise ReportError: if there are no results in it, or
-            C{evaluation.json} cannot be read.
+        @raise ReportError: if there are no results in it, or C{evaluation.json} cannot be read.
         """
         root = Path(directory)
         path = root / EVALUATION
@@ -81,7 +78,7 @@ class Results:
 
     def files(self) -> Iterator[ResultFile]:
         """
-        All tables that there are, by name.
+        All existing tables, by name.
 
         @raise ReportError: if one cannot be read.
         """
@@ -124,9 +121,9 @@ class Results:
 
     def rows(self, name: str, columns: Sequence[str], **wanted: str) -> list[Row] | None:
         """
-        Some columns of a small table, for Python.
+        Some columns of a small table, as Python objects.
 
-        @param wanted: columns that must be so.
+        @param wanted: column values that rows must have.
         @return: L{None} if there is no such table.
         @raise ReportError: see L{table}.
         """
@@ -135,7 +132,7 @@ class Results:
 
     def says(self, name: str, kind: type[_Kind]) -> _Kind | None:
         """
-        What C{evaluation.json} says, if it does and it is of this kind.
+        The value in C{evaluation.json}, if it is there and of this type.
         """
         value = self.evaluation.get(name)
         return value if isinstance(value, kind) else None
@@ -150,7 +147,7 @@ class Results:
 
 def only(table: pa.Table, **wanted: str) -> pa.Table:
     """
-    The rows in which some columns are so.
+    The rows in which columns have these values.
     """
     for name, value in wanted.items():
         table = table.filter(pc.equal(table[name].cast(pa.string()), value))
@@ -159,9 +156,9 @@ def only(table: pa.Table, **wanted: str) -> pa.Table:
 
 def grouped(table: pa.Table, by: Sequence[str], sums: Sequence[str], most: Sequence[str] = ()) -> pa.Table:
     """
-    Rows of the same place, added up.
+    Group rows and add them up.
 
-    @param by: what to tell apart.
+    @param by: the grouping columns.
     @param sums: columns to add.
     @param most: columns of which the largest is wanted.
     @return: these columns only, ordered by the first of them.

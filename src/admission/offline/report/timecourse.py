@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-How clients fare in the course of time: how long they are throttled, and
-whether everybody gets a share.
+Clients over time: how long they are throttled, and whether all are served.
 """
 
 from __future__ import annotations
@@ -24,15 +23,12 @@ from .words import count, duration, index, share, shown
 
 
 def throttlingSection(plots: Sequence[Plot]) -> Tag:
-    """
-    How clients are throttled in the course of time.
-    """
     return section("throttling", "How long, and when", *figures(plots))
 
 
 def heldPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Plot:
     """
-    For how long clients are throttled, by the minute.
+    How long clients are throttled, by minute.
     """
     recorded = results.table("client_minute", ["minute", "throttle_s"])
     lines = heldLines(verdict.forecasts, minutes, recorded)
@@ -46,9 +42,6 @@ def heldPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Pl
 
 
 def delayPlot(results: Results, verdict: Verdict) -> Plot:
-    """
-    How long delays are.
-    """
     histogram = results.table("replay_delay_hist", ["candidate", "mode", "bucket_us", "n"])
     lines = delayLines(verdict.forecasts, None if histogram is None else only(histogram, mode=CLOSED))
 
@@ -75,9 +68,9 @@ _JAIN = "Jain\N{RIGHT SINGLE QUOTATION MARK}s index"
 
 def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
     """
-    Whether everybody gets a share.
+    Whether all clients are served.
 
-    @param plot: what L{fairnessPlot} returned.
+    @param plot: the result of L{fairnessPlot}.
     """
     parts: list[Any] = list(figures([plot]))
     recorded = results.table("fairness_minute", ["starved", "pool_wait_p999_us", "pool_wait_max_us"])
@@ -117,7 +110,7 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
 
 def fairnessPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Plot:
     """
-    Jain's index, by the minute.
+    Jain's index, by minute.
     """
     recorded = results.table("fairness_minute", ["minute", "jain_bytes"])
 

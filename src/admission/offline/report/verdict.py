@@ -1,13 +1,10 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-What the replays come to: whether they may be believed, and which candidate is
-to be preferred.
+The verdict on the replays: whether they can be trusted, and which candidate to prefer.
 
-A candidate is good enough if there is a forecast of it, it protects the server
-no less than what was in force, letting no more through in the busiest minute,
-and it leaves nobody without service who had some.  Of those that are, the
-cheapest is the one under which clients are throttled for the shortest time, all
-together.
+A candidate is good enough if there is a forecast of it, if it protects the server no less than the policy in force,
+admitting no more in the busiest minute, and if it starves no client that was served.  The best of these is the one
+under which clients are throttled for the shortest total time.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from .resultfiles import Results, Row, grouped
 from .words import count, duration, plural, share, shown, size
 
 SLACK_SHARE = 0.01
-"""By how much more may be let through in the busiest minute: that much a delay moves from one to the next."""
+"""How much more may be admitted in the busiest minute: a delay moves about that much from one minute to the next."""
 
 # In the order of the fields of Fidelity.
 _FIDELITY = (
@@ -49,7 +46,7 @@ _SAME = "replay of the policies that were in force"
 
 class Trust(Enum):
     """
-    What the identity gate says.
+    The verdict of the identity gate.
     """
 
     TRUSTED = "trusted"
@@ -60,10 +57,10 @@ class Trust(Enum):
 @frozen
 class GateOutcome:
     """
-    How replays of the policies that were in force agree with what was recorded.
+    How far replays of the policies in force agree with the recording.
 
-    @ivar trust: whether those of others may be believed.
-    @ivar sentence: the same in words.
+    @ivar trust: whether replays of candidates can be trusted.
+    @ivar sentence: the same as a sentence.
     @ivar fidelities: of each policy and run of a server, the worst first.
     """
 
@@ -75,14 +72,12 @@ class GateOutcome:
 @frozen
 class Standing:
     """
-    How one candidate fared, closed loop.
+    The results of one candidate, closed loop.
 
-    @ivar label: which one.
+    @ivar label: of the candidate.
     @ivar total: its row of C{replay_summary}.
-    @ivar busiestBytes: what it lets through in the busiest minute of a server;
-        L{None} if that is not known.
-    @ivar starvedMinutes: in how many minutes of clients these got nothing; the
-        same.
+    @ivar busiestBytes: the bytes admitted in the busiest minute of a server; L{None} if unknown.
+    @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing; L{None} if unknown.
     @ivar objections: why it is not good enough.
     """
 
@@ -102,7 +97,7 @@ class Standing:
     @property
     def heldSeconds(self) -> float:
         """
-        For how long clients would have been throttled, all together.
+        For how long clients would have been throttled, in total.
         """
         return float(self.total["held_s"])
 
@@ -110,13 +105,12 @@ class Standing:
 @frozen
 class Measured:
     """
-    What was recorded, for candidates to be measured by.  Each is L{None} if it
-    is not known.
+    The recording's figures, with which candidates are compared.  Each is L{None} if it is unknown.
 
-    @ivar heldSeconds: for how long clients were throttled, all together.
-    @ivar longestSeconds: for how long at a time, at most.
-    @ivar busiestBytes: what was let through in the busiest minute of a server.
-    @ivar starvedMinutes: in how many minutes of clients these got nothing.
+    @ivar heldSeconds: for how long clients were throttled, in total.
+    @ivar longestSeconds: the longest throttle time.
+    @ivar busiestBytes: the bytes admitted in the busiest minute of a server.
+    @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
     """
 
     heldSeconds: float | None = None
@@ -128,12 +122,12 @@ class Measured:
 @frozen
 class Verdict:
     """
-    What to make of the replays.
+    The verdict on the replays.
 
-    @ivar gate: whether to believe them.
-    @ivar recorded: what candidates are measured by.
-    @ivar standings: all candidates, the cheapest first, those without a
-        forecast last; L{None} if none were replayed.
+    @ivar gate: whether to trust them.
+    @ivar recorded: the figures with which candidates are compared.
+    @ivar standings: all candidates, the cheapest first, candidates without a forecast last; L{None} if none were
+        replayed.
     @ivar sentence: which candidate to prefer, or why none.
     """
 
@@ -144,9 +138,6 @@ class Verdict:
 
     @property
     def best(self) -> Standing | None:
-        """
-        The one to prefer.
-        """
         if self.gate.trust is Trust.REFUTED:
             return None
         return next((each for each in self.standings or () if not each.objections), None)
@@ -163,7 +154,7 @@ def reach(results: Results, minutes: pa.Table | None) -> Verdict:
     """
     Reach a verdict.
 
-    @param minutes: what L{admission.offline.report.lines.replayMinutes} returned.
+    @param minutes: the result of L{admission.offline.report.lines.replayMinutes}.
     """
     gate = passGate(results)
     totals = results.rows("replay_summary", ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS)], mode=CLOSED)
@@ -184,7 +175,7 @@ def reach(results: Results, minutes: pa.Table | None) -> Verdict:
 
 def passGate(results: Results) -> GateOutcome:
     """
-    See what the identity gate says of closed-loop replays.
+    Apply the identity gate to closed-loop replays.
     """
     rows = results.rows("replay_fidelity", _FIDELITY, mode=CLOSED)
     if rows is None:
@@ -234,8 +225,8 @@ def passGate(results: Results) -> GateOutcome:
 
 def _measured(results: Results, busiest: int | None, starved: int | None) -> Measured:
     """
-    @param busiest: as the recorded policy's own replay has it, which counts
-        just what the candidates' replays do; else take what was recorded.
+    @param busiest: from the recorded policy's own replay, which counts exactly as the candidates' replays do; else from
+        the recording.
     """
     heldSeconds = longestSeconds = None
     clients = results.table("client_minute", ["throttle_s", "throttle_ms_max"])

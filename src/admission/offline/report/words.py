@@ -11,10 +11,10 @@ from ...plaintext import printable
 from ...units import roundedBytes, roundedSeconds
 
 NOTHING = "\N{EN DASH}"
-"""What stands where there is no value."""
+"""Shown in place of a missing value."""
 
 LONGEST_NAME = 80
-"""In characters; what is longer is cut."""
+"""In characters; longer names are cut."""
 
 
 def duration(seconds: float | None) -> str:
@@ -34,9 +34,6 @@ def size(sizeBytes: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """
-    How many.
-    """
     return NOTHING if number is None else f"{number:,.0f}"
 
 
@@ -55,31 +52,25 @@ def share(fraction: float | None) -> str:
 
 
 def index(value: float | None) -> str:
-    """
-    An index between nothing and one.
-    """
     return NOTHING if value is None else f"{value:.3f}"
 
 
 def shown(text: Any, longest: int = LONGEST_NAME) -> str:
     """
-    A name that somebody else has chosen, on one line: what does not print is
-    written as Python would, and what is too long is cut.
+    A name chosen by a client or user, on one line: unprintable characters are escaped as in Python, and long names are
+    cut.
     """
     written = printable(str(text)[: longest + 1])
     return written if len(written) <= longest else f"{written[:longest]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def client(principal: str | None, clientId: str | None) -> str:
-    """
-    Who a client is.
-    """
     return f"{shown(clientId) if clientId else 'no client id'} ({shown(principal) if principal else 'no user'})"
 
 
 def plural(number: int, one: str, several: str = "") -> str:
     """
-    So many of something: C{1 request}, C{2 requests}.
+    A number and its noun: C{1 request}, C{2 requests}.
     """
     return f"{count(number)} {one if number == 1 else several or f'{one}s'}"
 

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-The report: one page that says what was found, made of nothing but the results
-in a directory.
+Writes the report: one page, made only from the results in a directory.
 """
 
 from __future__ import annotations
@@ -19,14 +18,12 @@ _NEEDED = ("pyarrow", "numpy", "matplotlib")
 
 def writeReport(outDirectory: str | Path) -> Path:
     """
-    Write the report on what the offline jobs have left in a directory, into
-    that directory.  The same results make the same bytes.  It needs no Spark.
+    Write the report on the offline jobs' results in a directory, into that directory.  The same results make the same
+    bytes.  It needs no Spark.
 
-    @param outDirectory: what C{--out} said; see
-        L{admission.offline.report.resultfiles} for what may be there.
-    @return: the page, which needs no other file but for its links to results.
-    @raise ReportError: if there is nothing to report on, it cannot be read, or
-        the page cannot be written.
+    @param outDirectory: the jobs' C{--out}; for its content see L{admission.offline.report.resultfiles}.
+    @return: the page, which needs no other file except for its links to results.
+    @raise ReportError: if there is nothing to report on, it cannot be read, or the page cannot be written.
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_arrivals -*-
 """
-Requests as a replay may see them: what was asked of the server, without what
-the policy that is replaced made of it.
+Requests as a replay sees them: what was asked of the server, without the effects of the policy that is replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .ordered import codesOf, distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
 REFUSABLE = ("Produce", "Fetch", "InitProducerId")
-"""The kinds of requests that Kafka's protocol has a way to refuse, where recordings do not say."""
+"""The kinds of requests that Kafka's protocol can refuse, for recordings that do not say."""
 
 COLUMNS: Sequence[str] = (
     "broker_id",
@@ -47,10 +46,10 @@ COLUMNS: Sequence[str] = (
     "sent_mono_us",
     "refusal",
 )
-"""What of the requests table a replay needs."""
+"""The columns of the requests table that a replay needs."""
 
 PARKED_COLUMN = "purgatory_wait_us"
-"""What it needs besides for candidates that follow requests."""
+"""Needed besides for candidates that follow requests."""
 
 ARRIVALS = pa.schema(
     [
@@ -61,7 +60,7 @@ ARRIVALS = pa.schema(
         ("slice", pa.int64()),
         ("seq", pa.int64()),
         ("conn_id", pa.int64()),
-        # What the policy is told, and when: when the request was decided, or its work began if it follows requests.
+        # When the policy is asked: at the request's decision, or when its work began if the candidate follows requests.
         ("at_us", pa.int64()),
         ("kind", pa.string()),
         ("principal", pa.string()),
@@ -74,35 +73,33 @@ ARRIVALS = pa.schema(
         ("is_counted", pa.bool_()),
         ("refusal", pa.int8()),
         ("is_asked", pa.bool_()),
-        # What the policies that stay have made of it.
+        # The delays and refusals of the retained policies.
         ("is_barred", pa.bool_()),
         ("retained_us", pa.int64()),
-        # What the client's thinking is found by, and nothing else may read but when a request that is followed ends.
+        # For the client's think time only; nothing else reads these, except at the end of a request that is followed.
         ("arrived_us", pa.int64()),
         ("sent_us", pa.int64()),
         ("released_us", pa.int64()),
     ]
 )
 """
-What is put to a candidate, in a row for each request and candidate: no delay
-and no decision of the policy that it replaces is there.
+The input of a candidate, a row for each request and candidate, without delays and decisions of the replaced policy.
 
-C{refusal} is a place in L{admission.offline.simulate.live.REFUSALS}.  A
-connection's rows are all there, C{is_asked} or not, since each of them takes its
-time.  Without a C{replay_key} the candidate takes no notice of a request.
+C{refusal} is an index into L{admission.offline.simulate.live.REFUSALS}.  All rows of a connection are there,
+C{is_asked} or not, since each takes its time.  Without a C{replay_key} the candidate ignores the request.
 """
 
 OPEN_GROUP = ("candidate", "broker_id", "boot_id", "replay_key", "slice")
-"""What rows are to be brought together by for an open-loop replay."""
+"""The columns that group rows for an open-loop replay."""
 
 OPEN_ORDER = ("at_us", "seq")
-"""How they are to be sorted then."""
+"""The order of rows within such a group."""
 
 CLOSED_GROUP = ("candidate", "broker_id", "boot_id", "component")
-"""The same for a closed-loop replay."""
+"""The columns that group rows for a closed-loop replay."""
 
 CLOSED_ORDER = ("conn_id", "arrived_us", "seq")
-"""The same."""
+"""The order of rows within such a group."""
 
 
 _NUMBERS: Mapping[str | None, int] = {each.value: number for number, each in enumerate(REFUSALS)}
@@ -112,14 +109,14 @@ _FOREVER_US = 2**62
 
 def columnsFor(trials: Iterable[Trial]) -> Sequence[str]:
     """
-    What of the requests table these trials need.
+    The columns of the requests table that these trials need.
     """
     return [*COLUMNS, PARKED_COLUMN] if any(trial.isFollowing for trial in trials) else COLUMNS
 
 
 def makeArrivals(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
-    Make of each request what each candidate is to see of it.
+    Make the arrivals of each candidate from requests.
 
     @param batches: of L{columnsFor} these trials, in any order.
     @return: of L{ARRIVALS}.
@@ -137,10 +134,6 @@ def makeArrivals(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tr
 
 
 class _Requests:
-    """
-    Requests of one run.
-    """
-
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self._requesters, self._rows = distinctRows(
@@ -150,26 +143,23 @@ class _Requests:
         self._isDecided = batch.column("decided_mono_us").is_valid().to_numpy(zero_copy_only=False)
         self._atUs = np.where(self._isDecided, numbersOf(batch.column("decided_mono_us")), self._arrivedUs)
         self._sentUs = np.maximum(numbersOf(batch.column("sent_mono_us")), self._atUs)
-        # What was put to the policies and not told them afterwards, one of them has refused.
+        # The policies were asked about a request and not charged for it afterwards: one of them refused it.
         self._isRefused = self._isDecided & ~numbersOf(batch.column("is_counted").is_valid())
         self._toldUs = numbersOf(batch.column("throttle_ms")) * 1000
         self._delaysUs, self._counts = _matrix(batch.column("policy_delays_us"))
         self._refusals = self._findRefusals()
-        # A server may impose less of a refusal that became a delay than its policy asks for.
+        # When a refusal became a delay, a server may impose less than its policy asks for.
         isDelayed = self._refusals == _DELAY
         self._maxUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
 
     def arrivalsFor(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
-        """
-        What one candidate is to see of them.
-        """
         batch, run = self._batch, trial.run
         size = batch.num_rows
         atUs = self._begunUs() if trial.isFollowing else self._atUs
         replaced = [run.policyNames[index] for index in trial.replaced] if trial.hasSay else []
         isOwn = pc.is_in(batch.column("policy").cast(pa.string()), value_set=pa.array(replaced, pa.string()))
         isBarred = self._isRefused & ~numbersOf(isOwn)
-        # Not all delays are recorded of many policies.
+        # Many policies have no complete record of their delays.
         isPartial = self._counts < max(len(run.policyNames), 1)
         heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
         retainedUs = self._strictest(trial.retained)
@@ -205,8 +195,8 @@ class _Requests:
 
     def _findRefusals(self) -> Any:
         """
-        How each could be refused: as recorded, or else, where no policy was
-        asked and in recordings of before, by its kind.
+        How each request could be refused: as recorded, otherwise by its kind (no policy was asked, or an older
+        recording).
         """
         ofKinds = [_ERROR if kind in REFUSABLE else _NEVER for kind, *_ in self._requesters]
         refusals = np.array(ofKinds, np.int8)[self._rows]
@@ -214,7 +204,7 @@ class _Requests:
         if column.null_count == len(column):
             return refusals
         codes, names = codesOf(column)
-        # The last is for null, which has the code -1.
+        # The last entry is for null, which has the code -1.
         recorded = np.array([_NUMBERS.get(name, -1) for name in [*names, None]], np.int8)[codes]
         return np.where(recorded < 0, refusals, recorded)
 
@@ -234,8 +224,8 @@ class _Requests:
 
     def _begunUs(self) -> Any:
         """
-        When the work on each began: its service before it was decided, and the
-        time that it was parked as far as that did not come afterwards.
+        When the work on each request began: its decision less its service time, and less the time it was parked before
+        it.
         """
         serviceUs, parkedUs = (numbersOf(self._batch.column(name)) for name in ("service_us", PARKED_COLUMN))
         parkedBeforeUs = np.maximum(parkedUs - (self._sentUs - self._atUs), 0)
@@ -255,8 +245,7 @@ class _Requests:
 
 def _matrix(lists: pa.Array) -> tuple[Any, Any]:
     """
-    Lists as the rows of a matrix, with zeros where they are shorter, and their
-    lengths.
+    Lists as the rows of a matrix, padded with zeros, and their lengths.
     """
     counts = numbersOf(pc.list_value_length(lists)).astype(np.int64)
     matrix = np.zeros((len(lists), int(counts.max(initial=0))), np.int64)

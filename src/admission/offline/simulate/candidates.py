@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_candidates -*-
 """
-Policies to be tried on a trace, in a form that other machines can build.
+Policies to try on a trace, in a form that other machines can build.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ _LABELLED = re.compile(r"([^:=\\]+)=(.*)", re.DOTALL)
 @frozen
 class Candidate:
     """
-    A policy that is found already and not built yet.  It can be pickled, and
-    built where no plug-ins are installed, if only their modules can be imported.
+    A policy whose plug-in has been found and which is not built yet.  It can be pickled, and built where no plug-ins
+    are installed as long as their modules can be imported.
 
-    @ivar label: what to call it in results.
-    @ivar name: the name of its plug-in; it takes the place of the recorded
-        policies of that name.
-    @ivar description: what it was described as.
+    @ivar label: its name in results.
+    @ivar name: the name of its plug-in; it replaces the recorded policies of that name.
+    @ivar description: its description, as given.
     @ivar implementation: see L{admission.plugins.implementationOf}.
-    @ivar args: the arguments of the description.
-    @ivar kwargs: those with names.
+    @ivar args: the positional arguments of the description.
+    @ivar kwargs: its keyword arguments.
     """
 
     label: str
@@ -48,9 +47,8 @@ class Candidate:
         Make the policy.
 
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
-        @param quotaWindows: see L{PolicyContext}, like what follows.
-        @raise PolicyError: if its arguments make no sense, or it cannot be
-            imported here, in one sentence.
+        @param quotaWindows: see L{PolicyContext}, also for the next two.
+        @raise PolicyError: if its arguments are invalid, or it cannot be imported here.
         """
         try:
             found = namedAny(self.implementation)  # type: ignore[no-untyped-call]
@@ -69,14 +67,12 @@ class Candidate:
 
 def resolveCandidate(text: str, interface: type[IPolicyFactory] = IQuotaPolicyFactory) -> Candidate:
     """
-    Find what C{text} describes among the installed plug-ins.
+    Find the installed plug-in that C{text} describes.
 
-    @param text: a description such as C{client-bytes:produce=4M}, with a label
-        and an equals sign before it if it is to be called something else:
+    @param text: a description such as C{client-bytes:produce=4M}, optionally with a label and an equals sign before it:
         C{generous=client-bytes:produce=4M}.
     @param interface: the kind of factory.
-    @raise PolicyError: if the description is wrong in any way that can be
-        found without building the policy.
+    @raise PolicyError: if the description is wrong in any way that can be found without building the policy.
     """
     labelled = _LABELLED.fullmatch(text)
     label, description = labelled.groups() if labelled else (text, text)
@@ -88,7 +84,7 @@ def resolveCandidate(text: str, interface: type[IPolicyFactory] = IQuotaPolicyFa
 
 def resolveCandidates(texts: Collection[str]) -> list[Candidate]:
     """
-    Find what several quota policies' descriptions are, see L{resolveCandidate}.
+    Find the plug-ins of several quota policies, see L{resolveCandidate}.
 
     @raise PolicyError: also if two have the same label.
     """

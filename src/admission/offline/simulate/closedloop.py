@@ -2,22 +2,18 @@
 """
 The main result: what would have happened.
 
-A client sends its next request when it has the answer to the last one, was let
-go, and has thought; so a policy that throttles it moves everything that comes
-after.  What a recording tells of a connection is therefore taken as durations:
-how long the client thought, how long a request waited and was worked on, how
-long its answer took.  Only the candidate's delays are new.
+A client sends its next request when it has received the last answer, is no longer throttled, and has thought; so a
+policy that throttles it moves everything that comes after.  A connection is therefore replayed from durations: the
+client's think time, how long a request waited and was worked on, and how long its answer took.  Only the candidate's
+delays are new.
 
-It is exact for clients whose thinking does not depend on how fast they are
-served.  It is none for a candidate that is more generous than the recorded
-policies: what clients would have sent besides is not in the recording.  Their
-connections run out of requests earlier than they did, or are let go earlier
-after the last one; these are marked as exhausted, and with many of them there
-is no forecast.
+This is exact for clients whose think time does not depend on how fast they are served.  It is no forecast for a
+candidate that is more generous than the recorded policies: the recording does not contain the requests that clients
+would have sent besides.  Their connections run out of requests earlier than they did, or are released earlier after the
+last one; these are marked as exhausted, and with many of them there is no forecast.
 
-Requests that were sent before the last one was answered follow the request
-before them at the same distance, but none before their connection is read
-again.  Where refused requests were sent once more, they still are.
+A request that was sent before the last one was answered follows the previous request at the same distance, but not
+before its connection is read again.  Where clients retried refused requests, the retries remain.
 """
 
 from __future__ import annotations
@@ -59,16 +55,13 @@ def replayClosedLoop(
     batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
 ) -> Iterator[pa.RecordBatch]:
     """
-    Let clients go through their requests under candidates.  It ends where the
-    recording does; what would come later is not counted.
+    Replay connections under candidates.  The replay ends where the recording does; later requests are not counted.
 
-    @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS} with the column
-        C{component}, brought together by C{CLOSED_GROUP} and sorted by
-        C{CLOSED_ORDER} within.
+    @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS} with the column C{component}, grouped by
+        C{CLOSED_GROUP} and sorted by C{CLOSED_ORDER} within.
     @param shared: the trials that the rows of each trial are for.
-    @return: of L{admission.offline.simulate.decisions.DECISIONS}, in the order of
-        their time within each component and trial.
-    @raise OutOfOrder: if they are not sorted so.
+    @return: of L{admission.offline.simulate.decisions.DECISIONS}, in time order within each component and trial.
+    @raise OutOfOrder: if the rows are not sorted this way.
     """
     ordered = Ordered(CLOSED_GROUP, CLOSED_ORDER)
     replays: list[_Replay] = []
@@ -105,7 +98,7 @@ def replayClosedLoop(
 
 class _Replay:
     """
-    One trial, a component at a time.
+    Replays one trial, a component at a time.
     """
 
     def __init__(self, trial: Trial, texts: Texts, sharing: int = 1) -> None:
@@ -121,14 +114,14 @@ class _Replay:
         """
         Replay a component.
 
-        @return: some decisions; all others come out of L{flush}.
+        @return: some decisions; the others come out of L{flush}.
         """
         trial = self._trial
         horizonUs, hasSay = trial.run.horizonUs, trial.hasSay
         requesters, keys = self._texts.requesters, self._texts.keys
         told = self._told
         live: LivePolicy | None = None
-        # When each is decided, its number, when it arrived, whose it is, whether any of these was told before, and it.
+        # Each connection's next request: when it is decided, its number, its arrival, its connection, ..., and its row.
         heap: list[Any] = []
         for connectionId, lastUs, rows in component.connections():
             row = next(rows)
@@ -176,7 +169,8 @@ class _Replay:
                     heldUs = delayUs
             following = next(rows, None)
             if flags & TOLD:
-                # Who is free earlier than it was would have sent something that is not in the recording.
+                # A client that is released earlier than in the recording would have sent a request that the recording
+                # lacks.
                 isExhausted = following is None and atUs + max(answerUs, heldUs) < min(lastUs, horizonUs) - SLACK_US
                 told.append(
                     (
@@ -207,7 +201,7 @@ class _Replay:
                 nextUs = max(arrivedUs + following[1], atUs + heldUs)
             else:
                 nextUs = arrivedUs + following[1]
-            # One request at a time: none is decided before the one before it.
+            # One request at a time: none is decided before its predecessor.
             heapreplace(
                 heap,
                 (
@@ -225,9 +219,6 @@ class _Replay:
             live.finish()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """
-        The decisions that have not come out yet.
-        """
         if not self._told:
             return
         columns = dict(zip(_COLUMNS, zip(*self._told, strict=True), strict=True))

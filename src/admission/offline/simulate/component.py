@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_closedloop -*-
 """
-The requests of connections that are replayed together, packed: times are not
-kept as they were but as what came before them determines them.
+The requests of connections that are replayed together, packed: times are stored as durations after what determines
+them.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from .live import Requester
 from .ordered import distinctRows, numbersOf
 
 MAX_ROWS_IN_MEMORY = 200_000
-"""How many rows are held; with more, all are in a file."""
+"""More rows than this are kept in a file."""
 
 
 class PackedRows:
     """
-    Rows of a numpy structure, added in order and then read anywhere.  Beyond a
-    number of them they are in a temporary file that has no name, and go with
-    the process.
+    Rows of a numpy structure, appended in order and then read anywhere.  Beyond C{maxInMemory} rows they are kept in a
+    temporary file without a name, which disappears with the process.
 
-    They are read from the file and not mapped: what is mapped counts as the
-    process's memory as soon as it has been looked at.
+    The file is read and not mapped: mapped pages count as memory of the process as soon as they have been read.
     """
 
     def __init__(self, dtype: np.dtype[Any], maxInMemory: int = MAX_ROWS_IN_MEMORY) -> None:
         """
-        @param maxInMemory: how many rows to hold.
+        @param maxInMemory: how many rows to hold in memory.
         """
         self._dtype = dtype
         self._maxInMemory = maxInMemory
@@ -44,14 +42,11 @@ class PackedRows:
         self._count = 0
 
     def __len__(self) -> int:
-        """
-        How many rows there are.
-        """
         return self._count
 
     def append(self, rows: Any) -> None:
         """
-        Add an array of rows; it is not to be changed any more.
+        Add an array of rows; the caller must not change it afterwards.
         """
         self._count += len(rows)
         if self._file is not None:
@@ -66,7 +61,7 @@ class PackedRows:
 
     def seal(self) -> None:
         """
-        Call it between the last L{append} and the first L{read}.
+        Call this between the last L{append} and the first L{read}.
         """
         if self._file is not None:
             self._file.flush()
@@ -75,7 +70,7 @@ class PackedRows:
 
     def read(self, start: int, stop: int) -> Any:
         """
-        Some of the rows.
+        The rows from C{start} to before C{stop}.
         """
         if self._file is None:
             return self._held[0][start:stop]
@@ -85,34 +80,31 @@ class PackedRows:
 
     def tuples(self, start: int, stop: int, chunkRows: int) -> Iterator[tuple[Any, ...]]:
         """
-        Rows one by one, of which no more than C{chunkRows} are Python objects.
+        Iterate over rows, with no more than C{chunkRows} of them as Python objects at a time.
         """
         for begin in range(start, stop, chunkRows):
             yield from self.read(begin, min(begin + chunkRows, stop)).tolist()
 
     def close(self) -> None:
-        """
-        Let go of everything.
-        """
         self._held = []
         if self._file is not None:
             self._file.close()
 
 
 SLACK_US = 1000
-"""Who seems to have thought for less than nothing, by no more than this, has not sent ahead: timers may be early."""
+"""A think time that is negative by no more than this is no request sent ahead: timers may fire early."""
 
 MAX_IDENTITIES = 4
-"""How many producers a recorded request has."""
+"""The largest number of producers in a recorded request."""
 
 _MAX_TUPLES = 100_000
 _MAX_TUPLES_OF_ONE = 1024
 
 IDENTITIES_FROM = 13
-"""Where in a row its producers begin."""
+"""The index of a row's first producer."""
 
 ASKED, COUNTED, AHEAD = 1, 2, 4
-"""The flags: the candidate is asked; it is told what was taken; the request came before the last one was answered."""
+"""The flags: the candidate is asked; it is charged the usage; the request came before the last one was answered."""
 
 TOLD = 8
 """The request is among the decisions."""
@@ -120,7 +112,7 @@ TOLD = 8
 PACKED = np.dtype(
     [
         ("seq", "i8"),
-        # Until it arrives: since the connection is free again, since the arrival before (AHEAD), or the moment itself.
+        # Time to arrival: since the connection is free again, since the previous arrival (AHEAD), or absolute.
         ("waitUs", "i8"),
         # From its arrival until it is decided, and from then until its answer is sent.
         ("workUs", "i8"),
@@ -137,13 +129,13 @@ PACKED = np.dtype(
         *((f"identity{index}", "i8") for index in range(MAX_IDENTITIES)),
     ]
 )
-"""A request; its producers come last, for they are not of a number."""
+"""A request; its producers come last, because their number varies."""
 
 
 @define(eq=False)
 class Texts:
     """
-    The texts that packed rows have codes for.
+    The strings that packed rows have codes for.
 
     @ivar requesters: by code.
     @ivar keys: by code.
@@ -155,7 +147,7 @@ class Texts:
 
     def codesOf(self, values: Sequence[Any], known: list[Any]) -> Any:
         """
-        The codes of values, of which some may be new.
+        The codes of values, some of which may be new.
 
         @param known: C{requesters} or C{keys}.
         """
@@ -172,17 +164,12 @@ class Texts:
 
 @define(eq=False)
 class Packer:
-    """
-    Packs rows as they come.
-    """
-
     _texts: Texts
     _before: tuple[int, int, int] = field(default=(-1, 0, 0), init=False)
 
     def pack(self, batch: pa.RecordBatch, isComponentStart: Any) -> tuple[Any, Any]:
         """
-        @param batch: of L{admission.offline.simulate.arrivals.ARRIVALS}, sorted by
-            connection and arrival.
+        @param batch: of L{admission.offline.simulate.arrivals.ARRIVALS}, sorted by connection and arrival.
         @param isComponentStart: for each row whether another component begins.
         @return: rows of L{PACKED}, and for each whether a connection begins.
         """
@@ -243,9 +230,9 @@ class Component:
     """
     Connections that are replayed together.
 
-    @ivar connectionIds: which, in order.
-    @ivar releasedUs: when each might go on after the last of its requests that
-        is told, in the recording.
+    @ivar connectionIds: the connections, in order.
+    @ivar releasedUs: when each connection was released after the last of its requests that is among the decisions, in
+        the recording.
     """
 
     connectionIds: list[int] = field(factory=list)
@@ -260,7 +247,7 @@ class Component:
 
         @param isFirst: for each whether a connection begins.
         @param connectionIds: for each its connection.
-        @param releasedUs: for each when its connection might go on, in the recording.
+        @param releasedUs: for each when its connection was released, in the recording.
         """
         count = len(self._rows)
         starts = np.flatnonzero(isFirst)
@@ -280,8 +267,8 @@ class Component:
 
     def connections(self) -> Iterator[tuple[int, int, Iterator[tuple[Any, ...]]]]:
         """
-        The connections with requests that are told: the number of each, when
-        it might go on after the last of these, and its rows up to that one.
+        For each connection with requests among the decisions: its number, when it was released after the last of these,
+        and its rows up to that one.
         """
         self._rows.seal()
         chunkRows = max(min(_MAX_TUPLES // max(len(self._starts), 1), _MAX_TUPLES_OF_ONE), 4)
@@ -292,7 +279,4 @@ class Component:
                 yield connectionId, releasedUs, self._rows.tuples(start, stop, chunkRows)
 
     def close(self) -> None:
-        """
-        Let go of all rows.
-        """
         self._rows.close()

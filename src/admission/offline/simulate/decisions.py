@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
 """
-What became of each request in a replay.
+The outcome of each request in a replay.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from .trials import Trial
 
 OPEN = "open"
-"""The mode in which requests come when they came."""
+"""The mode in which requests arrive when they were recorded."""
 
 CLOSED = "closed"
-"""The mode in which a client sends its next request as long after an answer as it did."""
+"""The mode in which a client's next request follows the answer after the recorded think time."""
 
 DECISIONS = pa.schema(
     [
@@ -31,32 +31,32 @@ DECISIONS = pa.schema(
         ("principal", pa.string()),
         ("client_id", pa.string()),
         ("kind", pa.string()),
-        # When it was decided, which closed loop is another time than the recorded one.
+        # When it was decided; in a closed loop this differs from the recorded time.
         ("at_us", pa.int64()),
         ("wall_us", pa.int64()),
         ("request_bytes", pa.int64()),
         ("response_bytes", pa.int64()),
-        # What the candidate asks for, and what becomes of it beside the policies that stay.
+        # The candidate's delay, and the delay imposed together with the retained policies.
         ("delay_us", pa.int64()),
         ("held_us", pa.int64()),
-        # Refused by the candidate, or by another policy, so that the candidate was not told.
+        # Refused by the candidate, or by another policy, so that the candidate was not asked.
         ("is_refused", pa.bool_()),
         ("is_barred", pa.bool_()),
-        # Events are missing that may have mattered.
+        # Missing events may have mattered to this one.
         ("is_poisoned", pa.bool_()),
-        # Of a connection, closed loop: its first request, and the last one of one that then had no more to send.
+        # Closed loop: the first request of a connection, and the last one of an exhausted connection.
         ("is_first", pa.bool_()),
         ("is_exhausted", pa.bool_()),
     ]
 )
-"""A row for each request that the policies were told of."""
+"""A row for each request that the policies were asked about."""
 
 
 def decisionBatch(trial: Trial, mode: str, columns: Mapping[str, Any]) -> pa.RecordBatch:
     """
     Decisions of one trial.
 
-    @param columns: arrays for L{DECISIONS}, but for what the trial says.
+    @param columns: arrays for L{DECISIONS}, except those that the trial determines.
     """
     run, size = trial.run, len(columns["seq"])
     atUs = np.asarray(columns["at_us"], np.int64)
@@ -75,9 +75,9 @@ def decisionBatch(trial: Trial, mode: str, columns: Mapping[str, Any]) -> pa.Rec
 
 def isAfterGap(trial: Trial, seqs: Sequence[int], atUs: Sequence[int], horizonSeconds: float | None) -> Any:
     """
-    Which requests come after events that are missing.
+    Which requests come after missing events.
 
-    @param horizonSeconds: for how long that matters; L{None} for ever.
+    @param horizonSeconds: for how long a gap matters; L{None} for ever.
     """
     gaps = trial.run.gaps
     if not gaps:

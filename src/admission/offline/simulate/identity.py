@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_identity -*-
 """
-The identity gate: a replay of the policy that was in force must say what was
-recorded, or no answer about another policy can be trusted.
+The identity gate: answers about other policies are trusted only if a replay of the policy in force reproduces the
+recording.
 
-What was recorded is taken here, apart from what a replay sees, and laid beside
-the decisions of a replay afterwards.
+The recorded decisions are read here, apart from a replay's input, and compared with its decisions afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from .ordered import distinctRows, numbersOf
 from .trials import Trial, TrialKey
 
 MIN_MATCHING = 0.999
-"""The share of requests that a replay must get right."""
+"""The share of requests that a replay must reproduce."""
 
 TOLERANCE_US = 1000
-"""By how much a delay may be off."""
+"""The largest accepted error of a delay."""
 
 VERDICT_COLUMNS = (
     "broker_id",
@@ -35,7 +34,7 @@ VERDICT_COLUMNS = (
     "decided_mono_us",
     "is_counted",
 )
-"""What L{findVerdicts} reads of the requests table."""
+"""The columns of the requests table that L{findVerdicts} reads."""
 
 VERDICTS = pa.schema(
     [
@@ -47,7 +46,7 @@ VERDICTS = pa.schema(
         ("was_refused", pa.bool_()),
     ]
 )
-"""What each policy in force said to each request that it was told of."""
+"""The recorded decision of each policy in force about each request that it was asked about."""
 
 FIDELITY = pa.schema(
     [
@@ -62,9 +61,8 @@ FIDELITY = pa.schema(
     ]
 )
 """
-How a replay and the recording agree; rows of the same place may be added up.
-C{throttled} is how many of the compared requests were throttled or refused, in
-the recording or the replay; C{error_us} the sum of what delays are off by.
+How far a replay and the recording agree; rows of the same place may be added up. C{throttled} counts the compared
+requests that were throttled or refused, in the recording or the replay; C{error_us} is the sum of the errors of delays.
 """
 
 _ON = ["candidate", "broker_id", "boot_id", "seq"]
@@ -77,13 +75,13 @@ class Fidelity:
 
     @ivar candidate: the label of the policy in force.
     @ivar mode: of the replay.
-    @ivar compared: how many requests were.
-    @ivar matchShare: of how many of them the replay says what was recorded:
-        throttled or not, refused or not, and for how long within a millisecond.
-    @ivar meanErrorMs: how far off delays are on average.
+    @ivar compared: the number of compared requests.
+    @ivar matchShare: the share of them whose replayed decision matches the recorded one: throttled or not, refused or
+        not, and the delay to within a millisecond.
+    @ivar meanErrorMs: the mean error of delays.
     @ivar throttled: how many of the compared requests were throttled.
-    @ivar seqGaps: in how many places events are missing.
-    @ivar missing: how many recorded requests the replay did not come to.
+    @ivar seqGaps: the number of gaps in the recording.
+    @ivar missing: how many recorded requests the replay did not reach.
     """
 
     candidate: str
@@ -100,13 +98,13 @@ class Fidelity:
     @property
     def isTrusted(self) -> bool:
         """
-        Whether answers about other policies in its place may be believed.
+        Whether answers about candidates in its place can be trusted.
         """
         return self.compared > 0 and self.matchShare * self.compared >= MIN_MATCHING * (self.compared + self.missing)
 
     def inWords(self) -> str:
         """
-        The verdict, and why.
+        The verdict and its reason, as text.
         """
         what = f"{self.candidate}, {self.mode} loop, boot {self.bootId} of broker {self.brokerId}"
         if not self.compared:
@@ -126,7 +124,7 @@ class Fidelity:
 
 def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
-    Take from a recording what the policies in force said.
+    Read the decisions of the policies in force from a recording.
 
     @param batches: of L{VERDICT_COLUMNS}, in any order.
     @param trials: as L{admission.offline.simulate.trials.planRecorded} makes them.
@@ -144,8 +142,7 @@ def findVerdicts(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tr
 
 def compare(decisions: pa.Table, verdicts: pa.Table) -> pa.Table:
     """
-    Lay decisions beside what was recorded.  Where both are large, let Spark
-    join them and call L{countMatches}.
+    Join decisions with the recorded ones.  Where both are large, let Spark join them and call L{countMatches}.
 
     @param decisions: of L{admission.offline.simulate.decisions.DECISIONS}.
     @param verdicts: of L{VERDICTS}.
@@ -159,8 +156,8 @@ def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """
     Count where a replay and the recording agree.
 
-    @param compared: of the columns of L{VERDICTS} with C{mode}, C{delay_us}
-        and C{is_refused} of the decision about the same request.
+    @param compared: the columns of L{VERDICTS} with C{mode}, C{delay_us} and C{is_refused} of the decision about the
+        same request.
     @return: of L{FIDELITY}.
     """
     for batch in compared:
@@ -184,10 +181,10 @@ def judge(
     fidelity: Iterable[pa.RecordBatch], verdictCounts: Mapping[TrialKey, int], trials: Mapping[TrialKey, Trial]
 ) -> list[Fidelity]:
     """
-    Say for each policy in force and each mode how far answers can be trusted.
+    Judge for each policy in force and each mode how far answers can be trusted.
 
-    @param fidelity: of L{FIDELITY}; for each trial with decisions at all.
-    @param verdictCounts: how many rows of L{VERDICTS} there are for each trial.
+    @param fidelity: of L{FIDELITY}; for each trial with any decisions.
+    @param verdictCounts: the number of L{VERDICTS} rows of each trial.
     @return: by label, mode, broker and run.
     """
     added = _added(pa.Table.from_batches(fidelity, FIDELITY)).to_pylist()

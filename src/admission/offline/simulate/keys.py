@@ -2,9 +2,8 @@
 """
 Which requests have to be replayed together.
 
-Open loop, those that share a key of the policy.  Closed loop, what a policy does
-to one request moves all that follow on its connection, so connections stay
-whole, and those that share any key are replayed together.
+Open loop, requests that share a key of the policy.  Closed loop, a delay of one request moves all later ones on its
+connection, so connections stay whole, and connections that share any key are replayed together.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ CLIENT_REQUESTS = pa.schema(
     ]
 )
 """
-Who asked for what, how often, and whether the policies were asked about it.
-There may be several rows of the same.
+Which client sent which requests, how many, and whether the policies were asked about them. Rows may repeat.
 """
 
 LINKS = pa.schema(
@@ -60,27 +58,26 @@ COMPONENTS = pa.schema(
         ("component", pa.int64()),
     ]
 )
-"""With whom a connection is replayed; who is not there is replayed alone, as its own number."""
+"""The component of each connection; a connection that is missing here is a component of its own."""
 
 Connections = tuple[Any, Any]
 """Arrays: the numbers of connections in order, and the component of each."""
 
 Key = str | None
-"""A policy's key in words; L{None} if the policy takes no notice of the request."""
+"""A policy's key as text; L{None} if the policy ignores the request."""
 
 Keys = Mapping[Requester, Sequence[str]]
-"""The keys that requesters have, at whatever time."""
+"""The keys of each requester, at any time."""
 
 
 class KeyFinder:
     """
     The keys of one trial.
 
-    A key goes by the kind of a request and by who sent it, not by its size and
-    what else is in it.  It may change with the limits: it matters whether it is
-    a user's or a client id's limit that holds.
+    A key depends on the kind of a request and its sender, not on its size or content.  It may change with the limits,
+    for instance when a user's limit takes the place of a client id's.
 
-    @ivar moments: when they changed.
+    @ivar moments: when the limits changed.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -115,8 +112,8 @@ class KeyFinder:
         """
         The keys of requesters in all eras.
 
-        @return: for each that has any its keys, and a digest: the same if in
-            every era all requesters have the same keys.
+        @return: for each requester with any keys these keys, and a digest, which is equal if all requesters have the
+            same keys in every era.
         """
         keys: dict[Requester, dict[str, None]] = {}
         digest = blake2b(repr(self.moments).encode())
@@ -131,7 +128,7 @@ class KeyFinder:
 @frozen
 class Client:
     """
-    Who asked for one kind of thing on one connection, and how often.
+    The requests of one kind on one connection: their sender and number.
     """
 
     connectionId: int
@@ -141,11 +138,10 @@ class Client:
 
 def findClients(requests: Batches) -> pa.RecordBatch:
     """
-    Find who asked for what.
+    Find the clients of these requests.
 
-    @param requests: of L{admission.offline.simulate.arrivals.COLUMNS}, in any
-        order.
-    @return: of L{CLIENT_REQUESTS}, each once.
+    @param requests: of L{admission.offline.simulate.arrivals.COLUMNS}, in any order.
+    @return: of L{CLIENT_REQUESTS}, without repetitions.
     """
     counts: Counter[tuple[Any, ...]] = Counter()
     for batch in requests:
@@ -161,7 +157,7 @@ def findClients(requests: Batches) -> pa.RecordBatch:
 
 def clientsOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialKey, list[Client]]:
     """
-    Of whom each trial may be asked.
+    The clients whose requests each trial may be asked about.
 
     @param batches: of L{CLIENT_REQUESTS}.
     """
@@ -180,18 +176,18 @@ def clientsOf(batches: Batches, trials: Mapping[TrialKey, Trial]) -> dict[TrialK
 
 def findKeys(trial: Trial, clients: Iterable[Client]) -> tuple[Keys, bytes]:
     """
-    Which keys each of those who ask has, see L{KeyFinder.findAll}.
+    The keys of each requester, see L{KeyFinder.findAll}.
     """
     return KeyFinder(trial).findAll(sorted({client.requester for client in clients}))
 
 
 def findLinks(clients: Mapping[TrialKey, Sequence[Client]], keys: Mapping[TrialKey, Keys]) -> pa.Table:
     """
-    Find which keys the connections have, at whatever time.
+    Find the keys of connections, at any time.
 
     @param clients: of each trial, see L{clientsOf}.
-    @param keys: of those trials that it is to be found for, see L{findKeys}.
-    @return: of L{LINKS}, each once.
+    @param keys: of the trials to search, see L{findKeys}.
+    @return: of L{LINKS}, without repetitions.
     """
     links = dict.fromkeys(
         (*trialKey, client.connectionId, key)
@@ -204,11 +200,11 @@ def findLinks(clients: Mapping[TrialKey, Sequence[Client]], keys: Mapping[TrialK
 
 def findComponents(links: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """
-    Put connections together that share keys, directly or through others.  For
-    the driver: it remembers every connection and every key.
+    Put connections together that share keys, directly or through others.  For the driver: this holds every connection
+    and every key in memory.
 
     @param links: of L{LINKS}.
-    @return: of L{COMPONENTS}; a component is called by its first connection.
+    @return: of L{COMPONENTS}; a component has the number of its first connection.
     """
     forests: dict[TrialKey, dict[int | str, int | str]] = {}
     for batch in links:
@@ -226,7 +222,7 @@ def findComponents(links: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 NO_CONNECTIONS: Connections = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-"""Everybody is replayed alone."""
+"""Each connection is a component of its own."""
 
 
 def connectionsOf(components: pa.RecordBatch) -> dict[TrialKey, Connections]:
@@ -246,9 +242,6 @@ def connectionsOf(components: pa.RecordBatch) -> dict[TrialKey, Connections]:
 
 
 def componentsIn(connections: Connections, connectionIds: Any) -> Any:
-    """
-    With whom some connections are replayed.
-    """
     known, numbers = connections
     if not len(known):
         return connectionIds

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
 """
-A policy at work on a trace.
+A policy applied to a trace.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from admission.interfaces import (
 from .runs import LimitChange
 
 REFUSALS: Sequence[Refusal] = (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER)
-"""How requests can be refused, by the numbers that a replay has for it."""
+"""How requests can be refused; a replay stores the index."""
 
 ADMITTED_AT_ONCE = (0, False)
-"""What L{LivePolicy.answer} returns for most requests."""
+"""The result of L{LivePolicy.answer} for most requests."""
 
 EVERYTHING = "everything"
-"""The key of all requests, of a policy that does not say who influences whom."""
+"""The key of all requests, for a policy without L{IReplayable}."""
 
 Requester = tuple[str, str, str, str]
 """The kind, principal, client id and peer of a request."""
 
-# Named tuples are made without the call that gives their fields names: this runs for every request of a recording.
+# Tuples are made with tuple.__new__, without the named tuple's own call: this runs for every request of a recording.
 _newTuple: Any = tuple.__new__
 
 _UNANSWERED = frozenset({CONNECTION, RECEIVED, SENT})
@@ -51,7 +51,7 @@ _SWEEP_US = round(SWEEP_SECONDS * 1e6)
 
 class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
     """
-    A shadow policy that is to be judged, and so as if it were none.
+    A shadow policy that decides, so that it can be judged.
     """
 
     isShadow = False
@@ -59,25 +59,24 @@ class _WithSay(proxyForInterface(IQuotaPolicy)):  # type: ignore[misc]
 
 class _FollowingWithSay(_WithSay, proxyForInterface(IRequestLifecycle)):  # type: ignore[misc]
     """
-    The same of one that wants to know which requests are under way.
+    The same for a policy that follows requests.
     """
 
 
 class LivePolicy:
     """
-    Asks a policy what a server would ask it, at the moments of a trace: limits
-    change as they did, and now and then it is swept.
+    Asks a policy as a server would, at the moments of a trace: its limits change as recorded, and it is swept
+    regularly.
 
-    One that is an L{IRequestLifecycle} is told when requests begin and end, in
-    the order of these moments, and what it says is approximate:
+    A policy that is an L{IRequestLifecycle} is told when requests begin and end, in time order, and its decisions are
+    approximate:
 
-      - it is asked, and told what a request took, when the work on it begins,
-        so that a delay begins then, too,
-      - of requests that no policy was asked about it is not told,
-      - all are taken to be answered, and as fast as they were,
-      - whatever is not service is taken for being parked, after the work.
+      - it is asked and charged when the work on a request begins, so its delays begin then, too,
+      - it is not told about requests that no policy was asked about,
+      - every request is taken to be answered, and as fast as recorded,
+      - all time besides service counts as parked, after the work.
 
-    @ivar policy: which one.
+    @ivar policy: the policy itself.
     """
 
     def __init__(
@@ -89,23 +88,23 @@ class LivePolicy:
         hasSay: bool = True,
     ) -> None:
         """
-        @param policy: one that nobody has asked anything.
+        @param policy: a new policy, not asked before.
         @param beginUs: when the trace begins.
-        @param changes: in their order.
+        @param changes: the limit changes, in time order.
         @param maxDelayUs: the longest delay to give at a time.
-        @param hasSay: whether it can refuse; what delays it asks for is told in any case.
+        @param hasSay: whether it can refuse; its delays are returned in any case.
         """
         self.policy = policy
         self._isFollowing = IRequestLifecycle.providedBy(policy)
         withSay = _FollowingWithSay if self._isFollowing else _WithSay
         self._control = AdmissionControl([("", withSay(policy) if policy.isShadow else policy)], maxDelayUs / 1e6)
-        # Looked up here, for what runs for every request.
+        # Looked up once, since this runs for every request.
         self._admit = self._control.admit
         self._charge = self._control.charge
         self._refusals = REFUSALS if hasSay else (Refusal.NEVER,) * len(REFUSALS)
         self._changes = [change for change in changes if not change.isStart]
         self._changed = 0
-        # When requests end, in which order they began, and what is to be said then.
+        # The ends of requests: when, in which order they began, and what the policy is then told.
         self._ends: list[tuple[int, int, Begun, Request, Outcome]] = []
         self._begunCount = 0
         self._isLimiting = self._control.isLimiting
@@ -118,14 +117,14 @@ class LivePolicy:
 
     def keyOf(self, requester: Requester) -> Hashable:
         """
-        With whose other requests theirs have to be replayed, see L{IReplayable}.
+        The key of the requests that have to be replayed with this requester's, see L{IReplayable}.
         """
         policy = self.policy
         return policy.replayKey(Request(*requester, 0)) if IReplayable.providedBy(policy) else EVERYTHING
 
     def advance(self, atUs: int) -> None:
         """
-        Let time pass, and what happens meanwhile happen.
+        Advance the time, applying limit changes, sweeps and ends of requests on the way.
         """
         changes = self._changes
         while self._changed < len(changes) and changes[self._changed].atUs <= atUs:
@@ -152,13 +151,12 @@ class LivePolicy:
         answerUs: int = 0,
     ) -> tuple[int, bool]:
         """
-        Put a request to the policy, as the server does when it has served it.
+        Ask the policy about a request and charge it, as the server does when it has served it.
 
         @param atUs: when, not before the last one.
-        @param isCounted: whether the policy is told what it took.
-        @param refusal: how it can be refused: its place in L{REFUSALS}.
-        @param answerUs: how much later its answer is sent; for policies that
-            follow requests.
+        @param isCounted: whether the policy is charged for it.
+        @param refusal: how it can be refused: an index into L{REFUSALS}.
+        @param answerUs: how much later its answer is sent; for policies that follow requests.
         @return: the delay in microseconds, and whether it was refused.
         """
         if atUs >= self._nextUs:
@@ -182,7 +180,7 @@ class LivePolicy:
 
     def finish(self) -> None:
         """
-        Nothing comes any more: let all requests that are under way end.
+        End all requests that are under way; no more will come.
         """
         self._endUntil(inf)
 
@@ -192,7 +190,7 @@ class LivePolicy:
         begun = self._control.begin(request, atUs / 1e6)
         if not begun:
             return
-        # One that does not count requests that are parked is told when the work is done.
+        # A policy that does not count parked requests is told when the work is done.
         lastUs = answerUs if IRequestLifecycle(self.policy).countsParked else min(serviceUs, answerUs)
         outcome = Outcome(True, serviceUs / 1e6, max(lastUs - serviceUs, 0) / 1e6)
         heappush(self._ends, (atUs + lastUs, self._begunCount, begun, request, outcome))

@@ -1,11 +1,10 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
 """
-The same offered arrivals: every request is put to the candidate when it was put
-to the policies that were there, with what it took then.
+The same offered arrivals: the candidate is asked about every request when the recorded policies were, with the usage
+recorded then.
 
-Clients that are throttled send less, so for them this is no forecast: it may
-be wrong by orders of magnitude, see L{admission.offline.simulate.closedloop}.  It
-is what a candidate would say to just these requests.
+Throttled clients send less, so for them this is no forecast: it may be wrong by orders of magnitude, see
+L{admission.offline.simulate.closedloop}.  It is the candidate's decisions about exactly these requests.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ def replayOpenLoop(
     batches: Iterable[pa.RecordBatch], shared: Mapping[TrialKey, Sequence[Trial]]
 ) -> Iterator[pa.RecordBatch]:
     """
-    Put requests to candidates.
+    Replay arrivals under candidates.
 
-    @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS}, brought
-        together by C{OPEN_GROUP} and sorted by C{OPEN_ORDER} within.  Rows
-        without a key, and those that the candidate is not asked about, may be
-        anywhere.
+    @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS}, grouped by C{OPEN_GROUP} and sorted by
+        C{OPEN_ORDER} within.  Rows without a key, and rows that the candidate is not asked about, may be anywhere.
     @param shared: the trials that the rows of each trial are for.
     @return: of L{admission.offline.simulate.decisions.DECISIONS}.
-    @raise OutOfOrder: if they are not sorted so.
+    @raise OutOfOrder: if the rows are not sorted this way.
     """
     ordered = Ordered(OPEN_GROUP, OPEN_ORDER)
     isFollowed = any(trial.isFollowing for trials in shared.values() for trial in trials)
@@ -74,10 +71,9 @@ def _finish(lives: Iterable[LivePolicy]) -> None:
 
 def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     """
-    For each argument of L{LivePolicy.answer} its values.
+    The values of each argument of L{LivePolicy.answer}.
 
-    @param isFollowed: whether any candidate follows requests, and so has to be
-        told when their answers are sent.
+    @param isFollowed: whether any candidate follows requests and so has to know when their answers are sent.
     """
     requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
     atUs, requestBytes, responseBytes, serviceUs, isCounted, refusals = (
@@ -94,8 +90,7 @@ def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
 
 def _unaffected(rows: pa.RecordBatch, shared: Mapping[TrialKey, Sequence[Trial]]) -> Iterator[pa.RecordBatch]:
     """
-    The candidate is not asked about these, or takes no notice; they need no
-    order.
+    The decisions about rows that the candidate is not asked about, or ignores; these need no order.
     """
     if not rows.num_rows:
         return

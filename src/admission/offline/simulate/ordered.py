@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_openloop -*-
 """
-Rows that come in an order, and its groups.
+Sorted rows and their groups.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import define, field
 
 Batches = Iterable[pa.RecordBatch]
-"""What a replay takes and gives."""
+"""The input and output of a replay."""
 
 Group = tuple[Any, ...]
 """The values that all rows of a group share."""
@@ -22,17 +22,17 @@ Group = tuple[Any, ...]
 
 class OutOfOrder(ValueError):
     """
-    Rows did not come in the order that a replay needs, in one sentence.
+    Rows did not come in the order that a replay needs.
     """
 
 
 @define(eq=False)
 class Ordered:
     """
-    Finds the groups in batches that are sorted, and refuses those that are not.
+    Finds the groups in sorted batches, and refuses unsorted ones.
 
-    @ivar groupBy: the columns whose values make a group.
-    @ivar orderBy: columns of whole numbers by which the rows of a group ascend.
+    @ivar groupBy: the columns whose values identify a group.
+    @ivar orderBy: integer columns by which the rows of a group ascend.
     """
 
     groupBy: Sequence[str]
@@ -45,9 +45,8 @@ class Ordered:
         """
         The groups in one batch.
 
-        @return: the group, whether it begins here, and between which rows it
-            lies in this batch.
-        @raise OutOfOrder: if a row does not belong where it is.
+        @return: the group, whether it begins here, and its first row and the one after its last in this batch.
+        @raise OutOfOrder: if a row is not in order.
         """
         if not batch.num_rows:
             return
@@ -78,7 +77,7 @@ class Ordered:
         return starts
 
     def _check(self, batch: pa.RecordBatch, starts: Any) -> None:
-        # From the last column to the first: ascending where that one is the same.
+        # From the last column to the first: a column decides only where the ones before it are equal.
         isAscending = np.zeros(batch.num_rows - 1, bool)
         for name in reversed(self.orderBy):
             values = numbersOf(batch.column(name))
@@ -109,8 +108,7 @@ class Ordered:
 
 def codesOf(column: pa.Array) -> tuple[Any, list[Any]]:
     """
-    The values of a column as indexes into a list of those that there are; -1
-    for null.
+    The values of a column as indexes into a list of its distinct values; -1 for null.
     """
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
@@ -118,9 +116,9 @@ def codesOf(column: pa.Array) -> tuple[Any, list[Any]]:
 
 def numbersOf(column: pa.Array, missing: int = 0) -> Any:
     """
-    A column of whole numbers or flags for numpy.
+    A column of integers or flags as a numpy array.
 
-    @param missing: what stands for null.
+    @param missing: the value for null.
     """
     if pa.types.is_boolean(column.type):
         return column.fill_null(bool(missing)).to_numpy(zero_copy_only=False)
@@ -129,7 +127,7 @@ def numbersOf(column: pa.Array, missing: int = 0) -> Any:
 
 def distinctRows(columns: Sequence[pa.Array]) -> tuple[list[Group], Any]:
     """
-    The different rows that some columns make, and for each row which of them it is.
+    The distinct rows of some columns, and for each row the index of its distinct row.
     """
     codes, values = zip(*map(codesOf, columns), strict=True)
     combined, spread = codes[0].astype(np.int64) + 1, len(values[0]) + 1
@@ -145,16 +143,13 @@ def distinctRows(columns: Sequence[pa.Array]) -> tuple[list[Group], Any]:
 
 
 def batchOf(rows: Sequence[Group], schema: pa.Schema) -> pa.RecordBatch:
-    """
-    A batch of a few rows.
-    """
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.record_batch([pa.array(each, type) for each, type in zip(columns, schema.types, strict=True)], schema)
 
 
 def listsOf(column: pa.Array) -> list[tuple[int, ...]]:
     """
-    Lists of whole numbers for Python.
+    A column of integer lists as Python lists.
     """
     values = column.flatten().to_pylist()
     if not values:

@@ -2,29 +2,23 @@
 """
 What other memory pools would have done with a recording.
 
-The pool that is tried is the real class behind the real gate
-(L{admission.gate.Gate}), in virtual time, so that who finds no memory waits,
-newcomers do not overtake, and memory is handed out in the default order, which is random.
-What this can tell, and what not:
+The candidate is the real pool class behind the real gate (L{admission.gate.Gate}), in virtual time: a connection that
+finds no memory waits, newcomers do not overtake, and memory is allocated in the default order, which is random. What
+this can tell, and what not:
 
-  - A wait delays everything that comes after it on the connection, and nothing
-    else does: service times, quota delays and the clients' thinking stay as
-    recorded, as do the times for which requests have their memory.
-  - The gate draws from the recorded seed, but what comes of a draw depends on
-    who waits at that moment.  A recording that is exact to the microsecond, as
-    of a synthetic server, comes out as it was; with one of a real server waits
-    may fall to others, so look at their number and lengths.
-  - What else is charged to the pool, such as connections and unsent responses,
-    is known as a figure for each second only.  It stays as recorded, and is
-    taken for nothing where the recorded pool had no bound.
-  - Nobody can tell what clients would have sent besides.  With a pool that is
-    larger than the recorded one connections are done early, and results say how
-    many: their waits are too few rather than too many.
-  - A larger request than the pool hands out is counted, and passes.  A server
-    would close its connection.
+  - A wait delays everything that comes after it on the connection, and nothing else does: service times, quota delays
+    and think times stay as recorded, as do the times for which requests hold their memory.
+  - The gate draws from the recorded seed, but the result of a draw depends on which connections wait at that moment.  A
+    recording that is exact to the microsecond, as of a synthetic server, is reproduced; with one of a real server the
+    waits may fall to other connections, so look at their number and lengths.
+  - Other charges to the pool, such as connections and unsent responses, are known as one figure per second only.  They
+    stay as recorded, and count as nothing where the recorded pool was unbounded.
+  - The requests that clients would have sent besides are unknown.  With a pool larger than the recorded one connections
+    finish early, and results say how many: their waits are underestimated rather than overestimated.
+  - A request that is larger than the pool's largest lease is counted, and passes.  A server would close its connection.
 
-Everything in a pool concerns everything else, so a run of a server (C{broker_id}
-and C{boot_id}) is replayed in one piece; runs, and candidates, can be spread.
+Everything in a pool affects everything else, so a run of a server (C{broker_id} and C{boot_id}) is replayed in one
+piece; runs, and candidates, can be distributed.
 """
 
 from __future__ import annotations
@@ -61,10 +55,8 @@ MINUTES = pa.schema(
     ]
 )
 """
-One for each minute of wall time: how much of it was replayed (C{span_us}), the
-most that was taken and the least that was left, the share of the time in which
-nothing was, for how long connections waited, all together, and how many at a
-time.
+One row per minute of wall time: how much of it was replayed (C{span_us}), the maximum allocated and the minimum
+available, the share of the time with no memory available, and the total time and maximum number of waiting connections.
 """
 
 TOTALS = pa.schema(
@@ -86,9 +78,8 @@ TOTALS = pa.schema(
     ]
 )
 """
-One for each candidate: C{waits} counts the requests that waited, C{unserved} of
-them still did at the end, and percentiles are theirs; null if there were none.
-For the others see L{PoolRun}.
+One row per candidate: C{waits} counts the requests that waited, C{unserved} how many still waited at the end, and
+percentiles are over the waits; null if there were none. For the others see L{PoolRun}.
 """
 
 CLIENTS = pa.schema(
@@ -103,8 +94,8 @@ CLIENTS = pa.schema(
     ]
 )
 """
-One for each client, its longest wait above all; see
-L{ClientWaits <admission.offline.simulate.poolrun.ClientWaits>}.
+One row per client with, above all, its longest wait; see L{ClientWaits
+<admission.offline.simulate.poolrun.ClientWaits>}.
 """
 
 RESULTS = pa.schema(
@@ -129,7 +120,7 @@ class PoolCandidate(Protocol):
     @property
     def label(self) -> str:
         """
-        What to call it in results.
+        Its name in results.
         """
 
     def build(self, clock: Any) -> IMemoryPool:
@@ -140,8 +131,7 @@ class PoolCandidate(Protocol):
 
 def defaultOrder() -> Candidate:
     """
-    The order in which servers serve their waiters unless told otherwise; can
-    be pickled, for where no plug-ins are installed.
+    The default order in which servers serve waiters; can be pickled, for use where no plug-ins are installed.
     """
     return resolveCandidate(DEFAULT_ORDER, IWaitOrderFactory)
 
@@ -153,19 +143,18 @@ def replayPools(
     order: Candidate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """
-    Put each run of a server before each pool.
+    Replay each run of a server with each pool.
 
-    A run takes 64 bytes of a temporary file for each request, and of memory
-    only what connections, clients and waits take.
+    A run takes 64 bytes of a temporary file for each request, and memory only for connections, clients and waits.
 
-    @param batches: rows with L{POOL_COLUMNS <admission.offline.simulate.pooltrace.POOL_COLUMNS>},
-        sorted by C{broker_id}, C{boot_id}, C{mono_us} and C{seq}.
-    @param horizons: when runs end, by broker and run, in microseconds of the
-        monotonic clock; the last moment in the rows where it is not said.
-    @param order: in which order waiters are served; the default, for which
-        plug-ins must be installed here, unless given.
+    @param batches: rows with L{POOL_COLUMNS <admission.offline.simulate.pooltrace.POOL_COLUMNS>}, sorted by
+        C{broker_id}, C{boot_id}, C{mono_us} and C{seq}.
+    @param horizons: the end of each run, by broker and run, in microseconds of the monotonic clock; the last moment in
+        the rows unless given.
+    @param order: the order in which waiters are served; the default, for which plug-ins must be installed here, unless
+        given.
     @return: rows of L{RESULTS}.
-    @raise OutOfOrder: if rows are not sorted so.
+    @raise OutOfOrder: if rows are not sorted this way.
     """
     ordered = Ordered(_GROUP, _ORDER)
     trace: PoolTrace | None = None
@@ -262,7 +251,7 @@ def _total(trace: PoolTrace, run: PoolRun) -> dict[str, Any]:
 
 def _quantile(ascending: Any, share: float) -> int | None:
     """
-    The smallest value that so many are no larger than; L{None} if there is none.
+    The smallest value that at least C{share} of all do not exceed; L{None} if there are no values.
     """
     count = len(ascending)
     return int(ascending[ceil(count * share) - 1]) if count else None

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
 """
-The requests of a recording before another memory pool, in virtual time, and
-what is seen of the pool.
+A replay of a recording's requests with another memory pool, in virtual time, and measurements of that pool.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class Minute:
     A minute of the pool.
 
     @ivar beginUs: when it began, in microseconds since the epoch.
-    @ivar usedMaxBytes: the most that was taken.
-    @ivar availableMinBytes: the least that was left.
-    @ivar depletedUs: for how long nothing was left.
-    @ivar mutedUs: for how long connections waited for memory, all together.
-    @ivar waitingMax: how many did at a time, at most.
+    @ivar usedMaxBytes: the most memory allocated.
+    @ivar availableMinBytes: the least memory available.
+    @ivar depletedUs: for how long no memory was available.
+    @ivar mutedUs: for how long connections waited for memory, in total.
+    @ivar waitingMax: the largest number of waiting connections.
     @ivar spanUs: how much of the minute was replayed.
     """
 
@@ -49,18 +48,16 @@ class Minute:
 
 class PoolWatch:
     """
-    Looks at a pool whenever something happens to it.  In between everything is
-    as it was seen last.
+    Measures a pool at each event; its state is constant in between.
 
-    @ivar minutes: what was seen, by minutes of wall time.
-    @ivar peakBytes: the most that was taken at a time.
+    @ivar minutes: the measurements, by minutes of wall time.
+    @ivar peakBytes: the most memory allocated at a time.
     """
 
     def __init__(self, pool: IMemoryPool, nowUs: int, wallOffsetUs: int) -> None:
         """
-        @param nowUs: the time, like all here in microseconds of the clock that
-            the recording goes by.
-        @param wallOffsetUs: what to add to it to have wall time.
+        @param nowUs: the time, like all times here in microseconds of the recording's clock.
+        @param wallOffsetUs: added to it to get wall time.
         """
         self.peakBytes = 0
         self._pool = pool
@@ -74,10 +71,9 @@ class PoolWatch:
 
     def see(self, nowUs: int, changeBytes: int = 0) -> None:
         """
-        Look.
+        Take a measurement.
 
-        @param changeBytes: how much has been taken since, or given back if it
-            is less than nothing.
+        @param changeBytes: how much was allocated since; negative if released.
         """
         if nowUs > self._seenUs:
             self._pass(nowUs)
@@ -93,7 +89,7 @@ class PoolWatch:
 
     def wait(self, nowUs: int, change: int) -> None:
         """
-        A connection begins to wait, or does not wait any more.
+        A connection begins or ends waiting.
 
         @param change: 1 or -1.
         """
@@ -104,7 +100,7 @@ class PoolWatch:
 
     def close(self, nowUs: int) -> None:
         """
-        Nothing more will be seen.
+        Finish the last minute; nothing may follow.
         """
         self.see(nowUs)
         if len(self.minutes) > 1 and not self._minute.spanUs:
@@ -131,19 +127,19 @@ class PoolWatch:
 
 
 AHEAD_US = MICROSECONDS
-"""How much earlier than recorded a connection must be done to count as exhausted."""
+"""How much earlier than recorded a connection must finish to count as exhausted."""
 
 
 @define(eq=False)
 class ClientWaits:
     """
-    What became of one client.
+    The waits of one client.
 
     @ivar requests: how many of its requests arrived.
-    @ivar requestBytes: how large they were, all together.
-    @ivar waits: how many had to wait, those included that still did at the end.
-    @ivar waitUs: for how long, all together.
-    @ivar waitMaxUs: the longest that one did.
+    @ivar requestBytes: their total size.
+    @ivar waits: how many had to wait, including requests that still waited at the end.
+    @ivar waitUs: the total wait.
+    @ivar waitMaxUs: the longest wait.
     """
 
     requests: int = 0
@@ -155,27 +151,24 @@ class ClientWaits:
 
 class PoolRun:
     """
-    Puts every request of a trace to a pool, through the real gate.
+    Replays every request of a trace with a pool, through the real gate.
 
-    A connection sends its next request as much later than it was given memory
-    for this one as it did in the recording, so that who waits longer asks later:
-    all that a server did in between, quota delays included, stays as it was.
+    The distance from a grant of memory to the next request of that connection stays as recorded, so a connection that
+    waits longer asks later: everything that the server did in between, quota delays included, is unchanged.
 
-    What requests had besides their frames, connections and responses for
-    instance, is charged as it was at that time in the recording.
+    Other charges, for connections and responses for instance, are as they were at that time in the recording.
 
     @ivar pool: the pool.
-    @ivar watch: what was seen of it.
-    @ivar clients: what became of each client, by its number in the trace.
-    @ivar waitsUs: how long each request waited that had to.
+    @ivar watch: its measurements.
+    @ivar clients: the waits of each client, by its number in the trace.
+    @ivar waitsUs: the length of each wait.
     @ivar requests: how many requests arrived.
-    @ivar oversized: how many of them were larger than the pool hands out; a
-        server refuses these, and here they pass without memory.
+    @ivar oversized: how many of them were larger than the pool's largest lease; a server refuses these, and here they
+        pass without memory.
     @ivar unserved: how many waited at the end.
-    @ivar exhausted: how many connections had nothing more to send although, in
-        the recording, they went on for more than L{AHEAD_US}: with a pool that
-        is larger than the recorded one, they might have sent more.
-    @ivar unreleasedBytes: what the pool has as taken when all has been given back.
+    @ivar exhausted: how many connections had nothing more to send although, in the recording, they went on for more
+        than L{AHEAD_US}: with a pool that is larger than the recorded one, they might have sent more.
+    @ivar unreleasedBytes: the bytes still allocated after all leases have been released.
     """
 
     def __init__(
@@ -187,9 +180,8 @@ class PoolRun:
     ) -> None:
         """
         @param build: makes the pool, given a clock.
-        @param buildOrder: makes an order of waiters, given a clock and what to
-            draw from.
-        @param horizonUs: when to end; requests that come later do not count.
+        @param buildOrder: makes an order of waiters, given a clock and a random source.
+        @param horizonUs: when to end; later requests do not count.
         """
         self._trace = trace
         self.simulator = simulator = Simulator(trace.firstUs)
@@ -208,7 +200,7 @@ class PoolRun:
 
     def run(self) -> None:
         """
-        Do it, once.
+        Run the replay; call this once.
         """
         self._expectCharge()
         self._expectReader()
@@ -223,7 +215,7 @@ class PoolRun:
 
     def row(self, number: int) -> tuple[int, ...]:
         """
-        For readers, like all that follows: see L{PoolTrace.row}.
+        For readers, like all methods below: see L{PoolTrace.row}.
         """
         return self._trace.row(number)
 
@@ -239,7 +231,7 @@ class PoolRun:
 
     def _expectReader(self) -> None:
         """
-        See to it that the next connection begins in its time.
+        Schedule the beginning of the next connection.
         """
         if self._begun < len(self._trace.firstRows):
             reader = _Reader(self, self._trace.firstRows[self._begun])
@@ -257,7 +249,7 @@ class PoolRun:
     def _chargeOthers(self, sizeBytes: int) -> None:
         if self._charge is not None:
             self._charge.release()
-        # Nobody is served before this is taken again: the gate has a turn of its own for that.
+        # No waiter is served before this is allocated again: the gate serves in a turn of its own.
         self._charge = self.pool.charge(sizeBytes, CONNECTIONS)
         self.watch.see(self.simulator.nowUs, sizeBytes - self._chargedBytes)
         self._chargedBytes = sizeBytes
@@ -269,8 +261,8 @@ class _Reader:
     """
     A connection; the L{IWaiter} that the gate knows.
 
-    @ivar dueUs: when its request arrives, or did.
-    @ivar wantedBytes: how large that is.
+    @ivar dueUs: when its current request arrives.
+    @ivar wantedBytes: the size of that request.
     @ivar holder: the principal that sent it, or else the address, as recorded.
     """
 
@@ -298,7 +290,7 @@ class _Reader:
 
     def arrive(self) -> None:
         """
-        The size of its request is known.
+        The request arrives: its size is known.
         """
         run, client, sizeBytes = self._run, self._client, self.wantedBytes
         run.requests += 1
@@ -316,20 +308,17 @@ class _Reader:
             run.watch.wait(run.simulator.nowUs, 1)
 
     def leaseGranted(self, lease: ILease) -> None:
-        """
-        Its wait is over.
-        """
         self._waited()
         self._hold(lease)
 
     def turnGranted(self) -> None:
         """
-        Never called: nobody here waits for a turn.
+        Never called: no waiter here waits for a turn.
         """
 
     def leave(self) -> None:
         """
-        The time is up.
+        Release the memory: the recorded holding time is over.
         """
         if self._isWaiting:
             self._run.unserved += 1
@@ -340,7 +329,7 @@ class _Reader:
 
     def _load(self, row: int) -> int:
         """
-        Look at a request.
+        Take the next request from a row.
 
         @return: when it arrived in the recording.
         """

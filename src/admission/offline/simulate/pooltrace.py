@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_pool -*-
 """
-What the replay of a memory pool needs of a recording, in a file: however many
-requests there are, memory holds few of them at a time.
+The input of a memory pool's replay, in a file: memory holds few requests at a time, however many there are.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ POOL_COLUMNS: Sequence[str] = (
     "sent_mono_us",
     "pool_used_bytes",
 )
-"""What is read of each request, by the names of L{admission.recording.schema}."""
+"""The columns read of each request, by the names of L{admission.recording.schema}."""
 
 _FIELDS = ("arrivedUs", "waitUs", "sizeBytes", "holdUs", "gapUs", "next", "client", "connection")
 _ROW = np.dtype([(name, "<i8") for name in _FIELDS])
@@ -45,25 +44,22 @@ _STRUCT = Struct(f"<{len(_FIELDS)}q")
 _CHUNK_ROWS = 1 << 16
 _NONE = -1
 _STRANGERS = (None, "", "ANONYMOUS")
-"""What is recorded as the principal of who has not logged in."""
+"""The recorded principals of clients that have not logged in."""
 _UNKNOWN = -(1 << 62)
 
 
 class PoolTrace:
     """
-    The requests of one run of one server, each with the one that followed it on
-    its connection.
+    The requests of one run of one server, each linked to the next one on its connection.
 
     @ivar rowCount: how many requests there are.
     @ivar clients: principals and client ids, by the number that rows have.
-    @ivar gateSeed: what the gate's order came from; 0 if that is not known.
-    @ivar firstUs: when the first request arrived, like all moments in
-        microseconds of the monotonic clock.
-    @ivar lastUs: the last moment that anything is known of.
-    @ivar wallOffsetUs: what to add to have wall time.
+    @ivar gateSeed: the seed of the gate's order; 0 if it is not known.
+    @ivar firstUs: when the first request arrived, like all moments in microseconds of the monotonic clock.
+    @ivar lastUs: the last recorded moment.
+    @ivar wallOffsetUs: added to a moment to get wall time.
     @ivar firstRows: the first request of each connection, in order.
-    @ivar charges: moments, a second or more apart, and how many bytes were
-        charged from then on for other things than requests.
+    @ivar charges: moments, a second or more apart, and the bytes charged from then on for other things than requests.
     """
 
     def __init__(self) -> None:
@@ -80,14 +76,11 @@ class PoolTrace:
 
     @property
     def charges(self) -> Sequence[tuple[int, int]]:
-        """
-        See above.
-        """
         return self._charges.steps
 
     def add(self, batch: pa.RecordBatch) -> None:
         """
-        Take the next requests, in the order of their arrival.
+        Append the next requests, in the order of their arrival.
         """
         rows = np.zeros(batch.num_rows, _ROW)
         arrivedUs = rows["arrivedUs"] = numbersOf(batch.column("mono_us"))
@@ -110,12 +103,12 @@ class PoolTrace:
 
     def finish(self) -> None:
         """
-        All requests are there: find which follows which.
+        Link each request to the next one on its connection, after the last L{add}.
         """
         self._charges.finish()
         self._file.flush()
         rows = np.memmap(self._file, _ROW, "r+", shape=(self.rowCount,))
-        # From the end, so that each connection's next request is known already.
+        # Backwards, so that each connection's next request is already known.
         following: dict[int, tuple[int, int]] = {}
         for stop in range(self.rowCount, 0, -_CHUNK_ROWS):
             start = max(stop - _CHUNK_ROWS, 0)
@@ -128,19 +121,17 @@ class PoolTrace:
         """
         One request.
 
-        @return: when it arrived; for how long it waited for memory; its size in
-            bytes; for how long it had its memory; how much later than that had
-            been granted the next one on its connection arrived; which one that
-            is, -1 for none; whose it is, see C{clients}; and its connection.
+        @return: its arrival; its wait for memory; its size in bytes; for how long it held its memory; the time from the
+            grant of that to the arrival of the connection's next request; the row of that request, -1 for none; its
+            client, see C{clients}; and its connection.
         """
         assert self._map is not None
         return _STRUCT.unpack_from(self._map, number * _STRUCT.size)
 
     def holder(self, client: int, connection: int) -> str:
         """
-        Whom a pool is told that a request's memory is for: the principal of
-        its client, or else the address of its connection; empty if neither is
-        known.
+        The holder that a pool is told for a request's memory: the principal of its client, or else the address of its
+        connection; empty if neither is known.
         """
         principal, _ = self.clients[client]
         return self._peers.get(connection, "") if principal in _STRANGERS else str(principal)
@@ -164,7 +155,7 @@ class PoolTrace:
         principals, principalNames = codesOf(batch.column("principal"))
         clientIds, clientNames = codesOf(batch.column("client_id"))
         width = len(clientNames) + 1
-        # Together one number; 0 stands for none.
+        # Both combined in one number; 0 stands for none.
         found, places = np.unique((principals + 1) * width + clientIds + 1, return_inverse=True)
         principalOf, clientOf = [None, *principalNames], [None, *clientNames]
         pairs = [divmod(each, width) for each in found.tolist()]
@@ -180,8 +171,8 @@ class PoolTrace:
 
 class _Charges:
     """
-    Works out what else there was in the pool: what was taken when requests
-    arrived, less what requests had.  Each second has one figure, the median.
+    Estimates the other charges to the pool: the bytes allocated when requests arrived, less the bytes held by requests.
+    Each second has one figure, the median.
 
     @ivar steps: moments and bytes.
     """
@@ -205,7 +196,7 @@ class _Charges:
         past = int(np.searchsorted(momentsUs, arrivedUs[-1]))
         self._heldBytes = int(heldBytes[past])
         self._momentsUs, self._changes = momentsUs[past:], changes[past:]
-        # What has no size may not have been recorded with what the pool had.
+        # A request without a size may be missing from the pool's recorded figure.
         isRequest = rows["sizeBytes"] > 0
         self._note(arrivedUs[isRequest] // MICROSECONDS, chargedBytes[isRequest])
 
@@ -231,8 +222,7 @@ def _link(rows: Any, start: int, following: dict[int, tuple[int, int]]) -> None:
     """
     Fill in C{next} and C{gapUs}.
 
-    @param following: by connection, the first of the requests behind these and
-        when it arrived; updated.
+    @param following: by connection, the first of the later requests and its arrival; updated.
     """
     arrivedUs = np.array(rows["arrivedUs"])
     order = np.argsort(rows["connection"], kind="stable")
@@ -245,6 +235,6 @@ def _link(rows: Any, start: int, following: dict[int, tuple[int, int]]) -> None:
     for place in np.flatnonzero(isFirst).tolist():
         following[int(connections[place])] = int(numbers[place]), int(sortedUs[place])
     rows["next"][order] = nextRows
-    # A server reads no request before it is done with the one before; microseconds may have been rounded.
+    # A server reads no request before the previous one is done; microseconds may have been rounded.
     gapUs = nextUs - sortedUs - rows["waitUs"][order]
     rows["gapUs"][order] = np.maximum(gapUs, rows["holdUs"][order])

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
 """
-Runs of servers: the policies and limits of each, what of its record is missing,
-and when it ends.
+Runs of servers: their policies and limits, the gaps in their recordings, and when they end.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LIMIT_COLUMNS: Sequence[str] = (
     "value",
     "changed_by",
 )
-"""What L{withHistory} reads of the limits table."""
+"""The columns of the limits table that L{withHistory} reads."""
 
 GAPS = pa.schema(
     [
@@ -40,10 +39,10 @@ GAPS = pa.schema(
         ("missing", pa.int64()),
     ]
 )
-"""Where events were dropped: the number and moment of the first event after it, and how many are missing."""
+"""Where events were dropped: the number and moment of the next event, and how many are missing."""
 
 LONGEST_DELAY_US = 2**53
-"""The longest delay of a run that does not say."""
+"""The longest delay of a run whose recording does not say."""
 
 
 @frozen
@@ -53,7 +52,7 @@ class LimitChange:
 
     @ivar atUs: when.
     @ivar entity: for whom.
-    @ivar name: which limit.
+    @ivar name: the name of the limit.
     @ivar value: in its unit; L{None} if it was removed.
     @ivar isStart: whether the server was started with it.
     """
@@ -70,9 +69,9 @@ class Gap:
     """
     Events are missing.
 
-    @ivar seq: the number of the first event after them.
-    @ivar atUs: when that one was.
-    @ivar missing: how many there are missing.
+    @ivar seq: the number of the next event.
+    @ivar atUs: the moment of that event.
+    @ivar missing: how many events are missing.
     """
 
     seq: int
@@ -85,22 +84,21 @@ class Run:
     """
     One run of one server.
 
-    @ivar brokerId: which server.
-    @ivar bootId: which run.
-    @ivar horizonUs: the last moment that was recorded.
-    @ivar policyNames: what its quota policies were called, in their order.
+    @ivar brokerId: the server.
+    @ivar bootId: the run.
+    @ivar horizonUs: the last recorded moment.
+    @ivar policyNames: the names of its quota policies, in order.
     @ivar policyDescriptions: the description of each.
-    @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, like
-        C{quotaWindowSeconds}.
-    @ivar maxDelayUs: the longest delay that anybody was given at a time.
-    @ivar wallOffsetUs: what to add to a moment for microseconds of the epoch.
-    @ivar changes: of limits, in their order; see L{withHistory}.
-    @ivar gaps: in their order; likewise.
+    @ivar quotaWindows: see L{admission.interfaces.PolicyContext}, like C{quotaWindowSeconds}.
+    @ivar maxDelayUs: the longest delay that was imposed at a time.
+    @ivar wallOffsetUs: added to a moment to get microseconds since the epoch.
+    @ivar changes: of limits, in time order; see L{withHistory}.
+    @ivar gaps: in time order; likewise.
     @ivar requests: how many there are.
-    @ivar beginUs: when the first one came, in microseconds since the epoch.
-    @ivar endUs: when the last one came.
+    @ivar beginUs: the first arrival, in microseconds since the epoch.
+    @ivar endUs: the last arrival.
     @ivar pool: the description of the memory pool; L{None} if it is not known.
-    @ivar gateSeed: the seed of the order in which memory was handed out.
+    @ivar gateSeed: the seed of the order in which memory was allocated.
     """
 
     brokerId: str
@@ -122,15 +120,12 @@ class Run:
 
     @property
     def policies(self) -> Mapping[str, str]:
-        """
-        The descriptions of the quota policies, by their names.
-        """
         return dict(zip(self.policyNames, self.policyDescriptions, strict=False))
 
 
 def findGaps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
-    Find where numbers are missing.
+    Find gaps in the event numbers.
 
     @param batches: of C{broker_id}, C{boot_id}, C{seq} and C{mono_us} of all
         tables together, sorted by the first three.
@@ -143,7 +138,7 @@ def findGaps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             table = pa.concat_tables([before, table])
         before = table.slice(max(len(table) - 1, 0))
         later, earlier = table.slice(1), table.slice(0, max(len(table) - 1, 0))
-        # Where a run begins depends on what was kept of its record.
+        # The first number of a run depends on how much of its recording was kept.
         isSame = pc.and_(
             pc.equal(later["broker_id"], earlier["broker_id"]), pc.equal(later["boot_id"], earlier["boot_id"])
         )
@@ -154,7 +149,7 @@ def findGaps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def withHistory(runs: Iterable[Run], limits: pa.Table, gaps: pa.Table) -> list[Run]:
     """
-    Runs with the changes of limits and the gaps in each.
+    Add the limit changes and gaps to each run.
 
     @param limits: the limits table, with L{LIMIT_COLUMNS} at least.
     @param gaps: of L{GAPS}.

@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_shards -*-
 """
-How arrivals are sharded: which trials share them, and which rows have to be in
-one partition.
+How arrivals are sharded: which trials share them, and which rows have to be in one partition.
 
-Trials that see the same of the same requests, and group them in the same way,
-have their arrivals shuffled once and not each for itself.
+The arrivals of trials with the same view of the same requests and the same grouping are shuffled once, not for each
+trial.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from .slices import addSlices
 from .trials import Trial, TrialKey
 
 Step = Callable[[Batches], Iterator[pa.RecordBatch]]
-"""Makes something else of batches."""
+"""A transformation of batches."""
 
 _TRIAL = ("candidate", "broker_id", "boot_id")
 _SHIPPED = [field for field in ARRIVALS if field.name not in _TRIAL]
@@ -50,7 +49,7 @@ SHARDED = pa.schema([("replay", pa.int32()), ("shard_key", pa.int64()), *_SHIPPE
 """Arrivals of one shared replay; C{shard_key} numbers the policy's key, or closed loop the component."""
 
 SHARD: Sequence[str] = ("replay", "shard_key", "slice")
-"""The rows with the same values of these have to be in one partition."""
+"""All rows with the same values of these must be in one partition."""
 
 _ORDERS: Mapping[str, Sequence[str]] = {
     OPEN: (*SHARD, "at_us", "seq"),
@@ -65,9 +64,9 @@ class SharedReplay:
     """
     Trials in the same run of a server that share their arrivals.
 
-    @ivar number: its place in L{ReplayPlan.replays}.
+    @ivar number: its index in L{ReplayPlan.replays}.
     @ivar trials: at least one.
-    @ivar largest: how many requests its largest shard has.
+    @ivar largest: the number of requests in its largest shard.
     """
 
     number: int
@@ -104,16 +103,15 @@ class ReplayPlan:
     @property
     def order(self) -> Sequence[str]:
         """
-        The columns by which each partition is to be sorted.
+        The sort columns of each partition.
         """
         return _ORDERS[self.mode]
 
     def shard(self, requests: Batches) -> Iterator[pa.RecordBatch]:
         """
-        Make arrivals, and say which belong together.
+        Make arrivals, with their shard columns.
 
-        @param requests: of L{admission.offline.simulate.arrivals.columnsFor} all
-            trials, in any order.
+        @param requests: of L{admission.offline.simulate.arrivals.columnsFor} all trials, in any order.
         @return: of L{SHARDED}.
         """
         byLeader = {each.leader.key: each for each in self.replays}
@@ -135,9 +133,8 @@ class ReplayPlan:
 
         @param rows: of L{SHARDED}, sorted by L{order}.
         @param finish: see L{admission.offline.simulate.sparkreplay.replay}.
-        @return: of L{admission.offline.simulate.decisions.DECISIONS}, or what
-            C{finish} makes of them.
-        @raise OutOfOrder: if they are not sorted so.
+        @return: of L{admission.offline.simulate.decisions.DECISIONS}, or the result of C{finish}.
+        @raise OutOfOrder: if they are not sorted this way.
         """
         shared = {each.leader.key: each.trials for each in self.replays}
         arrivals = self._addressed(rows)
@@ -147,8 +144,7 @@ class ReplayPlan:
 
     def _addressed(self, rows: Batches) -> Iterator[pa.RecordBatch]:
         """
-        The same rows with the leader's columns in place of the shared replay's
-        number.
+        The same rows with the leader's columns in place of the shared replay's number.
         """
         for batch in rows:
             numbers = numbersOf(batch.column("replay"))
@@ -171,11 +167,10 @@ def planReplays(
     workers: int = 1,
 ) -> list[ReplayPlan]:
     """
-    Find which trials can share their arrivals.  For the driver: it remembers
-    every client, and every connection with every key.
+    Find which trials can share their arrivals.  For the driver: this holds every client, and every connection with
+    every key, in memory.
 
-    Where one shard is so large that some workers would have nothing to do, each
-    trial has its own.
+    Where one shard is so large that some workers would be idle, each trial has its own arrivals.
 
     @param modes: one or two.
     @param clients: see L{admission.offline.simulate.keys.clientsOf}.
@@ -212,13 +207,12 @@ def planReplays(
 
 def shardKeys(batch: pa.RecordBatch) -> Any:
     """
-    A number for each row's key, the same everywhere; rows without a key have
-    any.
+    A number for each row's key, the same on every worker; rows without a key have any.
 
     @param batch: of L{ARRIVALS}.
     """
     codes, keys = codesOf(batch.column("replay_key"))
-    # Should two keys ever have one number, the replay refuses their rows as out of order.
+    # If two keys ever get the same number, the replay refuses their rows as out of order.
     numbers = [int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), signed=True) for key in keys]
     return np.where(codes < 0, numbersOf(batch.column("seq")), np.array([*numbers, 0], np.int64)[codes])
 
@@ -226,8 +220,8 @@ def shardKeys(batch: pa.RecordBatch) -> Any:
 @contextmanager
 def _fewCollections() -> Iterator[None]:
     """
-    In the block garbage is collected rarely: a replay makes many objects and
-    hardly any cycles, and looking for these takes a tenth of its time.
+    A context in which garbage is collected rarely: a replay makes many objects and hardly any cycles, and looking for
+    these takes a tenth of its time.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS, *usual[1:])
@@ -239,9 +233,9 @@ def _fewCollections() -> Iterator[None]:
 
 def _largest(clients: Sequence[Client], keys: Keys, connections: Connections | None) -> int:
     """
-    How many requests there are in the largest shard.
+    The number of requests in the largest shard.
 
-    @param connections: where components are the shards, and not keys.
+    @param connections: if given, shards are components, not keys.
     """
     counts: Counter[Any] = Counter()
     if connections is None:

@@ -1,14 +1,12 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_slices -*-
 """
-Cutting the rows of one key, so that a client with most of the requests does not
-keep one worker busy while all others wait.
+Cutting the rows of one key into slices, so that a client with most of the requests does not keep one worker busy while
+the others wait.
 
-A policy that remembers for ever is never cut.  One with a horizon is cut where
-its key was idle for that long: there it is as new, so the result is the same to
-the last decision.  Nowhere else: to let a slice begin early by one horizon and
-throw that part away is not exact.  Sampled windows begin with their first
-record, so as long as requests keep coming where one window begins depends on
-all that came before.
+The key of a policy without a horizon is never cut.  With a horizon, a key is cut where it was idle for that long: there
+the policy's state is as new, so the result is identical to the last decision.  It is cut nowhere else: letting a slice
+begin one horizon early and discarding that part is not exact.  Sampled windows begin with their first record, so as
+long as requests keep coming the beginning of a window depends on everything before it.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ SPANS = pa.schema(
         ("requests", pa.int64()),
     ]
 )
-"""How many requests a key has in a span of time; they may be added up."""
+"""The number of a key's requests in a span of time; rows may be added up."""
 
 CUTS = pa.schema(
     [
@@ -46,7 +44,7 @@ CUTS = pa.schema(
 """A moment before which a key has been idle for a horizon."""
 
 MIN_REQUESTS = 100_000
-"""How many requests a slice has at least, unless told otherwise."""
+"""The smallest number of requests in a slice, by default."""
 
 _SPANS_IN_HORIZON = 4
 
@@ -55,7 +53,7 @@ _PLACE = ("candidate", "broker_id", "boot_id", "replay_key")
 
 def countSpans(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial]) -> Iterator[pa.RecordBatch]:
     """
-    Find when each key had requests, as far as its policy can be cut.
+    Find when each key had requests, if its policy can be cut.
 
     @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS}, in any order.
     @return: of L{SPANS}.
@@ -78,11 +76,10 @@ def findCuts(
     spans: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Trial], minRequests: int = MIN_REQUESTS
 ) -> pa.RecordBatch:
     """
-    Find where to cut.  For the driver: it remembers every span of every key
-    that has requests enough.
+    Find where to cut.  For the driver: this holds every span of every key with enough requests in memory.
 
     @param spans: of L{SPANS}, in any order.
-    @param minRequests: how many a slice is to have.
+    @param minRequests: the smallest number of requests in a slice.
     @return: of L{CUTS}.
     """
     table = pa.Table.from_batches(spans, SPANS).group_by([*_PLACE, "span"]).aggregate([("requests", "sum")])
@@ -107,10 +104,10 @@ def findCuts(
 
 def addSlices(batches: Iterable[pa.RecordBatch], cuts: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """
-    Say which slice of its key each row belongs to.
+    Set each row's slice of its key.
 
     @param batches: of L{admission.offline.simulate.arrivals.ARRIVALS}, in any order.
-    @param cuts: of L{CUTS}, all there are.
+    @param cuts: of L{CUTS}, complete.
     @return: the same rows.
     """
     moments: dict[tuple[Any, ...], list[int]] = {}
@@ -129,5 +126,5 @@ def addSlices(batches: Iterable[pa.RecordBatch], cuts: pa.RecordBatch) -> Iterat
 
 def _spanUs(trial: Trial) -> int | None:
     horizonSeconds = trial.horizonSeconds
-    # Nothing to remember is no reason for a span of no time.
+    # A policy may have a horizon of zero, but spans need a length.
     return None if horizonSeconds is None else max(-(-round(horizonSeconds * 1e6) // _SPANS_IN_HORIZON), 1)

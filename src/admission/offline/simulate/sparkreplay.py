@@ -1,19 +1,17 @@
 # -*- test-case-name: tests.offline.test_replay_spark -*-
 """
-Replays of large recordings: the replay as it is, spread over Spark's workers.
+Replays of large recordings: the same replay, distributed over Spark's workers.
 
-What has to be replayed together is brought together and sorted, once for all
-candidates that group requests in the same way; then each is replayed apart from
-the others.  So the work is spread over runs of servers, and within a run:
+Requests that have to be replayed together are grouped and sorted, once for all candidates that group requests in the
+same way; then each group is replayed apart from the others.  So the work is distributed over runs of servers, and
+within a run:
 
   - closed loop, over components, which are connections that share a limit,
-  - open loop, over what a policy limits by, and for a policy that forgets over
-    times, too, between which it has forgotten.
+  - open loop, over the policy's keys, and for a policy that forgets also over times, between which it has forgotten.
 
-Where everybody shares one limit, it is spread over candidates.
+Where all clients share one limit, the work is distributed over candidates.
 
-The driver remembers every connection with every kind of its requests, and a
-task keeps what it replays in files beyond some size.
+The driver holds every connection with every kind of its requests, and a task keeps a large replay in files.
 """
 
 from __future__ import annotations
@@ -45,20 +43,20 @@ from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
 from .trials import RECORDED, Trial, TrialKey
 
 MAX_CLIENTS = 2_000_000
-"""How many pairs of a connection and a kind of request the driver remembers, in less than 1 GB."""
+"""How many pairs of a connection and a kind of request the driver holds, in less than 1 GB."""
 
 DECISIONS_OF_TASK = 100_000
-"""How many decisions a task makes, about, unless that makes more tasks than Spark's setting for shuffles."""
+"""About how many decisions a task makes, unless that makes more tasks than Spark's setting for shuffles."""
 
 
 @frozen
 class Scale:
     """
-    How much there is, and how finely to cut it.
+    The size of a replay, and how finely to cut it.
 
     @ivar requests: how many there are.
-    @ivar partitions: how many tasks to make; L{None} for what seems right.
-    @ivar minRequests: how many a slice of one key has at least.
+    @ivar partitions: how many tasks to make; chosen here if L{None}.
+    @ivar minRequests: the smallest number of requests in a slice of one key.
     """
 
     requests: int
@@ -66,9 +64,6 @@ class Scale:
     minRequests: int = MIN_REQUESTS
 
     def tasksOf(self, frame: DataFrame, trials: Mapping[TrialKey, Trial]) -> int:
-        """
-        How many tasks to make.
-        """
         if self.partitions is not None:
             return self.partitions
         most = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -77,16 +72,10 @@ class Scale:
 
 
 def sparkSchema(schema: pa.Schema) -> StructType:
-    """
-    Columns in Spark's types.
-    """
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
 def collected(frame: DataFrame, schema: pa.Schema) -> pa.Table:
-    """
-    All rows, for the driver.
-    """
     return frame.select(*schema.names).toArrow().cast(schema)
 
 
@@ -103,11 +92,9 @@ def replay(
 
     @param requests: clean ones.
     @param modes: one or two of L{admission.offline.simulate.decisions}.
-    @param finish: what to do with the decisions where they are made, so that
-        less is passed on.
-    @param schema: of what that returns.
-    @return: of L{DECISIONS <admission.offline.simulate.decisions.DECISIONS>},
-        unless there is something to C{finish} them.
+    @param finish: applied to the decisions on the workers, so that less is passed on.
+    @param schema: of its result.
+    @return: of L{DECISIONS <admission.offline.simulate.decisions.DECISIONS>}, or the result of C{finish}.
     @raise TraceError: if there are too many connections for the driver.
     """
     parts = []
@@ -126,7 +113,7 @@ def plansOf(
     requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale
 ) -> list[ReplayPlan]:
     """
-    Find which trials share their arrivals, and which of these belong together.
+    Find which trials share their arrivals, and how these are sharded.
 
     @raise TraceError: see L{replay}.
     """
@@ -138,12 +125,11 @@ def plansOf(
 
 def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIENTS) -> pa.Table:
     """
-    Who asked for what, of L{CLIENT_REQUESTS <admission.offline.simulate.keys.CLIENT_REQUESTS>}.
+    Count requests by client, as L{CLIENT_REQUESTS <admission.offline.simulate.keys.CLIENT_REQUESTS>}.
 
     @param requests: clean ones.
-    @param isByConnection: whether to tell connections apart; otherwise all of
-        them are number 0.
-    @param most: how many to accept.
+    @param isByConnection: whether to tell connections apart; otherwise all of them are number 0.
+    @param most: how many rows to accept.
     @raise TraceError: if there are more.
     """
     columns = {
@@ -165,8 +151,7 @@ def countClients(requests: DataFrame, isByConnection: bool, most: int = MAX_CLIE
 
 def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame:
     """
-    What the policies in force said, of
-    L{VERDICTS <admission.offline.simulate.identity.VERDICTS>}.
+    The recorded decisions of the policies in force, of L{VERDICTS <admission.offline.simulate.identity.VERDICTS>}.
 
     @param requests: clean ones.
     @param trials: of the policies in force.
@@ -180,7 +165,7 @@ def verdicts(requests: DataFrame, trials: Mapping[TrialKey, Trial]) -> DataFrame
 
 def cutsOf(requests: DataFrame, plan: ReplayPlan, scale: Scale) -> pa.RecordBatch | None:
     """
-    Where to cut the requests of one key open loop, if there is any use in that.
+    Where to cut the requests of one key open loop, if cutting helps.
     """
     trials = {
         each.leader.key: each.leader
@@ -202,8 +187,8 @@ def cutsOf(requests: DataFrame, plan: ReplayPlan, scale: Scale) -> pa.RecordBatc
 
 def _workers(session: SparkSession) -> int:
     """
-    How many tasks run at a time, by how many Spark makes of nothing much:
-    there is no other way that works with Connect, too.
+    How many tasks run at a time, by the partitions that Spark gives a trivial frame: no other way works with Connect,
+    too.
     """
     return session.range(2**20).select(F.spark_partition_id()).distinct().count()
 
@@ -218,9 +203,9 @@ _ORDER = (*_GROUP, "mono_us", "seq")
 @frozen
 class PoolTrial:
     """
-    A pool, and where to try it.
+    A pool, and the runs to replay with it.
 
-    @ivar candidate: which pool.
+    @ivar candidate: the pool.
     @ivar runs: the runs of servers.
     """
 
@@ -231,8 +216,8 @@ class PoolTrial:
 @frozen
 class PoolTotals:
     """
-    What came of pools: tables with C{candidate}, C{broker_id} and C{boot_id},
-    and of each what L{admission.offline.simulate.pool} says.
+    The results of pools: tables with C{candidate}, C{broker_id} and C{boot_id}, and the columns of
+    L{admission.offline.simulate.pool}.
 
     @ivar totals: see C{TOTALS} there.
     @ivar minutes: see C{MINUTES}.
@@ -248,12 +233,11 @@ def planPools(
     candidates: Sequence[Candidate], descriptions: Mapping[tuple[str, str], str | None]
 ) -> tuple[list[PoolTrial], list[str]]:
     """
-    Every pool in every run, and the pools that were there, to see how far a
-    replay can be trusted.
+    Plan every pool in every run, and the recorded pools, to judge how far a replay can be trusted.
 
     @param candidates: pools.
-    @param descriptions: what the pool of each run was.
-    @return: and why recorded pools are left out, in sentences.
+    @param descriptions: the description of each run's pool.
+    @return: also why recorded pools are left out, in sentences.
     """
     runs = sorted(descriptions)
     trials = [PoolTrial(candidate, runs) for candidate in candidates]
@@ -271,15 +255,15 @@ def planPools(
 
 def replayPoolTrials(requests: DataFrame, trials: Sequence[PoolTrial]) -> PoolTotals:
     """
-    Put each run of a server before pools.
+    Replay each run of a server with pools.
 
     @param requests: clean ones.
-    @param trials: which; at least one.
+    @param trials: at least one.
     """
     runs = {run for trial in trials for run in trial.runs}
     ordered = requests.select(*POOL_COLUMNS).repartition(len(runs), *_GROUP).sortWithinPartitions(*_ORDER)
     results: DataFrame | None = None
-    # Each is a part of its own that reads what was sorted once, so that pools share a cluster like runs.
+    # Each trial reads the same sorted rows as a partition of its own, so that pools share a cluster like runs.
     order = defaultOrder()
     for trial in trials:
         part = _replayed(ordered, trial, order)

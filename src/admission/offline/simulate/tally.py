@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.offline.test_replay_spark -*-
 """
-What replays in Spark come to: totals by client and minute, and whether they can
-be trusted.
+The results of replays in Spark: totals by client and minute, and whether they can be trusted.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from .totals import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, binsOf, countMinutes
 from .trials import RECORDED, Trial, TrialKey
 
 JUDGED = pa.schema([DECISIONS.field(name) for name in (*VERDICTS.names[:4], "mode", "delay_us", "is_refused")])
-"""What is kept of a decision of a policy that was in force, to be held against the recording."""
+"""The columns kept of a decision of a policy in force, for comparison with the recording."""
 
 OUTCOMES = pa.schema([("minute", pa.struct(list(MINUTES))), ("decision", pa.struct(list(JUDGED)))])
 """Both in one; each row has one of them."""
 
 HISTOGRAM = pa.schema([("candidate", pa.string()), ("mode", pa.string()), ("bucket_us", pa.int64()), ("n", pa.int64())])
 """
-How many requests a candidate asked for delays of, up to C{bucket_us} and above
-the bound before it, see L{DELAY_BOUNDS_US}; null above all.
+The number of requests for which a candidate asked for a delay of up to C{bucket_us} and above the previous bound, see
+L{DELAY_BOUNDS_US}; null above all.
 """
 
 FIDELITIES = pa.schema(
@@ -50,7 +49,7 @@ FIDELITIES = pa.schema(
         ("words", pa.string()),
     ]
 )
-"""The fields of L{Fidelity <admission.offline.simulate.identity.Fidelity>}, and what it makes of them."""
+"""The fields of L{Fidelity <admission.offline.simulate.identity.Fidelity>}, and its verdict."""
 
 _MAX_ROWS = 20_000
 _MOST = ("most_delay_us", "most_held_us")
@@ -79,10 +78,9 @@ class Totals:
 
 def outcomes(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale) -> DataFrame:
     """
-    Replay everything in every mode: of L{OUTCOMES}.
+    Replay all trials in every mode: of L{OUTCOMES}.
 
-    Whoever wants more than one thing of them should have Spark keep them, or it
-    will replay again.
+    A caller that uses the result more than once should have Spark cache it, or it is computed again.
 
     @param requests: clean ones.
     @param trials: of candidates and of policies in force.
@@ -94,9 +92,9 @@ def outcomes(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Colle
 
 def toOutcomes(decisions: Batches) -> Iterator[pa.RecordBatch]:
     """
-    Count decisions, and keep those of policies in force, too.
+    Count decisions, and also keep the decisions of policies in force.
 
-    @param decisions: of L{DECISIONS}, those of different candidates apart.
+    @param decisions: of L{DECISIONS}, each candidate's apart.
     @return: of L{OUTCOMES}.
     """
     for batch in decisions:
@@ -110,8 +108,7 @@ def toOutcomes(decisions: Batches) -> Iterator[pa.RecordBatch]:
 
 def minutesOf(outcomes: DataFrame) -> DataFrame:
     """
-    What became of the requests of each client in each minute: the columns of
-    L{MINUTES} without the histogram, each place once.
+    The outcomes of each client's requests by minute: the columns of L{MINUTES} without the histogram, each place once.
 
     @param outcomes: of L{OUTCOMES}.
     """
@@ -126,7 +123,7 @@ def minutesOf(outcomes: DataFrame) -> DataFrame:
 
 def totalsOf(outcomes: DataFrame) -> Totals:
     """
-    Add up.
+    Add up the totals.
 
     @param outcomes: of L{OUTCOMES}.
     """
@@ -142,15 +139,15 @@ def totalsOf(outcomes: DataFrame) -> Totals:
 
 def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
     """
-    The labels of those candidates whose decisions are approximate, since they
-    follow requests: see L{LivePolicy <admission.offline.simulate.live.LivePolicy>}.
+    The labels of candidates whose decisions are approximate because they follow requests: see L{LivePolicy
+    <admission.offline.simulate.live.LivePolicy>}.
     """
     return sorted({trial.candidate.label for trial in trials.values() if trial.isFollowing})
 
 
 def labelled(totals: Totals, trials: Mapping[TrialKey, Trial]) -> Totals:
     """
-    The same, with a column that says which of it is L{approximate}.
+    The same totals with a column C{is_approximate}, see L{approximate}.
     """
     labels = pa.array(approximate(trials), pa.string())
 
@@ -164,7 +161,7 @@ def judgeReplays(
     requests: DataFrame, outcomes: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str]
 ) -> list[Fidelity]:
     """
-    Hold the replays of the policies in force against what was recorded.
+    Compare the replays of the policies in force with the recording.
 
     @param requests: clean ones.
     @param outcomes: of L{OUTCOMES}.
@@ -180,7 +177,7 @@ def judgeReplays(
     decisions = outcomes.where("decision IS NOT NULL").select("decision.*")
     compared = decisions.join(said, list(VERDICTS.names[:4]))
     matches = collected(compared.mapInArrow(countMatches, sparkSchema(FIDELITY)), FIDELITY)
-    # Of what nobody decided on there is nothing to compare, which is no reason to trust it.
+    # Without any recorded decision there is nothing to compare, which is no reason to trust the replay.
     nothing = pa.Table.from_pylist(
         [
             {**dict.fromkeys(FIDELITY.names, 0), **dict(zip(VERDICTS.names[:3], key, strict=True)), "mode": mode}
@@ -193,9 +190,6 @@ def judgeReplays(
 
 
 def fidelityTable(fidelities: Iterable[Fidelity]) -> pa.Table:
-    """
-    Verdicts as a table of L{FIDELITIES}.
-    """
     rows = [(*asdict(each).values(), each.isTrusted, each.inWords()) for each in fidelities]
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(FIDELITIES)
     return pa.table([pa.array(each, type) for each, type in zip(columns, FIDELITIES.types, strict=True)], FIDELITIES)

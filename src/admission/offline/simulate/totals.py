@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_totals -*-
 """
-What decisions come to: by minute and client, in rows that can be added up, and
-in all.
+Sums of decisions: by minute and client, in rows that can be added up, and in total.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from .decisions import CLOSED
 from .ordered import distinctRows, numbersOf
 
 DELAY_BOUNDS_US: Sequence[int] = (0, *(round(10 ** (3 + step / 16)) for step in range(16 * 6 + 1)))
-"""The upper bounds of delays that are counted together: none, and 1 ms to 1000 s, sixteen for each power of ten."""
+"""The upper bounds of delay bins: zero, and 1 ms to 1000 s, sixteen for each power of ten."""
 
 MAX_EXHAUSTED_SHARE = 0.05
-"""With more connections that ran out of requests there is no forecast."""
+"""With a larger share of exhausted connections there is no forecast."""
 
 _BINS = len(DELAY_BOUNDS_US) + 1
 _MAX_ROWS = 50_000
@@ -35,7 +34,7 @@ PLACE: Sequence[str] = (
     "client_id",
     "minute",
 )
-"""What minutes are told apart by."""
+"""The columns that identify a minute's row."""
 
 _SUMS: Sequence[str] = (
     "requests",
@@ -64,15 +63,12 @@ MINUTES = pa.schema(
     ]
 )
 """
-What became of the requests of a client in a minute.  Several rows may be of the
-same place; L{mergeMinutes} adds them up.
+The outcomes of a client's requests in a minute.  Several rows may be of the same place; L{mergeMinutes} adds them up.
 
-C{throttle_us} is what the candidate asked for, C{held_us} for how long clients
-were throttled by all policies.  C{delay_bins} counts requests by the delay that
-the candidate asked for, see L{DELAY_BOUNDS_US}, and those with longer ones at
-the end; zeros there are left out, since most requests have no delay.
-C{exhausted_from_us} is when the first connection ran out of requests, on the
-clock of the run.
+C{throttle_us} is the delay that the candidate asked for, C{held_us} for how long clients were throttled by all
+policies.  C{delay_bins} counts requests by the delay that the candidate asked for, see L{DELAY_BOUNDS_US}, with longer
+delays in the last bin; trailing zeros are left out, since most requests have no delay. C{exhausted_from_us} is when the
+first connection was exhausted, on the clock of the run.
 """
 
 TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
@@ -92,14 +88,12 @@ TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
     ("is_forecast", pa.bool_()),
 )
 """
-What L{addUp} has besides what it tells apart.  Percentiles are of all requests,
-those that were not throttled included, and no less than the exact ones.
+The columns of L{addUp} after the grouping columns.  Percentiles are over all requests, including requests that were not
+throttled, and no less than the exact ones.
 
-How many connections ran out of requests is about the whole candidate and mode,
-whatever else is told apart: while they are missing, nobody competes with them.
-So is C{is_forecast}: whether the numbers may be read as what would have
-happened.  Open loop they may not.  What the jobs write has C{is_approximate}
-besides, see L{admission.offline.simulate.tally.labelled}.
+The number of exhausted connections is that of the whole candidate and mode, whatever the grouping: the absence of these
+connections affects all others. So is C{is_forecast}: whether the numbers may be read as what would have happened; open
+loop they may not.  The jobs add C{is_approximate}, see L{admission.offline.simulate.tally.labelled}.
 """
 
 
@@ -156,14 +150,12 @@ def binsOf(delayBins: pa.Array) -> Any:
 
 def addUp(minutes: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = MAX_EXHAUSTED_SHARE) -> pa.Table:
     """
-    The results in all.
+    The totals.
 
     @param minutes: of L{MINUTES}.
-    @param by: what to tell apart besides C{candidate} and C{mode}: other names
-        of L{PLACE}.
-    @param maxExhaustedShare: with a larger share of connections that ran out
-        of requests there is no forecast.
-    @return: a row for each place, sorted, with L{TOTAL_COLUMNS} after it.
+    @param by: what to group by besides C{candidate} and C{mode}: other names of L{PLACE}.
+    @param maxExhaustedShare: with a larger share of exhausted connections there is no forecast.
+    @return: a row for each group, sorted, with L{TOTAL_COLUMNS} after it.
     """
     names = list(dict.fromkeys(("candidate", "mode", *by)))
     found, places = distinctRows([minutes.column(name) for name in names])
@@ -265,8 +257,7 @@ def _most(values: Any, places: Any, count: int) -> Any:
 
 def _quantiles(bins: Any, share: float, maxUs: Any) -> Any:
     """
-    For each row of counts the upper bound of the range that the value at
-    C{share} is in, or the largest value if that is less.
+    For each row of counts the upper bound of the bin with the value at C{share}, or the largest value if that is less.
     """
     reached = np.cumsum(bins, axis=1) >= share * bins.sum(axis=1, keepdims=True)
     bounds = np.array([*DELAY_BOUNDS_US, _NEVER])

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_trials -*-
 """
-What each candidate is to be tried on, and under which limits.
+Which candidate is tried on which run, and under which limits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TrialKey = tuple[str, str, str]
 """The label of a candidate, a broker and a run."""
 
 RECORDED = "recorded "
-"""What the label of a policy in force begins with; its name follows."""
+"""The prefix of the label of a policy in force; its name follows."""
 
 _Policies = Sequence[tuple[str, IQuotaPolicy]]
 _Described = Mapping[tuple[QuotaEntity, str], float]
@@ -34,33 +34,30 @@ class Trial:
     """
     One candidate in one run.  It can be pickled.
 
-    A candidate takes the place of every policy with a say that has the name of
-    its plug-in.  All others stay, with the delays and refusals that they are
-    recorded with.
+    A candidate replaces every policy with the name of its plug-in that is no shadow. All others are retained, with
+    their recorded delays and refusals.
 
-    The limits are those that would have been in force had the server been
-    started with the candidate's description in place of the recorded one:
+    The limits are as if the server had been started with the candidate's description instead of the recorded one:
 
-      - what the candidate's description sets is so, whatever was recorded for
-        the same entity and limit,
-      - what a recorded description has set is gone with that description,
+      - a limit in the candidate's description holds, whatever was recorded for the same entity and limit,
+      - a limit of a recorded description is gone with that description,
       - every other limit, from the configuration or set while the server ran,
         holds when it was in force.
 
-    A candidate has a say even if its description makes it a shadow, since it is
-    to be judged.  Only the identity gate's trials of shadows have none.
+    A candidate decides even if its description makes it a shadow policy, since it is to be judged. Only in the identity
+    gate's trials do shadow policies decide nothing.
 
-    @ivar candidate: what is tried.
-    @ivar run: where.
+    @ivar candidate: the policy to try.
+    @ivar run: the run to try it on.
     @ivar changes: of the limits that the candidate knows.
-    @ivar replaced: which of the run's policies it takes the place of.
-    @ivar retained: which others have a say.
-    @ivar hasSay: whether what it says is done.
+    @ivar replaced: which of the run's policies it replaces.
+    @ivar retained: which other policies decide.
+    @ivar hasSay: whether its decisions apply.
     @ivar isRecorded: whether it is the policy in force.
-    @ivar horizonSeconds: see L{IReplayable}; L{None} for all other policies, too,
-        and for those that follow requests, since these may last longer.
-    @ivar isFollowing: whether the policy is told when requests begin and end, so
-        that what it says is approximate, see L{LivePolicy}.
+    @ivar horizonSeconds: see L{IReplayable}; L{None} also for policies without it, and for policies that follow
+        requests, since these may last longer.
+    @ivar isFollowing: whether the policy is told when requests begin and end, so that its decisions are approximate,
+        see L{LivePolicy}.
     """
 
     candidate: Candidate
@@ -75,36 +72,33 @@ class Trial:
 
     @property
     def key(self) -> TrialKey:
-        """
-        What it is found by.
-        """
         return self.candidate.label, self.run.brokerId, self.run.bootId
 
     @property
     def decisive(self) -> Sequence[int]:
         """
-        Which of the run's policies had a say.
+        Which of the run's policies decided.
         """
         return sorted({*self.retained, *(self.replaced if self.hasSay else ())})
 
     @property
     def mayBeAskedMore(self) -> bool:
         """
-        Whether it is asked of requests that no policy was asked about.
+        Whether it is asked about requests that no policy was asked about.
         """
         return not self.isRecorded and bool(self.unlimited())
 
     @property
     def view(self) -> tuple[Any, ...]:
         """
-        Trials of the same run with the same view see the same of a request.
+        Trials of the same run with the same view see identical arrivals.
         """
         replaced = tuple(self.replaced) if self.hasSay else ()
         return replaced, tuple(self.retained), tuple(self.decisive), self.mayBeAskedMore, self.isFollowing
 
     def begin(self, atUs: int) -> LivePolicy:
         """
-        Build the policy as it was before the first request.
+        Build the policy in its state before the first request.
 
         @param atUs: the moment of that request, or one before it.
         @raise PolicyError: see L{Candidate.build}.
@@ -114,8 +108,8 @@ class Trial:
 
     def unlimited(self) -> Sequence[int]:
         """
-        When there was no limit at all, so that no policy was asked anything:
-        the moments when that began, ended, began again and so on.
+        When there was no limit at all, so that no policy was asked: the moments when that began, ended, began again and
+        so on.
         """
         inForce = {(each.entity, each.name) for each in self.run.changes if each.isStart and each.value is not None}
         moments: list[int] = [] if inForce else [-(2**62)]
@@ -130,11 +124,9 @@ class Trial:
 
 def planTrials(candidates: Collection[Candidate], runs: Collection[Run]) -> dict[TrialKey, Trial]:
     """
-    Every candidate in every run.  For the driver: what it returns can be
-    pickled, and needs no plug-ins.
+    Plan a trial of every candidate in every run.  For the driver: the result can be pickled, and needs no plug-ins.
 
-    @raise PolicyError: if a policy cannot be built, or refuses a recorded
-        limit.
+    @raise PolicyError: if a policy cannot be built, or refuses a recorded limit.
     """
     known: dict[str, Candidate] = {}
     trials = []
@@ -146,8 +138,7 @@ def planTrials(candidates: Collection[Candidate], runs: Collection[Run]) -> dict
 
 def planRecorded(runs: Collection[Run]) -> dict[TrialKey, Trial]:
     """
-    Every policy that was in force, to be put to the test of the identity gate:
-    built from its description, with the limits that it had.
+    Plan a trial of every policy in force, for the identity gate: built from its description, with its recorded limits.
 
     @raise PolicyError: if one cannot be built.
     """
@@ -168,7 +159,7 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
         if value is not None and described.get(place) == value:
             if change.isStart:
                 continue
-            # Taken back to what the description says, which here says nothing.
+            # Removed again, and the description sets no such limit.
             value = None
         changes.append(LimitChange(change.atUs, change.entity, change.name, value, change.isStart))
     decisive = [index for index, (_, policy) in enumerate(recorded) if not policy.isShadow]
@@ -179,7 +170,7 @@ def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:
 
 def _recorded(run: Run, recorded: _Policies, known: Mapping[str, Candidate]) -> Iterator[Trial]:
     described = _limitsOf(AdmissionControl(recorded))
-    # A server tells of the limits that descriptions set, too; where descriptions differ, each policy has its own.
+    # A server records the limits that descriptions set, too; where descriptions differ, each policy has its own.
     changes = [
         change
         for change in run.changes
@@ -194,9 +185,9 @@ def _recorded(run: Run, recorded: _Policies, known: Mapping[str, Candidate]) -> 
 
 def _rebuilt(run: Run, known: dict[str, Candidate]) -> _Policies:
     """
-    The run's policies as their descriptions make them.
+    The run's policies, built from their descriptions.
 
-    @param known: descriptions that have been resolved before; to find plug-ins takes longer than to build them.
+    @param known: descriptions resolved before; finding plug-ins takes longer than building them.
     """
     try:
         for description in run.policyDescriptions:
@@ -213,7 +204,7 @@ def _rebuilt(run: Run, known: dict[str, Candidate]) -> _Policies:
 
 
 def _build(candidate: Candidate, run: Run, atSeconds: float = 0.0) -> Any:
-    # It says when the limits of the description are set, and does not go on.
+    # It reports the limits of the description, and then forwards nothing.
     clock = Clock()
     clock.rightNow = atSeconds
     return candidate.build(clock, run.quotaWindows, run.quotaWindowSeconds)
@@ -225,7 +216,7 @@ def _limitsOf(policy: Any) -> _Described:
 
 def _checked(trial: Trial) -> Trial:
     """
-    C{trial} with the limits that its policy knows, all of which it has taken.
+    C{trial} with the limits that its policy knows; it has accepted all of them.
     """
     candidate, run = trial.candidate, trial.run
     policy = _build(candidate, run)
