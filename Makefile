@@ -17,7 +17,7 @@ CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
 	@echo "make test    run all tests"
-	@echo "make test-fast  run those that need no more than Python: an answer in about a minute"
+	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
