@@ -211,9 +211,8 @@ def kafkaNames(tree: ast.Module) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.arg | ast.keyword):
             names = [node.arg or ""]
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-            names = ["kafka" if name.split(".")[0] == "kio" else name for name in names][:]
-            names = ["kafka"] if "kafka" in "".join(names) else [name for name in names if "." not in name]
+            words = ".".join([getattr(node, "module", None) or "", *(alias.name for alias in node.names)]).split(".")
+            names = ["kafka"] if {"kafka", "kio"} & set(words) else words
         for name in names:
             if _KAFKAS.search(name):
                 yield getattr(node, "lineno", 0), name
