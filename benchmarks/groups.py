@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
 from admission.kafka.broker.groups.groupstate import GroupLimits
 from admission.kafka.broker.groups.member import JoinRequest, JoinResult, MemberRequest
-from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.wire.requests import clientApi, decodeResponse, encodeRequest
 from admission.operations import DelayedOperation
 from admission_plugins.purgatory import WheelPurgatory
@@ -116,7 +116,7 @@ class Coordinator:
 
     def __init__(self, path: str, members: int) -> None:
         self.clock = Clock()
-        self.log = LmdbLog(path, self.clock, self.clock.seconds, maybeDeferred)
+        self.log = SegmentLog(path, self.clock, self.clock.seconds, maybeDeferred)
         self.purgatory = WheelPurgatory(TimingWheel(self.clock))
         limits = GroupLimits(initialDelaySeconds=0.0)
         self.groups = GroupCoordinator(self.log, self.purgatory, self.clock, self.clock.seconds, limits)

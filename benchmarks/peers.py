@@ -187,7 +187,7 @@ class BareBroker(Preallocating):
         """
         header = parseRequestHeader(body)
         request = parseProduce(body, header.bodyOffset, header.apiVersion)
-        results = produceapi.append(self._broker, request, ANONYMOUS)
+        results = produceapi.append(self._broker, request, ANONYMOUS, False)
         self._broker.log.whenCommitted(partial(self.produced, header, results))
 
     def produced(self, header: RequestHeader, results: list[PartitionResult], error: Exception | None) -> None:

@@ -25,7 +25,7 @@ from admission.control import AdmissionControl
 from admission.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.broker import Broker
-from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.options import Options
 from admission.kafka.service import ListenerFactory, makeService
@@ -142,7 +142,7 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
         without length prefixes.
     """
     clock = MonotonicClock(reactor)
-    log = LmdbLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
+    log = SegmentLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
     purgatory = WheelPurgatory(TimingWheel(clock))
     gate = buildGate(UnboundedPool(), PolicyContext(clock, wallSeconds, random=Random(0)))
     broker = Broker(loadSettings(None, []), log, gate, purgatory, AdmissionControl([], 0.0), clock, wallSeconds, "bare")

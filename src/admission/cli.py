@@ -80,6 +80,12 @@ COMMANDS = (
         "admission.commands.doctorcommand.run",
     ),
     Command(
+        "data",
+        "Check, back up, restore or migrate the data of a broker.",
+        "admission.commands.datacommand.DataOptions",
+        "admission.commands.datacommand.run",
+    ),
+    Command(
         "synth",
         "Make a recording of clients that do not exist.",
         "admission.commands.synthcommand.SynthOptions",
@@ -136,6 +142,7 @@ class AdmissionOptions(CommandGroup):
         "explain --client-id reports --user alice",
         "top",
         "doctor --data /var/lib/admission",
+        "data check /var/lib/admission",
         "evaluate recording --out results --candidate client-bytes:produce=4M",
         "users set passwords.txt alice",
     )

@@ -24,6 +24,13 @@ def wallSeconds() -> float:
     return time.time()
 
 
+def monotonicSeconds() -> float:
+    """
+    Seconds of a clock that never jumps, for a process without a reactor.
+    """
+    return time.monotonic()
+
+
 def wholeMicroseconds(seconds: float) -> float:
     """
     Round C{seconds} as a recording does.  Policies are told times that are rounded

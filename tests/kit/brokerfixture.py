@@ -12,7 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -31,7 +31,7 @@ from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.interface import Partition, Topic
-from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.session import KafkaConnection
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
@@ -41,7 +41,7 @@ from admission_plugins.bounded import BoundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.kit.admitted import gateFor
-from tests.kit.logfixture import FailingEnvironment
+from tests.kit.logfixture import FailingDisk
 
 POOL_BYTES = 8 << 20
 LARGEST_BYTES = 4 << 20
@@ -353,12 +353,15 @@ class BrokerTestCase(SynchronousTestCase):
         assignments = [f"{name}={value}" for name, value in self.properties.items()]
         settings = loadSettings(None, ["queued.max.request.bytes=1GiB", *assignments])
         self.gate = gateFor(self.pool, self.clock, maxRequests=settings.queuedMaxRequests)
-        self.log = LmdbLog(
+        self.disk = FailingDisk()
+        self.isHolding = False
+        self.flushes: list[tuple[Deferred[Any], Callable[[], Any]]] = []
+        self.log = SegmentLog(
             self.mktemp(),
             self.clock,
             lambda: self.wallSeconds,
             self.deferToThread,
-            mapSizeBytes=256 << 20,
+            disk=self.disk,
             maxPartitions=settings.maxPartitions,
             retentionSeconds=None,
         )
@@ -372,7 +375,6 @@ class BrokerTestCase(SynchronousTestCase):
             self.control,
             self.clock,
             lambda: self.wallSeconds,
-            "test-cluster",
         )
         self.broker.groups.start()
         self.factory = AdmittedFactory(
@@ -385,11 +387,23 @@ class BrokerTestCase(SynchronousTestCase):
         self.clock.advance(0)
         self.addCleanup(self._stop)
 
-    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
+    def deferToThread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         """
-        What the log hands to a thread runs at once.
+        What the log hands to a thread runs at once, or when the test says so.
         """
-        return maybeDeferred(function)
+        if not self.isHolding:
+            return maybeDeferred(function, *arguments)
+        done: Deferred[Any] = Deferred()
+        self.flushes.append((done, partial(function, *arguments)))
+        return done
+
+    def finishFlush(self) -> None:
+        """
+        The disk has everything that was written when it was asked for the longest-held flush.
+        """
+        done, function = self.flushes.pop(0)
+        maybeDeferred(function).chainDeferred(done)
+        self.clock.advance(0)
 
     def _captureLog(self) -> Any:
         capturing = capturedLogs()
@@ -434,14 +448,11 @@ class BrokerTestCase(SynchronousTestCase):
         self.clock.advance(0)
         return bytes(buffer)
 
-    def failCommits(self, error: Exception | None) -> None:
+    def failCommits(self, error: OSError | None) -> None:
         """
-        Have the commits of transactions raise something that begin from now on.
+        Have the disk refuse to write from now on, or write again.
         """
-        commits = self.log._commits
-        if not isinstance(commits._environment, FailingEnvironment):
-            commits._environment = FailingEnvironment(commits._environment)  # type: ignore[assignment]
-        commits._environment.error = error  # type: ignore[attr-defined]
+        self.disk.writeError = error
 
     @property
     def frameBytes(self) -> int:

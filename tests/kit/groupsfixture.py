@@ -96,6 +96,7 @@ class MemoryLog:
     @ivar error: what commits fail with, while it is set.
     @ivar commitCount: how many there were.
     @ivar commitSeconds: how long after the first write they come.
+    @ivar endedUncleanly: whether records may be missing.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -103,6 +104,7 @@ class MemoryLog:
         self.error: LogFailed | None = None
         self.commitCount = 0
         self.commitSeconds = 0.0
+        self.endedUncleanly = False
         self.tables: dict[str, MemoryTable] = {}
         self._clock = clock
         self._waiting: list[CommitCallback] = []

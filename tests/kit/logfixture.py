@@ -3,18 +3,19 @@ What the tests of the record log share.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import lmdb
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.kafka.broker.log.disk import LocalDisk, LocalFile
 from admission.kafka.broker.log.interface import AppendResult, Partition
-from admission.kafka.broker.log.lmdb_log import LmdbLog
-from admission.kafka.wire.batches import Record, RecordBatch, encodeBatch, readBatch
+from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.wire.batches import Record, RecordBatch, encodeBatch, readBatch, readHeader
 
 
 def makeBatch(
@@ -61,25 +62,6 @@ class TurnClock(Clock):
         self.advance(self.TURN_SECONDS)
 
 
-def storageError(code: int) -> lmdb.Error:
-    """
-    An error of the operating system as LMDB reports it.
-
-    @param code: one of L{errno}.
-    """
-    error = lmdb.Error(os.strerror(code))
-    # The class itself takes no code, whatever its stub says; LMDB adds it afterwards.
-    vars(error)["code"] = code
-    return error
-
-
-def skipDisk(synchronise: Callable[[], Any]) -> Deferred[None]:
-    """
-    Say that the disk has been synchronised: a test does not lose power.
-    """
-    return succeed(None)
-
-
 class Threads:
     """
     Threads that do nothing before they are told to.
@@ -90,12 +72,12 @@ class Threads:
     def __init__(self) -> None:
         self.waiting: list[tuple[Deferred[Any], Callable[[], Any]]] = []
 
-    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
+    def deferToThread(self, function: Callable[..., Any], *arguments: object) -> Deferred[Any]:
         """
         Keep a function for L{run}.
         """
         result: Deferred[Any] = Deferred()
-        self.waiting.append((result, function))
+        self.waiting.append((result, partial(function, *arguments)))
         return result
 
     def run(self) -> None:
@@ -106,44 +88,73 @@ class Threads:
         maybeDeferred(function).chainDeferred(result)
 
 
-class FailingEnvironment:
+def storageError(code: int) -> OSError:
     """
-    An environment whose transactions can be made to fail when they are committed.
+    An error of the disk.
 
-    @ivar error: what their commits raise; L{None} for nothing.
+    @param code: one of L{errno}.
     """
-
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
-        self.error: Exception | None = None
-
-    def begin(self, *args: Any, **kwargs: Any) -> "FailingTransaction":
-        """
-        As the environment's own.
-        """
-        return FailingTransaction(self, self._environment.begin(*args, **kwargs))
+    return OSError(code, os.strerror(code))
 
 
-class FailingTransaction:
+class FailingDisk(LocalDisk):
     """
-    A transaction of a L{FailingEnvironment}.
+    The disk of this machine, which can be made to fail.
+
+    @ivar writeError: what writing raises; L{None} for nothing.
+    @ivar flushError: what flushing raises.
     """
 
-    def __init__(self, owner: FailingEnvironment, transaction: Any) -> None:
-        self._owner = owner
-        self._transaction = transaction
+    writeError: OSError | None = None
+    flushError: OSError | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transaction, name)
+    def open(self, path: str, create: bool = False) -> "FailingFile":
+        """
+        As the disk does.
+        """
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        return FailingFile(self, os.open(path, flags, 0o644))
 
-    def commit(self) -> None:
+
+class FailingFile(LocalFile):
+    """
+    A file on a L{FailingDisk}.
+    """
+
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: FailingDisk, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._disk = disk
+
+    def write(self, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> None:
         """
-        Commit, or lose everything and raise.
+        Write a part, or all.
         """
-        if self._owner.error is not None:
-            self._transaction.abort()
-            raise self._owner.error
-        self._transaction.commit()
+        if self._disk.writeError is not None:
+            super().write([b"".join(buffers)[:-1]], position)
+            raise self._disk.writeError
+        super().write(buffers, position)
+
+    def flush(self) -> None:
+        """
+        Flush, or do not.
+        """
+        if self._disk.flushError is not None:
+            raise self._disk.flushError
+        super().flush()
+
+
+def batchesIn(records: bytes) -> list[bytes]:
+    """
+    The single batches of what a log has read.
+    """
+    batches = []
+    while records:
+        sizeBytes = readHeader(records).sizeBytes
+        batches.append(records[:sizeBytes])
+        records = records[sizeBytes:]
+    return batches
 
 
 class LogTestCase(SynchronousTestCase):
@@ -153,6 +164,7 @@ class LogTestCase(SynchronousTestCase):
     @ivar clock: the log's clock.
     @ivar wallSeconds: what the log takes for the time.
     @ivar path: the log's directory.
+    @ivar disk: the log's disk.
     @ivar log: the log.
     @ivar limits: arguments for the log; records do not age unless they say so.
     """
@@ -163,19 +175,22 @@ class LogTestCase(SynchronousTestCase):
         """
         Open a log in a new directory, and let its first sweep pass.
         """
+        # No test loses power, and what others write to the disk must not slow the tests down.
+        for name in ("fdatasync", "fsync"):
+            self.patch(os, name, lambda descriptor: None)
         self.clock = TurnClock()
         self.wallSeconds = 1_000_000.0
+        self.disk = FailingDisk()
         self.path = self.mktemp()
         self.log = self.openLog()
 
-    def openLog(self, **limits: Any) -> LmdbLog:
+    def openLog(self, **limits: Any) -> SegmentLog:
         """
         Open the log in the test's directory; closed when the test ends.
         """
-        log = LmdbLog(self.path, self.clock, lambda: self.wallSeconds, skipDisk, **{**self.limits, **limits})
+        arguments = {"disk": self.disk, **self.limits, **limits}
+        log = SegmentLog(self.path, self.clock, lambda: self.wallSeconds, maybeDeferred, **arguments)
         self.addCleanup(lambda: self.successResultOf(log.close()))
-        self.environment = FailingEnvironment(log._commits._environment)
-        log._commits._environment = self.environment  # type: ignore[assignment]
         self.clock.turn()
         return log
 
@@ -216,8 +231,25 @@ class LogTestCase(SynchronousTestCase):
         buffer, batch = makeBatch(*(timestampsMs or (0,)), **header)
         return self.log.append(partition, buffer, batch)
 
-    def failCommits(self, error: Exception | None) -> None:
+    def read(self, partition: Partition, offset: int, maxBytes: int = 1 << 30, firstWhole: bool = True) -> list[bytes]:
         """
-        Have commits raise something from now on, or succeed again.
+        The batches that the log returns from an offset on.
         """
-        self.environment.error = error
+        return batchesIn(self.log.read(partition, offset, maxBytes, firstWhole))
+
+    def readAll(self, partition: Partition) -> list[bytes]:
+        """
+        All batches of a partition, in whatever segments they are.
+        """
+        batches: list[bytes] = []
+        offset = partition.logStartOffset
+        while offset < partition.highWatermark:
+            batches += self.read(partition, offset)
+            offset = readHeader(batches[-1]).lastOffset + 1
+        return batches
+
+    def failCommits(self, error: OSError | None) -> None:
+        """
+        Have the disk refuse to write from now on, or write again.
+        """
+        self.disk.writeError = error

@@ -327,6 +327,37 @@ class LoginTests(AdmissionCommandTestCase):
         self.assertEqual(broker.complaints(), [])
 
 
+class DataTests(AdmissionCommandTestCase):
+    """
+    C{admission data} looks after what a broker has.
+    """
+
+    def test_backup(self) -> None:
+        """
+        A broker that runs is backed up and goes on, and another goes on with what is restored.
+        """
+        broker = BrokerProcess()
+        self.addCleanup(broker.remove)
+        broker.start()
+        directory = Path(broker.dataPath).parent
+        backup, restored = directory / "backup", directory / "restored"
+        batch = encodeBatch([Record(value=b"kept")])
+        with RawClient(broker.port) as client:
+            client.createTopic("events")
+            client.produce("events", batch)
+            written = self.succeed(f"data backup {broker.dataPath} {backup}")
+            self.assertIn("1 topics, 1 partitions, 1 records", written)
+            client.produce("events", batch)
+        self.assertFails(
+            [(f"data check {broker.dataPath}", f"is in use by process {broker.process.pid}: stop the broker first")]
+        )
+        self.succeed(f"data restore {backup} {restored}")
+        self.assertIn("events-0", self.succeed(f"data check {restored}"))
+        broker.stop()
+        self.assertRegex(self.succeed(f"data check {broker.dataPath}"), "events-0 .* 0 to 1\n")
+        self.assertEqual(broker.complaints(), [])
+
+
 class StatusPortTests(SynchronousTestCase):
     """
     The port comes and goes with the broker.

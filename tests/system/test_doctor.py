@@ -4,6 +4,7 @@ Tests for C{admission doctor}.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -50,8 +51,9 @@ from admission.commands.doctormachine import (
     TOO_LITTLE_BYTES,
     Finding,
     Level,
-    checkAddressSpace,
+    bytesByTopic,
     checkDirectory,
+    checkDiskUse,
     checkFileSystem,
     checkMemory,
     checkOpenFiles,
@@ -60,10 +62,9 @@ from admission.commands.doctormachine import (
     checkReactor,
     checkStatus,
     fileSystemOf,
-    tryToMap,
 )
 from admission.interfaces import IMemoryPoolFactory
-from admission.kafka.broker.log.storage import DirectoryLock
+from admission.kafka.broker.log.disk import DirectoryLock
 from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, loadSettings
 from admission.plugins import InstalledFactory, PolicyFactory
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, freePort
@@ -112,12 +113,18 @@ class ProcessTests(FindingTestCase):
         """
         What counts is the hard limit, since the broker raises the other one itself.
         """
-        needed = 1000 + RESERVED_DESCRIPTORS
+        needed = 1000 + RESERVED_DESCRIPTORS + 100
         for enough in (needed, resource.RLIM_INFINITY):
-            self.assertFinds(checkOpenFiles(1000, enough), Level.OK, f"{needed} needed")
-        finding = checkOpenFiles(1000, needed - 1)
+            self.assertFinds(checkOpenFiles(1000, 100, enough), Level.OK, f"{needed} needed")
+        finding = checkOpenFiles(1000, 100, needed - 1)
         self.assertFinds(finding, Level.WARN, "999 connections and not 1000 (max.connections)", "LimitNOFILE")
-        self.assertFinds(checkOpenFiles(1000, RESERVED_DESCRIPTORS), Level.FAIL, "0 connections")
+        self.assertFinds(checkOpenFiles(1000, 100, RESERVED_DESCRIPTORS), Level.FAIL, "0 connections")
+
+    def test_filesOfLog(self) -> None:
+        """
+        The log takes no more than a quarter of what is allowed.
+        """
+        self.assertFinds(checkOpenFiles(1000, 100_000, 4096), Level.OK, f"{1000 + RESERVED_DESCRIPTORS + 1024} needed")
 
     def test_memory(self) -> None:
         """
@@ -132,14 +139,6 @@ class ProcessTests(FindingTestCase):
         self.assertFinds(check(GIB + BESIDES_POOL_BYTES - 1, "1GiB"), Level.WARN, "128 MiB for everything else")
         self.assertFinds(check(GIB, "1GiB"), Level.FAIL, "MemoryMax=")
         self.assertFinds(check(GIB, "-1"), Level.WARN, "no bound")
-
-    def test_addressSpace(self) -> None:
-        """
-        The log is mapped as large as it may ever become.
-        """
-        for enough in (GIB + 1, resource.RLIM_INFINITY):
-            self.assertFinds(checkAddressSpace(GIB, enough), Level.OK)
-        self.assertFinds(checkAddressSpace(GIB, GIB), Level.FAIL, "log.map.bytes", "ulimit -v")
 
     def test_java(self) -> None:
         """
@@ -314,25 +313,33 @@ class DiskTests(FindingTestCase):
         lock.release()
         self.assertFinds(checkDirectory(self.path), Level.OK, "can be written to")
 
-    def check(self, kind: str, freeBytes: int = 10 * GIB, error: OSError | None = None) -> Finding:
+    def test_oldLog(self) -> None:
+        """
+        A log of an earlier version is to be migrated first.
+        """
+        (self.path / "data.mdb").touch()
+        self.assertFinds(
+            checkDirectory(self.path), Level.FAIL, "earlier version", f"admission data migrate {self.path}"
+        )
+
+    def check(self, kind: str, freeBytes: int = 10 * GIB, totalBytes: int = 20 * GIB) -> Finding:
         """
         Check a directory on a file system of that kind.
         """
 
-        def map_(directory: Path) -> None:
-            self.assertEqual(directory, self.path)
-            if error is not None:
-                raise error
+        def space(path: Path) -> tuple[int, int]:
+            self.assertEqual(path, self.path)
+            return totalBytes, freeBytes
 
         mounts = f"/dev/root / ext4 rw 0 0\nthing {self.path} {kind} rw 0 0\n"
-        return checkFileSystem(self.path / "made" / "later", mounts, lambda path: freeBytes, map_)
+        return checkFileSystem(self.path / "made" / "later", mounts, space)
 
     def test_kinds(self) -> None:
         """
         A local disk is good; the memory of the machine and the layer of a container pass, and a network does not do.
         """
         for kind in ("ext4", "xfs", "btrfs", "zfs"):
-            self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10 GiB free")
+            self.assertFinds(self.check(kind), Level.OK, f"{kind}, 10 GiB of 20 GiB free")
         self.assertFinds(self.check("tmpfs"), Level.WARN, "memory")
         self.assertFinds(self.check("overlay"), Level.WARN, "container", "volume")
         for kind in ("nfs4", "cifs", "9p", "fuse.sshfs"):
@@ -342,18 +349,48 @@ class DiskTests(FindingTestCase):
         """
         Some space must be free.
         """
-        self.assertFinds(self.check("ext4", LITTLE_BYTES), Level.OK)
-        self.assertFinds(self.check("ext4", LITTLE_BYTES - 1), Level.WARN, "1 GiB free", "log.retention.bytes")
+        self.assertFinds(self.check("ext4", LITTLE_BYTES, 5 * GIB), Level.OK)
+        self.assertFinds(self.check("ext4", LITTLE_BYTES - 1, 5 * GIB), Level.WARN, "1 GiB of", "log.retention.bytes")
         self.assertFinds(self.check("ext4", TOO_LITTLE_BYTES - 1), Level.FAIL)
+        self.assertFinds(self.check("ext4", 0), Level.FAIL, "0 B of 20 GiB free")
 
-    def test_mapping(self) -> None:
+    def test_share(self) -> None:
         """
-        Files must be such as can be mapped, which is tried.
+        So must some share of a larger disk, though not of a very large one.
         """
-        self.assertFinds(self.check("odd", error=OSError(19, "No such device")), Level.FAIL, "odd", "No such device")
-        tryToMap(self.path)
-        self.assertEqual(list(self.path.iterdir()), [])
-        self.assertRaises(OSError, tryToMap, self.path / "nowhere")
+        self.assertFinds(self.check("ext4", 9 * GIB, 100 * GIB), Level.WARN, "9 GiB of 100 GiB free")
+        self.assertFinds(self.check("ext4", 10 * GIB, 100 * GIB), Level.OK)
+        self.assertFinds(self.check("ext4", 49 * GIB, 10_000 * GIB), Level.WARN)
+        self.assertFinds(self.check("ext4", 50 * GIB, 10_000 * GIB), Level.OK)
+
+    def test_used(self) -> None:
+        """
+        Topics are named with what they use, the largest first and not all of them.
+        """
+        self.assertFinds(checkDiskUse(self.path), Level.OK, "no topic uses any")
+        for number in range(8):
+            for index in range(2):
+                directory = self.path / "partitions" / f"a.b-c{number}-{index}.{2 * number + index}"
+                directory.mkdir(parents=True)
+                (directory / "00000000000000000000.log").write_bytes(bytes(100 << number))
+        (self.path / "partitions" / "file").touch()
+        self.assertEqual(bytesByTopic(self.path)["a.b-c7"], 25_600)
+        self.assertEqual(
+            checkDiskUse(self.path).what,
+            "49.8 KiB: a.b-c7 25 KiB, a.b-c6 12.5 KiB, a.b-c5 6.25 KiB, a.b-c4 3.12 KiB, a.b-c3 1.56 KiB,"
+            " 3 more 1.37 KiB",
+        )
+
+    def test_usedByOthers(self) -> None:
+        """
+        What cannot be read is said to be so.
+        """
+
+        def refuse(path: Path) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        self.patch(os, "scandir", refuse)
+        self.assertFinds(checkDiskUse(self.path), Level.WARN, "cannot be read", "user of the broker")
 
     def test_mounts(self) -> None:
         """

@@ -120,7 +120,7 @@ def _look(browser: Any, found: Findings) -> None:
         until(lambda polls=polls: browser.execute_script(_POLLS) > polls + 1)
         found.values.append(browser.execute_script(_VALUES))
     found.pathCount = browser.execute_script(_PATHS)
-    for part in ("#state", "#facts", "#clients", "#groups", "#connections"):
+    for part in ("#state", "#facts", "#clients", "#groups", "#topics", "#topics-count", "#connections"):
         found.texts[part] = _textOf(browser, part)
     for width in (WIDE, NARROW):
         resize(browser, width, 900)
@@ -185,6 +185,13 @@ class StatusPageTests(SynchronousTestCase):
         Groups are there with their states and their lag.
         """
         self.assertRegex(findings().texts["#groups"], rf"{GROUP}\s+(Stable|\w+Rebalance)\s+\d+\s+\d+\s+[\d.]+K?")
+
+    def test_topics(self) -> None:
+        """
+        Topics are there with what they use of the disk, and how much is free.
+        """
+        self.assertRegex(findings().texts["#topics"], r"(?m)^\S+\s+\d+\s+[\d.]+ [KMG]?i?B$")
+        self.assertRegex(findings().texts["#topics-count"], r"\d of \d, the largest; .* in all, .* of .* free")
 
     def test_connections(self) -> None:
         """

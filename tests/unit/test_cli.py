@@ -57,7 +57,11 @@ class MainTests(CommandTestCase):
         """
         Help is there at every level, with examples that parse.
         """
-        groups = {"quotas": ("describe", "set", "remove"), "users": ("set", "remove", "list")}
+        groups = {
+            "quotas": ("describe", "set", "remove"),
+            "data": ("check", "backup", "restore", "migrate"),
+            "users": ("set", "remove", "list"),
+        }
         leaves = [command.name for command in COMMANDS if command.name not in groups]
         paths = [f"{group} {each}" for group, subcommands in groups.items() for each in subcommands]
         for path in ("", *groups, *paths, *leaves):

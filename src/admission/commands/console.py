@@ -6,13 +6,14 @@ What all commands have in common: their usage, and how they fail.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TextIO
 
 from twisted.python.usage import Options, UsageError
 
 from .._version import __version__
-from ..units import parseSeconds
+from ..clock import monotonicSeconds
+from ..units import parseSeconds, roundedBytes
 
 
 class CommandFailed(Exception):
@@ -102,6 +103,57 @@ class DirectoryOptions(CommandOptions):
         if len(directories) != 1 or not directories[0]:
             raise UsageError(self.missing)
         self["directory"] = directories[0]
+
+
+class Progress:
+    """
+    How far a long work is, for the person who waits for it: one line that is written again each second, or a line every
+    ten seconds where the output is no terminal.  Work that takes less writes nothing.
+    """
+
+    def __init__(
+        self, what: str, totalBytes: int, stream: TextIO | None = None, seconds: Callable[[], float] = monotonicSeconds
+    ) -> None:
+        """
+        @param what: what is being done, such as C{"reading"}.
+        @param totalBytes: about how much there is to do.
+        @param stream: by default the standard error.
+        """
+        self._what = what
+        self._totalBytes = totalBytes
+        self._stream = sys.stderr if stream is None else stream
+        self._seconds = seconds
+        self._isTerminal = self._stream.isatty()
+        self._intervalSeconds = 1.0 if self._isTerminal else 10.0
+        self._nextSeconds = seconds() + self._intervalSeconds
+        self._doneBytes = 0
+        self._width = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+
+    def __call__(self, sizeBytes: int) -> None:
+        """
+        Note that more bytes are done.
+        """
+        self._doneBytes += sizeBytes
+        if self._seconds() >= self._nextSeconds:
+            self._nextSeconds = self._seconds() + self._intervalSeconds
+            # What grows meanwhile is done as well.
+            totalBytes = max(self._totalBytes, self._doneBytes)
+            percent = self._doneBytes * 100 // totalBytes
+            line = f"{self._what}: {roundedBytes(self._doneBytes)} of {roundedBytes(totalBytes)}, {percent}%"
+            if self._isTerminal:
+                self._stream.write("\r" + line.ljust(self._width))
+                self._width = max(self._width, len(line))
+            else:
+                self._stream.write(line + "\n")
+            self._stream.flush()
 
 
 def parseTimeout(text: str) -> float:

@@ -44,8 +44,8 @@ from .doctorinstallation import (
 from .doctormachine import (
     Finding,
     Level,
-    checkAddressSpace,
     checkDirectory,
+    checkDiskUse,
     checkFileSystem,
     checkMemory,
     checkOpenFiles,
@@ -54,7 +54,6 @@ from .doctormachine import (
     checkReactor,
     checkStatus,
     mayWrite,
-    tryToMap,
 )
 from .statusport import fetch, parseStatus
 
@@ -157,11 +156,11 @@ def checksFor(options: DoctorOptions) -> list[Check]:
         ("plug-in names", lambda: checkNames(map(Path, plugins.__path__))),
         ("plug-ins", lambda: checkDropins(dropins, entry_points(group=ENTRY_POINT_GROUP))),
         ("policies", lambda: checkPolicies({option: listFactories(kind) for option, kind in KINDS.items()})),
-        ("open files", lambda: checkOpenFiles(settings.maxConnections, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
+        ("open files", lambda: _openFiles(settings)),
         ("memory", lambda: checkMemory(memoryLimitBytes(), settings)),
-        ("address space", lambda: checkAddressSpace(settings.logMapBytes, resource.getrlimit(resource.RLIMIT_AS)[0])),
         ("data directory", lambda: checkDirectory(data)),
-        ("file system", lambda: checkFileSystem(data, _mounts(), lambda path: shutil.disk_usage(path).free, tryToMap)),
+        ("file system", lambda: checkFileSystem(data, _mounts(), _space)),
+        ("disk used", lambda: checkDiskUse(data)),
         *([] if url is None else [("broker", lambda: checkStatus(url, fetch, timeoutSeconds))]),
         *((f"port {each}", _port(each, url is not None)) for each in options.endpoints),
     ]
@@ -194,6 +193,16 @@ def _extra(extra: str, requirements: Sequence[str]) -> Callable[[], Finding]:
 
 def _port(description: str, hasBroker: bool) -> Callable[[], Finding]:
     return lambda: checkPort(description, whyNotListening, os.geteuid() == 0, _firstFreePort(), hasBroker)
+
+
+def _openFiles(settings: Settings) -> Finding:
+    hardLimit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return checkOpenFiles(settings.maxConnections, settings.logMaxOpenFiles, hardLimit)
+
+
+def _space(path: Path) -> tuple[int, int]:
+    usage = shutil.disk_usage(path)
+    return usage.total, usage.free
 
 
 def _firstFreePort() -> int:

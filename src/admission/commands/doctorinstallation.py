@@ -33,7 +33,7 @@ from ..offline.sparksession import javaEnvironment
 from ..plugins import InstalledFactory, PolicyFactory
 from .doctormachine import Finding, Level
 
-EXTRAS = ("consumer", "spark")
+EXTRAS = ("consumer", "migrate", "spark")
 """Extras that operators may want, other than those for tests and linters."""
 
 KINDS = {

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import re
 import resource
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
+from heapq import nlargest
+from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from attrs import frozen
 
 from ..kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
+from ..plaintext import printable
 from ..plugins import PolicyError, parseDescription
-from ..units import formatBytes, roundedBytes, roundedSeconds
+from ..units import roundedBytes, roundedSeconds
 from .console import CommandFailed
 from .statusport import Fetch
 
@@ -35,11 +37,22 @@ BESIDES_POOL_BYTES = 128 << 20
 LITTLE_BYTES = 1 << 30
 """Less free space than this is soon used up."""
 
+LITTLE_SHARE = 0.1
+"""Less free space than this share of the file system is soon used up as well, unless it is L{ENOUGH_BYTES}."""
+
+ENOUGH_BYTES = 50 << 30
+"""This much free space is not little, however large the file system is."""
+
 TOO_LITTLE_BYTES = 64 << 20
 """Less free space than this is of no use."""
 
 LOCK_FILE = "broker.lock"
 """The file that a broker locks while it uses a directory."""
+
+MAX_TOPICS = 5
+"""How many topics are listed with the space that they use."""
+
+_OLD_LOG = "data.mdb"
 
 _WITH_PORTS = ("tcp", "tcp6", "ssl", "mtls", "tls")
 _PRIVILEGES = (
@@ -99,23 +112,26 @@ def checkReactor(name: str) -> Finding:
     return Finding(level, what, remedy)
 
 
-def checkOpenFiles(maxConnections: int, hardLimit: int) -> Finding:
+def checkOpenFiles(maxConnections: int, maxLogFiles: int, hardLimit: int) -> Finding:
     """
-    Check that all allowed connections can be open at once.
+    Check that all allowed connections can be open at once, with the files of the log.
 
+    @param maxLogFiles: how many files the log may have open; the broker allows it no more than a quarter of all.
     @param hardLimit: of C{RLIMIT_NOFILE}; the broker raises the soft one by itself.
     """
-    neededCount = maxConnections + RESERVED_DESCRIPTORS
+    isBounded = hardLimit != resource.RLIM_INFINITY
+    reservedCount = RESERVED_DESCRIPTORS + (min(maxLogFiles, hardLimit // 4) if isBounded else maxLogFiles)
+    neededCount = maxConnections + reservedCount
     if hardLimit == resource.RLIM_INFINITY or hardLimit >= neededCount:
         limit = "any number" if hardLimit == resource.RLIM_INFINITY else str(hardLimit)
         return Finding(Level.OK, f"{limit} allowed, {neededCount} needed for {maxConnections} connections")
-    allowedCount = max(hardLimit - RESERVED_DESCRIPTORS, 0)
+    allowedCount = max(hardLimit - reservedCount, 0)
     return Finding(
         Level.WARN if allowedCount else Level.FAIL,
         f"{hardLimit} allowed, so that there can be {allowedCount} connections and not {maxConnections} "
         "(max.connections)",
-        f"allow {neededCount}: LimitNOFILE= in a systemd unit, docker run --ulimit nofile=, ulimit -Hn as root; "
-        "or lower max.connections",
+        f"allow {maxConnections + RESERVED_DESCRIPTORS + maxLogFiles}: LimitNOFILE= in a systemd unit, docker run "
+        "--ulimit nofile=, ulimit -Hn as root; or lower max.connections",
     )
 
 
@@ -142,22 +158,6 @@ def checkMemory(limitBytes: int, settings: Settings) -> Finding:
             "(MemoryMax=, docker run --memory)",
         )
     return Finding(Level.OK, what)
-
-
-def checkAddressSpace(mapBytes: int, limitBytes: int) -> Finding:
-    """
-    Check that the log can be mapped.
-
-    @param limitBytes: of C{RLIMIT_AS}.
-    """
-    if limitBytes == resource.RLIM_INFINITY or limitBytes > mapBytes:
-        return Finding(Level.OK, f"enough for a log of up to {formatBytes(mapBytes)}")
-    return Finding(
-        Level.FAIL,
-        f"limited to {roundedBytes(limitBytes)}, and the log wants {formatBytes(mapBytes)} (log.map.bytes); it costs "
-        "none of the memory",
-        "ulimit -v unlimited, or a smaller log.map.bytes",
-    )
 
 
 def checkPort(
@@ -223,40 +223,76 @@ def checkDirectory(path: Path) -> Finding:
         return Finding(Level.FAIL, f"{path} is a file", "--data takes a directory")
     if not mayWrite(path):
         return Finding(Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
+    if (path / _OLD_LOG).exists():
+        return Finding(
+            Level.FAIL,
+            f"{path} has a log of an earlier version",
+            f"admission data migrate {path} NEW-DIRECTORY makes one for this version",
+        )
     user = _userOf(path / LOCK_FILE)
     return Finding(Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
 
 
-def checkFileSystem(
-    path: Path, mounts: str, freeBytes: Callable[[Path], int], tryToMap: Callable[[Path], None]
-) -> Finding:
+def checkFileSystem(path: Path, mounts: str, space: Callable[[Path], tuple[int, int]]) -> Finding:
     """
     Check that the file system below C{path} suits the log.
 
     @param mounts: the contents of /proc/self/mounts.
-    @param freeBytes: returns how many bytes can be written in a directory.
-    @param tryToMap: raises L{OSError} where files cannot be mapped.
+    @param space: returns the size of the file system of a directory, and how many of its bytes are free.
     """
     place = nearest(path)
     kind = fileSystemOf(place.resolve(), mounts)
     elsewhere = "--data chooses a directory on a local disk"
     if kind in _NETWORKED or kind.startswith("fuse."):
-        what = f"{kind}, which does not keep the memory maps and locks of the log in step"
-        return Finding(Level.FAIL, what, elsewhere)
-    try:
-        tryToMap(place)
-    except OSError as error:
-        return Finding(Level.FAIL, f"{kind}, on which files cannot be mapped: {error.strerror}", elsewhere)
-    available = freeBytes(place)
-    what = f"{kind or 'of an unknown kind'}, {roundedBytes(available)} free"
-    if available < LITTLE_BYTES:
-        level = Level.FAIL if available < TOO_LITTLE_BYTES else Level.WARN
+        return Finding(Level.FAIL, f"{kind}, on whose locks and flushes the log cannot rely", elsewhere)
+    totalBytes, freeBytes = space(place)
+    what = f"{kind or 'of an unknown kind'}, {roundedBytes(freeBytes)} of {roundedBytes(totalBytes)} free"
+    if freeBytes < max(LITTLE_BYTES, min(totalBytes * LITTLE_SHARE, ENOUGH_BYTES)):
+        level = Level.FAIL if freeBytes < TOO_LITTLE_BYTES else Level.WARN
         return Finding(level, what, "make room; log.retention.bytes and log.retention.ms bound what is kept")
     if kind in _GONE_WITH_POWER:
         return Finding(Level.WARN, f"{what}; it is memory, and gone after a restart of the machine", elsewhere)
     if kind == "overlay":
         return Finding(Level.WARN, f"{what}; it is the container's, and gone with it", "give it a volume")
     return Finding(Level.OK, what)
+
+
+def checkDiskUse(path: Path) -> Finding:
+    """
+    Say how much of the disk the topics use that are in C{path}, the largest first.
+    """
+    try:
+        used = bytesByTopic(path)
+    except PermissionError as error:
+        return Finding(Level.WARN, f"{error.filename} cannot be read", "run the doctor as the user of the broker")
+    if not used:
+        return Finding(Level.OK, "no topic uses any")
+    largest = nlargest(MAX_TOPICS, used.items(), key=itemgetter(1))
+    parts = [f"{printable(name)} {roundedBytes(sizeBytes)}" for name, sizeBytes in largest]
+    if rest := len(used) - len(largest):
+        restBytes = sum(used.values()) - sum(sizeBytes for _, sizeBytes in largest)
+        parts.append(f"{rest} more {roundedBytes(restBytes)}")
+    return Finding(Level.OK, f"{roundedBytes(sum(used.values()))}: {', '.join(parts)}")
+
+
+def bytesByTopic(path: Path) -> dict[str, int]:
+    """
+    The size of the files of each topic in a directory of the log, which a broker may be using.
+    """
+    used: Counter[str] = Counter()
+    try:
+        directories = list(os.scandir(path / "partitions"))
+    except FileNotFoundError:
+        return used
+    for directory in directories:
+        topicName = directory.name.rpartition(".")[0].rpartition("-")[0]
+        try:
+            for file in os.scandir(directory.path):
+                used[topicName or directory.name] += file.stat(follow_symlinks=False).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            # Retention or a deletion was quicker.
+            continue
+    return used
 
 
 def fileSystemOf(path: Path, mounts: str) -> str:
@@ -274,19 +310,6 @@ def fileSystemOf(path: Path, mounts: str) -> str:
         if path.is_relative_to(mounted) and len(mounted.parts) >= length:
             found, length = words[2], len(mounted.parts)
     return found
-
-
-def tryToMap(directory: Path) -> None:
-    """
-    Map a file in C{directory}, and write to it.
-
-    @raise OSError: if files cannot be mapped there.
-    """
-    with TemporaryFile(dir=directory) as file:
-        file.truncate(mmap.PAGESIZE)
-        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
-            mapped[:1] = b"x"
-            mapped.flush()
 
 
 def nearest(path: Path) -> Path:

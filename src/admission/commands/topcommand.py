@@ -140,6 +140,11 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     )
     slowest = purgatory["waitPercentile99Seconds"]
     wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
+    disk = now["disk"]
+    free = ""
+    if disk["freeBytes"] is not None:
+        free = f", {roundedBytes(disk['freeBytes'])} of {roundedBytes(disk['totalBytes'])} free"
+    yield f"disk         {roundedBytes(disk['usedBytes'])} in {disk['topicCount']} topics{free}"
     yield f"purgatory    {purgatory['watched']} wait, {roundedAmount(purgatory['expirations'])} ran out of time{wait}"
     yield ""
     throttled = now["throttled"]

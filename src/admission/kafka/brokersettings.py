@@ -24,6 +24,7 @@ from .property import (
     SECONDS,
     SIZE,
     SIZE_OR_OFF,
+    TEXT,
     Given,
     Property,
     SettingsError,
@@ -43,6 +44,10 @@ _LARGEST_REQUEST_BYTES = 100 << 20
 RESERVED_DESCRIPTORS = 64
 """The files that the broker has open besides connections: the log, its ports, recordings, and a reserve."""
 
+CREATE_TIME = "CreateTime"
+APPEND_TIME = "LogAppendTime"
+TIMESTAMP_TYPES = (CREATE_TIME, APPEND_TIME)
+
 _INT32_MAX = str(2**31 - 1)
 
 _ELSEWHERE = {
@@ -52,7 +57,7 @@ _ELSEWHERE = {
     "listeners": "use --listen",
     "log.dir": "use --data",
     "log.dirs": "use --data",
-    "log.segment.bytes": "the log is a database and has no segments",
+    "log.map.bytes": "the log has no map any more; what it keeps is limited by log.retention.bytes and by the disk",
     "min.insync.replicas": "there is one broker, which replicates nothing",
     "node.id": "use broker.id",
     "num.io.threads": "one reactor serves all requests",
@@ -172,6 +177,13 @@ class Settings:
     messageMaxBytes: int = setting(
         "message.max.bytes", SIZE, "1048588", "The largest record batch.", minimum="1", maximum=_INT32_MAX
     )
+    logMessageTimestampType: str = setting(
+        "log.message.timestamp.type",
+        TEXT,
+        CREATE_TIME,
+        "Which time records have: that which their producer gave them, or that of their arrival.",
+        choices=TIMESTAMP_TYPES,
+    )
     logMessageTimestampAfterMaxSeconds: float = setting(
         "log.message.timestamp.after.max.ms", MILLISECONDS, "1h", "How far ahead of now a record's time may be."
     )
@@ -195,8 +207,35 @@ class Settings:
     logFlushIntervalSeconds: float = setting(
         "log.flush.interval.ms", MILLISECONDS, "1s", "How often the log is synced to disk.", minimum="1ms"
     )
-    logMapBytes: int = setting(
-        "log.map.bytes", SIZE, "1TiB", "Address space for the log, and so its largest size.", minimum="1MiB"
+    logSegmentBytes: int = setting(
+        "log.segment.bytes",
+        SIZE,
+        "1GiB",
+        "The size of the files of a partition; only whole files are removed.  Smaller where `log.retention.bytes` is.",
+        minimum="1KiB",
+        maximum=_INT32_MAX,
+    )
+    logRollSeconds: float | None = setting(
+        "log.roll.ms",
+        unlimited(MILLISECONDS),
+        "7d",
+        "How long a file is appended to before the next one is begun; -1 for any time.",
+        coarser={"log.roll.hours": "h"},
+        minimum="1ms",
+    )
+    logMaxOpenFiles: int = setting(
+        "log.max.open.files",
+        INTEGER,
+        "4000",
+        "Files of the log that are open at a time, and files that wait to be flushed.",
+        minimum="10",
+    )
+    writeCaching: bool = setting(
+        "write.caching",
+        BOOLEAN,
+        "false",
+        "Whether `acks=all` is answered when records are written, as Kafka does, and not when they are on the disk.  "
+        "A loss of power then takes back what was confirmed in the last `log.flush.interval.ms`.",
     )
     fetchMaxBytes: int = setting(
         "fetch.max.bytes",

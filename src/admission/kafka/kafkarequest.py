@@ -49,9 +49,9 @@ class KafkaRequest(ServerRequest):
     @ivar producerEpoch: the epoch of the first of these producers.
     @ivar groupId: the consumer group of the request, if any component uses it.
     @ivar results: of a Produce request, the outcome for each partition.
-    @ivar commit: of a Produce request, the commit that must be on the disk before
-        it is answered, or 0.
-    @ivar timeoutSeconds: how long it may wait for that commit.
+    @ivar isUnflushed: of a Produce request, whether it waits for the disk.
+    @ivar timeoutSeconds: how long it may wait for that.
+    @ivar deadlineSeconds: until when it waits.
     @ivar throttledUntilSeconds: when the delay in its answer ends.
     """
 
@@ -66,8 +66,9 @@ class KafkaRequest(ServerRequest):
     producerEpoch = UNKNOWN
     groupId: str | None = None
     results: Sequence[PartitionResult] = ()
-    commit = 0
+    isUnflushed = False
     timeoutSeconds = 0.0
+    deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
 
     @property

@@ -42,7 +42,7 @@ from ..recording.recorder import EventRecorder
 from ..units import formatSeconds, parseSeconds
 from .broker.broker import Broker
 from .broker.groups.groupcoordinator import GroupCoordinator
-from .broker.log.lmdb_log import LmdbLog
+from .broker.log.segmentlog import SegmentLog
 from .brokersettings import Settings
 
 IDLE = "buffers kept for reuse"
@@ -55,7 +55,7 @@ _GROUPS = (
     Group("connections", subclassOf(AdmittedProtocol), (CONNECTIONS, RESPONSES)),
     Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
     Group("groups of consumers", subclassOf(GroupCoordinator), ("groups",)),
-    Group("log tables", subclassOf(LmdbLog), ("producers",)),
+    Group("log tables", subclassOf(SegmentLog), ("producers",)),
     Group("quota policies and filters", implementing(IQuotaPolicy)),
     Group("exporters", implementing(IMetricsExporter)),
     Group("sensors", subclassOf(SensorRegistry, Histogram)),

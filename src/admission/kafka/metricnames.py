@@ -28,6 +28,14 @@ KAFKA_NAMINGS = (
         "admission_group_lag_records",
         "Records that a consumer group has not committed yet; of the groups with the largest lag.",
     ),
+    Naming("LogUsedBytes", "admission_log_used_bytes", "Size of the records in the log."),
+    Naming("LogFreeBytes", "admission_log_free_bytes", "Free space of the file system with the log."),
+    Naming("LogDiskBytes", "admission_log_disk_bytes", "Size of the file system with the log."),
+    Naming(
+        "TopicBytes",
+        "admission_topic_bytes",
+        "Size of the records of a topic: of the largest topics, and of all others together.",
+    ),
     Naming(
         METER + "rate",
         "admission_quota_new_producer_ids",

@@ -20,7 +20,7 @@ from ..connection.protocol import AdmittedProtocol
 from ..interfaces import PARKED, ILease
 from ..operations import waitFor
 from .broker.api import produceapi
-from .broker.broker import SYNCED, Broker
+from .broker.broker import Broker
 from .kafkarequest import KafkaRequest
 from .wire.headers import frame
 from .wire.produce import encodeProduceResponse
@@ -34,9 +34,6 @@ NOT_ON_DISK = "the disk has not confirmed its records in time"
 
 _FIRST_VERSION_THAT_BACKS_OFF = 6
 """From this version on clients wait for C{throttle_time_ms} by themselves (KIP-219)."""
-
-ALL = -1
-"""The value of C{acks} if records must survive more than the broker's death."""
 
 
 def throttleTimeMs(delaySeconds: float) -> int:
@@ -52,7 +49,17 @@ class ProduceResponses:
     The Produce requests of one connection that have not been answered.
     """
 
-    __slots__ = ("_answered", "_broker", "_connection", "_failed", "_requests", "_syncing", "_uncommitted")
+    __slots__ = (
+        "_answered",
+        "_asked",
+        "_broker",
+        "_connection",
+        "_deadlineSeconds",
+        "_failed",
+        "_requests",
+        "_uncommitted",
+        "_waiting",
+    )
 
     def __init__(
         self,
@@ -72,18 +79,22 @@ class ProduceResponses:
         self._requests: deque[KafkaRequest] = deque()
         # How many requests wait for their commit, requests of a client that has left included.
         self._uncommitted = 0
-        self._syncing: Deferred[None] | None = None
+        # The requests for which the log was asked to flush, until it has; the wait for all that are not flushed, and
+        # when it ends in any case.
+        self._asked: list[KafkaRequest] | None = None
+        self._waiting: Deferred[None] | None = None
+        self._deadlineSeconds = 0.0
 
     @property
     def isOutstanding(self) -> bool:
         return bool(self._requests)
 
-    def add(self, request: KafkaRequest, wantsSync: bool, delaySeconds: float) -> None:
+    def add(self, request: KafkaRequest, wantsFlush: bool, delaySeconds: float) -> None:
         """
         Answer a request once the log has committed its records, which have just
         been appended.  The request no longer belongs to the connection.
 
-        @param wantsSync: whether the records must be on the disk, too.
+        @param wantsFlush: whether the records must be on the disk, too.
         @param delaySeconds: the delay to report in the answer; it begins now.
         """
         connection = self._connection
@@ -100,7 +111,7 @@ class ProduceResponses:
         self._uncommitted += 1
         if len(self._requests) >= MAX_UNANSWERED:
             connection.pauses.add(UNANSWERED)
-        self._broker.log.whenCommitted(partial(self._committed, request, wantsSync))
+        self._broker.log.whenCommitted(partial(self._committed, request, wantsFlush))
 
     def answer(self) -> None:
         """
@@ -111,11 +122,11 @@ class ProduceResponses:
         if not requests or self._uncommitted:
             return
         connection = self._connection
-        syncedCount = self._broker.log.syncedCount
         now = connection.factory.clock.seconds()
+        self._awaitFlush(now)
         responses: list[bytes] = []
         isFailed = False
-        while requests and requests[0].commit <= syncedCount:
+        while requests and not requests[0].isUnflushed:
             request = requests[0]
             apiVersion, delaySeconds = request.header.apiVersion, request.delaySeconds
             if delaySeconds and apiVersion < _FIRST_VERSION_THAT_BACKS_OFF:
@@ -139,8 +150,6 @@ class ProduceResponses:
         if isFailed:
             self._failed()
             return
-        if requests and requests[0].commit > syncedCount:
-            self._awaitSync(requests[0])
         if UNANSWERED in connection.pauses.reasons and len(requests) < MAX_UNANSWERED:
             connection.resume(UNANSWERED)
         if not requests:
@@ -150,49 +159,76 @@ class ProduceResponses:
         """
         Stop all waiting: the client is gone.
         """
-        syncing, self._syncing = self._syncing, None
-        if syncing is not None:
-            syncing.cancel()
+        self._asked = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.cancel()
         now = self._connection.factory.clock.seconds()
         while self._requests:
             self._connection.requestOver(self._requests.popleft(), now)
         self._answered()
 
-    def _committed(self, request: KafkaRequest, wantsSync: bool, error: Exception | None) -> None:
+    def _committed(self, request: KafkaRequest, wantsFlush: bool, error: Exception | None) -> None:
         self._uncommitted -= 1
         if error is not None:
             request.results = produceapi.failed(request.results, error)
-        elif wantsSync and not all(result.errorCode for result in request.results):
-            request.commit = self._broker.log.commitCount
+        elif wantsFlush and not all(result.errorCode for result in request.results):
+            request.isUnflushed = True
+            request.deadlineSeconds = self._connection.factory.clock.seconds() + request.timeoutSeconds
         self.answer()
 
-    def _awaitSync(self, first: KafkaRequest) -> None:
-        if self._syncing is not None:
+    def _awaitFlush(self, now: float) -> None:
+        """
+        Wait until the disk has what requests were appended, but no longer than the least patient of them does.  While
+        the log flushes for some, others gather for the next flush.
+        """
+        unflushed = [request for request in self._requests if request.isUnflushed]
+        if not unflushed:
             return
         broker = self._broker
-        log = broker.log
-        log.sync()
+        if self._asked is None:
+            self._asked = unflushed
+            broker.log.whenFlushed(partial(self._flushed, unflushed))
+            if self._asked is None:
+                return
+        deadlineSeconds = min([request.deadlineSeconds for request in unflushed])
+        if self._waiting is not None:
+            if deadlineSeconds >= self._deadlineSeconds:
+                return
+            self._waiting.cancel()
+        self._deadlineSeconds = deadlineSeconds
         parked = broker.gate.pool.charge(len(self._requests) * UNANSWERED_BYTES, PARKED)
-        syncing = self._syncing = waitFor(
-            broker.purgatory, (SYNCED,), lambda: log.syncedCount >= first.commit, first.timeoutSeconds
-        )
-        syncing.addBoth(self._syncOver, parked)
-        syncing.addErrback(self._syncFailed)
+        waiting = self._waiting = waitFor(broker.purgatory, (self,), lambda: self._asked is None, deadlineSeconds - now)
+        waiting.addBoth(self._waitOver, parked)
+        waiting.addErrback(self._waitFailed)
 
-    def _syncOver(self, result: Any, parked: ILease) -> Any:
+    def _flushed(self, asked: list[KafkaRequest], error: Exception | None) -> None:
+        if self._asked is not asked:
+            # The client is gone.
+            return
+        self._asked = None
+        for request in asked:
+            if request.isUnflushed:
+                request.isUnflushed = False
+                if error is not None:
+                    request.results = produceapi.failed(request.results, error)
+        self._broker.purgatory.checkAndComplete(self)
+
+    def _waitOver(self, result: Any, parked: ILease) -> Any:
         parked.release()
-        self._syncing = None
+        self._waiting = None
         if not isinstance(result, Failure):
             self.answer()
         return result
 
-    def _syncFailed(self, failure: Failure) -> None:
+    def _waitFailed(self, failure: Failure) -> None:
         connection = self._connection
         if isinstance(failure.value, TimeoutError):
-            first = self._requests[0]
-            first.results = produceapi.timedOut(first.results)
-            first.commit = 0
-            first.expire(NOT_ON_DISK)
+            for request in self._requests:
+                if request.isUnflushed and request.deadlineSeconds <= self._deadlineSeconds:
+                    request.isUnflushed = False
+                    request.results = produceapi.timedOut(request.results)
+                    request.expire(NOT_ON_DISK)
             self.answer()
         elif not isinstance(failure.value, CancelledError):
             connection.factory.log.failure("a request of {peer} failed", failure, peer=connection.peer)

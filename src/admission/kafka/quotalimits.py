@@ -95,9 +95,9 @@ class QuotaLimits:
         """
         self.onChange: Callable[[], object] = lambda: None
         self.onEnforced: Callable[[QuotaEntity, Mapping[str, float | None], str, float], object] = lambda *_: None
-        self._whenCommitted = log.whenCommitted
+        self._whenFlushed = log.whenFlushed
         self._producers = log.producers
-        self._table = log.table("quotas")
+        self._table = log.table("quotas", isFlushed=True)
         self._control = control
         self._seconds = seconds
         self._maxEntities = maxEntities
@@ -130,7 +130,7 @@ class QuotaLimits:
     ) -> Deferred[list[LogRefusal | None]]:
         """
         Change limits, independently for each entity.  They are stored first, and
-        come into force once they are committed.
+        come into force once the disk has them.
 
         @param alterations: in the order in which they are to be made.
         @param validateOnly: whether to change nothing and only say what would
@@ -154,7 +154,7 @@ class QuotaLimits:
         if validateOnly:
             return succeed(verdicts)
         done: Deferred[list[LogRefusal | None]] = Deferred()
-        self._whenCommitted(partial(self._committed, done, verdicts, accepted, by))
+        self._whenFlushed(partial(self._committed, done, verdicts, accepted, by))
         return done
 
     def _restore(self, key: bytes, value: bytes) -> None:

@@ -5,13 +5,12 @@ The broker as a service of C{twistd}, with the real reactor and the real clocks.
 
 from __future__ import annotations
 
-import base64
 import math
 import resource
+import shutil
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from random import Random, SystemRandom
 from socket import gethostname
 from typing import Any
@@ -40,7 +39,7 @@ from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
-from .broker.log.lmdb_log import LmdbLog
+from .broker.log.segmentlog import SegmentLog
 from .brokersettings import RESERVED_DESCRIPTORS, Settings
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
@@ -282,9 +281,7 @@ class BrokerService(Service):
         control.addSensors(self.sensors)
         log = self._openLog(clock)
         started.push_async_callback(log.close)
-        self.broker = Broker(
-            settings, log, gate, purgatory, control, clock, wallSeconds, clusterId(config.dataPath), self._portal
-        )
+        self.broker = Broker(settings, log, gate, purgatory, control, clock, wallSeconds, self._portal)
         self._startGroups()
         self._startRecording(recorder, gateSeed)
 
@@ -338,7 +335,11 @@ class BrokerService(Service):
 
     def _startStatus(self, profiler: Profiler | None) -> None:
         self._status = BrokerStatus(
-            self.broker, self.factory, self.sensors, lambda: [peerName(port.getHost()) for port in self._ports]
+            self.broker,
+            self.factory,
+            self.sensors,
+            lambda: [peerName(port.getHost()) for port in self._ports],
+            self._space,
         )
         self._status.addSensors()
         if profiler is not None:
@@ -346,6 +347,10 @@ class BrokerService(Service):
         if self._statusPort is not None:
             self._statusPort.serve(self._status.pages(self._reactor, profiler))
             self._started.push_async_callback(self._statusPort.stop)
+
+    def _space(self) -> tuple[int, int]:
+        usage = shutil.disk_usage(self._config.dataPath)
+        return usage.total, usage.free
 
     def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:
         config, settings, control = self._config, self._config.settings, self.broker.control
@@ -408,20 +413,22 @@ class BrokerService(Service):
             stopping.append(self._statusPort.stop())
         return DeferredList(stopping)
 
-    def _openLog(self, clock: MonotonicClock) -> LmdbLog:
+    def _openLog(self, clock: MonotonicClock) -> SegmentLog:
         settings = self._config.settings
         try:
-            return LmdbLog(
+            return SegmentLog(
                 self._config.dataPath,
                 clock,
                 wallSeconds,
                 self._deferToThread,
-                mapSizeBytes=settings.logMapBytes,
                 maxPartitions=settings.maxPartitions,
                 maxProducers=settings.maxProducerIds,
+                maxOpenFiles=self._maxLogFiles(),
                 producerExpirySeconds=settings.producerIdExpirationSeconds,
                 retentionBytes=settings.logRetentionBytes,
                 retentionSeconds=settings.logRetentionSeconds,
+                segmentBytes=settings.logSegmentBytes,
+                segmentSeconds=settings.logRollSeconds,
                 checkIntervalSeconds=settings.logRetentionCheckIntervalSeconds,
                 flushIntervalSeconds=settings.logFlushIntervalSeconds,
             )
@@ -435,6 +442,14 @@ class BrokerService(Service):
             raise CannotStart(f"admission: the groups cannot be read: {error}") from error
         self._started.callback(self.broker.groups.stop)
 
+    def _maxLogFiles(self) -> int:
+        """
+        How many files the log may have open: never most of what the system allows.
+        """
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        wanted = self._config.settings.logMaxOpenFiles
+        return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard // 4)
+
     def _descriptorLimit(self, wanted: int) -> int:
         """
         Raise the limit on open files to what C{wanted} connections need, as far as
@@ -443,7 +458,8 @@ class BrokerService(Service):
         @return: the number of connections that the limit then allows.
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        needed = wanted + RESERVED_DESCRIPTORS
+        reserved = RESERVED_DESCRIPTORS + self._maxLogFiles()
+        needed = wanted + reserved
         if soft != resource.RLIM_INFINITY and soft < needed:
             soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -452,10 +468,10 @@ class BrokerService(Service):
                     "the limit on open files, {hard}, allows {allowed} connections and not {wanted} (max.connections); "
                     "raise it with ulimit -n",
                     hard=hard,
-                    allowed=soft - RESERVED_DESCRIPTORS,
+                    allowed=soft - reserved,
                     wanted=wanted,
                 )
-        return wanted if soft == resource.RLIM_INFINITY else max(int(soft) - RESERVED_DESCRIPTORS, 1)
+        return wanted if soft == resource.RLIM_INFINITY else max(int(soft) - reserved, 1)
 
     def _pressed(self, isPressed: bool) -> None:
         now = self._clock.seconds()
@@ -465,19 +481,3 @@ class BrokerService(Service):
                 "the memory pool is empty: clients wait for their turn; where it is: {ledger}",
                 ledger=", ".join(f"{purpose} {formatBytes(held)}" for purpose, held in self.broker.gate.ledger.items()),
             )
-
-
-def clusterId(dataPath: str) -> str:
-    """
-    The id of the cluster whose log is in a directory.  It is made at random and
-    kept there, so that clients notice when they talk to another cluster.
-    """
-    path = Path(dataPath, "cluster.id")
-    # The file may be empty after a loss of power.
-    if kept := path.read_text("ascii").strip() if path.exists() else "":
-        return kept
-    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(made + "\n", "ascii")
-    unfinished.replace(path)
-    return made

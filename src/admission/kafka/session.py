@@ -22,7 +22,7 @@ from .broker.api import metadataapi, produceapi
 from .broker.broker import ANONYMOUS, Answer, Body, Broker
 from .broker.servedapis import SERVED
 from .kafkarequest import Address, KafkaRequest, groupOf
-from .produceresponses import ALL, ProduceResponses, throttleTimeMs
+from .produceresponses import ProduceResponses, throttleTimeMs
 from .refusedsequences import RefusedSequences
 from .security import saslapi
 from .security.login import Authenticator
@@ -415,13 +415,15 @@ class KafkaConnection(AdmittedProtocol):
         decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
         if decision.admitted:
             delaySeconds = 0.0
-            request.results = produceapi.append(self.broker, produced, self.principal)
+            wantsFlush = produceapi.wantsFlush(self.broker, produced)
+            request.results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
             if request.view is not None:
                 now = self.factory.clock.seconds()
                 serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
                 # The response does not exist yet.
                 delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
         else:
+            wantsFlush = False
             delaySeconds = decision.delaySeconds
             request.results = produceapi.refused(produced, decision)
         # A slice that survives would keep the buffer from being reused.
@@ -431,7 +433,7 @@ class KafkaConnection(AdmittedProtocol):
             self._produceUnacknowledged(request, delaySeconds)
         else:
             # The next request may be read: records that are appended together are committed together.
-            self._produced.add(request, acks == ALL, delaySeconds)
+            self._produced.add(request, wantsFlush, delaySeconds)
             self.finish(delaySeconds)
 
     def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:

@@ -1,15 +1,17 @@
 # -*- test-case-name: tests.unit.kafka.test_statussections -*-
 """
 What a broker adds to its status page: the throttled clients, the consumer
-groups and their lag, and whether the log can be written.
+groups and their lag, what the topics use of the disk, and whether the log can be written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import nlargest
-from operator import attrgetter
+from math import inf, nan
+from operator import attrgetter, itemgetter
 from typing import Any, cast
 
 from attrs import asdict
@@ -27,11 +29,19 @@ from ..status.pages import StatusPages
 from ..status.sections import Section, finite, shortened
 from .broker.broker import ANONYMOUS, Broker
 from .broker.groups.groupstate import Group, State
+from .broker.log.interface import Topic
 from .metricnames import KAFKA_NAMINGS
 from .session import KafkaConnection
 
 MAX_CLIENTS = 20
 MAX_GROUPS = 20
+MAX_TOPICS = 20
+
+OTHER_TOPICS = "(others)"
+"""Stands for all topics that are not listed; no topic can be called that."""
+
+DISK_SECONDS = 5.0
+"""How long what the file system has said of its free space is kept: asking may take time."""
 
 MAX_OFFSETS = 20_000
 """How many committed offsets are compared with the log at a time; the lag of further groups is not known."""
@@ -60,14 +70,20 @@ class BrokerStatus:
         factory: AdmittedFactory,
         sensors: SensorRegistry,
         listeners: Callable[[], Sequence[str]],
+        space: Callable[[], tuple[int, int]],
     ) -> None:
         """
         @param factory: its connections are L{KafkaConnection}s.
         @param listeners: returns the addresses at which the broker listens.
+        @param space: returns the size of the file system with the log and how many of its bytes are free, or raises
+            L{OSError}.
         """
         self.isDraining = False
         self._broker = broker
         self._factory = factory
+        self._space = space
+        self._known: tuple[int, int] | None = None
+        self._askedSeconds = -inf
         self.document = StatusDocument(
             factory,
             sensors,
@@ -78,6 +94,7 @@ class BrokerStatus:
                 Section("throttled", self._throttledFields),
                 Section("purgatory", self._purgatoryFields),
                 Section("groups", lambda now: groupsFields(broker.groups.all)),
+                Section("disk", self._diskFields),
             ],
             [lambda now: broker.log.problems, self._drainCheck],
             [reason.value for reason in _PAUSES],
@@ -108,6 +125,9 @@ class BrokerStatus:
         registry.addFamily("ConnectionsMuted", ("reason",), lambda now: _rows(document.fields["muted"]))
         registry.addFamily("Groups", ("state",), lambda now: _rows(document.fields["groups"]["states"]))
         registry.addFamily("GroupLag", ("group",), self._lags)
+        for name, key in (("LogUsedBytes", "usedBytes"), ("LogFreeBytes", "freeBytes"), ("LogDiskBytes", "totalBytes")):
+            registry.addGauge(name, partial(self._diskValue, key))
+        registry.addFamily("TopicBytes", ("topic",), self._topicBytes)
 
     def _drainCheck(self, now: float) -> Iterator[str]:
         if self.isDraining:
@@ -135,6 +155,26 @@ class BrokerStatus:
             "waitMedianSeconds": finite(purgatory.waits.quantile(0.5)),
             "waitPercentile99Seconds": finite(purgatory.waits.quantile(0.99)),
         }
+
+    def _diskFields(self, now: float) -> dict[str, Any]:
+        if now - self._askedSeconds >= DISK_SECONDS:
+            self._askedSeconds = now
+            try:
+                self._known = self._space()
+            except OSError:
+                self._known = None
+        return diskFields(self._broker.log.topics.values(), self._known)
+
+    def _diskValue(self, key: str, now: float) -> float:
+        value = self.document.fields["disk"][key]
+        return nan if value is None else value
+
+    def _topicBytes(self, now: float) -> Iterator[tuple[tuple[str], float]]:
+        disk = self.document.fields["disk"]
+        for topic in disk["topics"]:
+            yield (topic["topic"],), topic["usedBytes"]
+        if disk["topicCount"] > len(disk["topics"]):
+            yield (OTHER_TOPICS,), disk["otherBytes"]
 
     def _lags(self, now: float) -> Iterator[tuple[tuple[str], float]]:
         for group in self.document.fields["groups"]["groups"]:
@@ -240,6 +280,29 @@ def groupsFields(groups: Collection[Group]) -> dict[str, Any]:
                 "lagRecords": None if lag < 0 else lag,
             }
             for lag, members, group in nlargest(MAX_GROUPS, lags, key=lambda each: each[:2])
+        ],
+    }
+
+
+def diskFields(topics: Collection[Topic], space: tuple[int, int] | None) -> dict[str, Any]:
+    """
+    How much of the disk the records use, by topic, the largest first, and how much is free.
+
+    @param space: the size of the file system and how many of its bytes are free; L{None} if not known.
+    """
+    used = [(sum([partition.sizeBytes for partition in topic.partitions]), topic) for topic in topics]
+    largest = nlargest(MAX_TOPICS, used, key=itemgetter(0))
+    usedBytes = sum(sizeBytes for sizeBytes, _ in used)
+    totalBytes, freeBytes = (None, None) if space is None else space
+    return {
+        "usedBytes": usedBytes,
+        "freeBytes": freeBytes,
+        "totalBytes": totalBytes,
+        "topicCount": len(topics),
+        "otherBytes": usedBytes - sum(sizeBytes for sizeBytes, _ in largest),
+        "topics": [
+            {"topic": shortened(topic.name), "partitionCount": len(topic.partitions), "usedBytes": sizeBytes}
+            for sizeBytes, topic in largest
         ],
     }
 

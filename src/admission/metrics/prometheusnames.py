@@ -177,7 +177,7 @@ NAMINGS = (
     Naming(
         "ProcessPrivateBytes",
         "admission_process_private_bytes",
-        "Resident memory of the process without mapped files, such as the log.",
+        "Resident memory of the process without mapped files, such as a recording.",
     ),
     Naming("ProcessCpuSeconds", "process_cpu_seconds_total", "User and system CPU time of the process."),
     Naming("ProcessOpenDescriptors", "process_open_fds", "Open file descriptors."),

@@ -80,6 +80,14 @@ SEEN: dict[str, Any] = {
         "waitMedianSeconds": 0.002,
         "waitPercentile99Seconds": 0.5,
     },
+    "disk": {
+        "usedBytes": 3 << 30,
+        "freeBytes": 60 << 30,
+        "totalBytes": 100 << 30,
+        "topicCount": 2,
+        "otherBytes": 0,
+        "topics": [{"topic": "events", "partitionCount": 4, "usedBytes": 3 << 30}],
+    },
     "groups": {
         "count": 1,
         "states": {"Stable": 1},
@@ -174,7 +182,7 @@ class OnceTests(TopTestCase):
         """
         lines = self.run_().splitlines()
         self.assertEqual(
-            lines[:8],
+            lines[:9],
             [
                 "admission 1.2.3 on 127.0.0.1:9092, up 60 min: ok",
                 "process      80 MiB resident, 60 MiB without files, CPU -, 30 of 1024 files",
@@ -182,6 +190,7 @@ class OnceTests(TopTestCase):
                 "ledger       frames 1 MiB, connections 2 MiB",
                 "requests     1000 in all, 1 of 500 running",
                 "connections  12 of 10000, 0 refused; not read: quota 11",
+                "disk         3 GiB in 2 topics, 60 GiB of 100 GiB free",
                 "purgatory    3 wait, 70 ran out of time; 99% wait 500 ms or less",
                 "",
             ],

@@ -4,11 +4,8 @@ Tests for how a broker stops: what was read is answered, nothing more is read, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IHalfCloseableDescriptor
 from zope.interface import implementer
 
@@ -280,31 +277,20 @@ class SlowDiskTests(DrainTestCase):
         super().setUp()
         self.topic()
         self.clock.advance(2)
-        self.syncs: list[tuple[Deferred[Any], Callable[[], Any]]] = []
         self.isHolding = True
         self.addCleanup(self.finish)
         self.client = self.connect()
         self.client.send("Produce", 9, **{**produceFields("events", batchOf(b"1")), "timeout": 60_000})
-        self.assertEqual((len(self.syncs), self.client.waiting()), (1, 0))
-
-    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
-        """
-        Run C{function} when the test says so.
-        """
-        if not getattr(self, "isHolding", False):
-            return super().deferToThread(function)
-        done: Deferred[Any] = Deferred()
-        self.syncs.append((done, function))
-        return done
+        self.assertEqual((len(self.flushes), self.client.waiting()), (1, 0))
 
     def finish(self) -> None:
         """
         The disk has everything, and whatever else it is asked for.
         """
         self.isHolding = False
-        while self.syncs:
-            done, function = self.syncs.pop(0)
-            done.callback(function())
+        while self.flushes:
+            done, function = self.flushes.pop(0)
+            maybeDeferred(function).chainDeferred(done)
         self.clock.pump([0.0] * 4)
 
     def test_acknowledged(self) -> None:

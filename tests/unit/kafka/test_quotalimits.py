@@ -425,11 +425,10 @@ class AlterTests(LimitsTestCase):
         If the storage fails during the alterations, those before and those
         behind are lost as well.
         """
-        self.reopenLog(mapSizeBytes=1 << 20)
-        self.start()
         table = self.log.table("quotas")
         put, puts = table.put, count()
         self.patch(table, "put", lambda key, value: put(key, value if next(puts) != 1 else bytes(2 << 20)))
+        self.failCommits(storageError(errno.ENOSPC))
         verdicts = self.alter(*[(QuotaEntity(user=f"user{number}"), {RATE: 7.0}) for number in range(3)])
         self.assertEqual([type(verdict) for verdict in verdicts], [LogFailed] * 3)
         self.assertEqual((next(puts), self.control.limits), (3, self.static))

@@ -16,7 +16,7 @@ from typing import Any
 from attrs import define, field
 from hypothesis import given, settings, strategies as st
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -976,32 +976,20 @@ class SyncTests(RecordedTestCase):
         """
         The disk is as slow as the test wants it.
         """
-        self.syncs: list[tuple[Deferred[Any], Callable[[], Any]]] = []
-        self.isHolding = False
         super().setUp()
         self.topic()
         self.clock.advance(2)
         self.isHolding = True
         self.addCleanup(self.finishAll)
 
-    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
-        """
-        Later.
-        """
-        if not self.isHolding:
-            return super().deferToThread(function)
-        done: Deferred[Any] = Deferred()
-        self.syncs.append((done, function))
-        return done
-
     def finishAll(self) -> None:
         """
         The disk has everything.
         """
         self.isHolding = False
-        while self.syncs:
-            done, function = self.syncs.pop(0)
-            done.callback(function())
+        while self.flushes:
+            done, function = self.flushes.pop(0)
+            maybeDeferred(function).chainDeferred(done)
 
     def test_waits(self) -> None:
         """

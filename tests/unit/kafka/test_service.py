@@ -23,14 +23,14 @@ from twisted.internet.task import Clock, deferLater
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import TestCase
 
 from admission.connection.factory import AdmittedFactory
 from admission.kafka import service as serviceModule
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
 from admission.kafka.broker.log.interface import LogRefusal
-from admission.kafka.broker.log.lmdb_log import LmdbLog
+from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Listener, Options, buildOrder
@@ -39,7 +39,6 @@ from admission.kafka.service import (
     BrokerConfig,
     BrokerService,
     ListenerFactory,
-    clusterId,
     makeService,
 )
 from admission.recording.recorder import EventRecorder
@@ -170,7 +169,7 @@ class ServingTests(ServiceTestCase):
         answer = yield client.ask("Metadata", 9, topics=[{"name": "events"}])
         (broker,) = answer.brokers
         self.assertEqual((broker.host, broker.port), ("127.0.0.1", portOf(service)))
-        self.assertEqual(answer.cluster_id, clusterId(self.path))
+        self.assertEqual(len(answer.cluster_id), 22)
         produced = yield client.ask("Produce", 9, **produceFields("events", batchOf(b"1")))
         self.assertEqual(produced.responses[0].partition_responses[0].error_code, ErrorCode.none)
         yield self.disconnect(client)
@@ -410,7 +409,7 @@ class StoppingTests(ServiceTestCase):
             self.patch(owner, name, note)
 
         watch(AdmittedFactory, "closeAll")
-        watch(LmdbLog, "close")
+        watch(SegmentLog, "close")
         watch(EventRecorder, "stop")
         self.start(service)
         client = yield self.connect(service)
@@ -558,9 +557,12 @@ class MistakeTests(ServiceTestCase):
         self.assertIn("no such luck", formatEvent(event))
 
 
+LOG_FILES = 100
+
+
 class DescriptorTests(ServiceTestCase):
     """
-    Connections need file descriptors.
+    Connections need file descriptors, beside those that the log may have.
     """
 
     def started(self, soft: int, hard: int, maxConnections: int = 1000) -> tuple[int, list[Any], list[str]]:
@@ -573,7 +575,7 @@ class DescriptorTests(ServiceTestCase):
         self.patch(resource, "getrlimit", lambda which: (soft, hard))
         self.patch(resource, "setrlimit", lambda which, limits: limitsSet.append((which, limits)))
         with capturedLogs() as logged:
-            service = self.start(self.service(f"max.connections={maxConnections}"))
+            service = self.start(self.service(f"max.connections={maxConnections}", f"log.max.open.files={LOG_FILES}"))
         warnings = [formatEvent(event) for event in logged if event["log_level"] is LogLevel.warn]
         return service.factory.limits.maxConnections, limitsSet, warnings
 
@@ -581,7 +583,7 @@ class DescriptorTests(ServiceTestCase):
         """
         A limit that suffices is left alone.
         """
-        for soft in (1000 + RESERVED_DESCRIPTORS, 10**6, resource.RLIM_INFINITY):
+        for soft in (1000 + RESERVED_DESCRIPTORS + LOG_FILES, 10**6, resource.RLIM_INFINITY):
             self.path = self.mktemp()
             self.assertEqual(self.started(soft, resource.RLIM_INFINITY), (1000, [], []))
 
@@ -589,7 +591,7 @@ class DescriptorTests(ServiceTestCase):
         """
         A limit that does not is raised as far as is needed.
         """
-        needed = 1000 + RESERVED_DESCRIPTORS
+        needed = 1000 + RESERVED_DESCRIPTORS + LOG_FILES
         for hard in (needed, 10**6, resource.RLIM_INFINITY):
             self.path = self.mktemp()
             expected = [(resource.RLIMIT_NOFILE, (needed, hard))]
@@ -600,39 +602,11 @@ class DescriptorTests(ServiceTestCase):
         Where the system allows no more, fewer connections are accepted, and the log says so.
         """
         allowed, limitsSet, (warning,) = self.started(256, 512)
-        self.assertEqual((allowed, limitsSet), (512 - RESERVED_DESCRIPTORS, [(resource.RLIMIT_NOFILE, (512, 512))]))
+        self.assertEqual(
+            (allowed, limitsSet), (512 - RESERVED_DESCRIPTORS - LOG_FILES, [(resource.RLIMIT_NOFILE, (512, 512))])
+        )
         self.assertIn("ulimit -n", warning)
         self.assertIn(f"{allowed} connections and not 1000", warning)
-
-
-class ClusterIdTests(SynchronousTestCase):
-    """
-    L{clusterId} keeps what it made.
-    """
-
-    def test_kept(self) -> None:
-        """
-        A directory has one cluster id, and another directory another.
-        """
-        paths = [self.mktemp(), self.mktemp()]
-        for path in paths:
-            os.mkdir(path)
-        first, second = map(clusterId, paths)
-        self.assertEqual([len(first), len(second)], [22, 22])
-        self.assertNotEqual(first, second)
-        self.assertEqual(clusterId(paths[0]), first)
-        self.assertEqual(os.listdir(paths[0]), ["cluster.id"])
-
-    def test_empty(self) -> None:
-        """
-        A file that was left empty is written anew.
-        """
-        path = self.mktemp()
-        os.mkdir(path)
-        Path(path, "cluster.id").touch()
-        made = clusterId(path)
-        self.assertEqual(len(made), 22)
-        self.assertEqual(clusterId(path), made)
 
 
 class MakeServiceTests(TestCase):
@@ -664,5 +638,5 @@ class MakeServiceTests(TestCase):
         self.assertIs(orders[0][1], orders[1][1])
         self.assertEqual(service.broker.nodeId, 5)
         self.assertEqual(service.broker.gate.pool.sizeBytes, 64 << 20)
-        self.assertTrue(Path(path, "cluster.id").exists())
+        self.assertTrue(Path(path, "documents").exists())
         yield service.stopService()

@@ -246,8 +246,8 @@ class MemoryTests(BrokerTestCase):
         """
         self.topic("events")
         client = self.connect()
-        client.deliver("Produce", 9, **produceFields("events", batchOf(bytes(100_000))))
-        self.assertGreater(self.pool.peakFrameBytes, 100_000)
+        client.deliver("Produce", 9, **produceFields("events", batchOf(bytes(50_000))))
+        self.assertGreater(self.pool.peakFrameBytes, 50_000)
         self.assertEqual((self.frameBytes, self.gate.runningRequests), (0, 0))
         self.assertEqual(client.transport.unsent, b"")
         self.clock.advance(0)

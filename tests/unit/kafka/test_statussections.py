@@ -4,11 +4,12 @@ Tests for L{admission.kafka.statussections}.
 
 from __future__ import annotations
 
+import errno
 import json
+from math import isnan
 from socket import gethostname
 from typing import Any
 
-import lmdb
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -20,7 +21,17 @@ from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset,
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.options import Options
 from admission.kafka.service import BrokerConfig, BrokerService
-from admission.kafka.statussections import MAX_CLIENTS, MAX_GROUPS, RECENTLY_SECONDS, BrokerStatus, groupsFields, lagOf
+from admission.kafka.statussections import (
+    DISK_SECONDS,
+    MAX_CLIENTS,
+    MAX_GROUPS,
+    MAX_TOPICS,
+    OTHER_TOPICS,
+    RECENTLY_SECONDS,
+    BrokerStatus,
+    groupsFields,
+    lagOf,
+)
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Windows
 from admission.status.document import KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS
@@ -36,6 +47,7 @@ from tests.kit.brokerfixture import (
     produceFields,
     requestOf,
 )
+from tests.kit.logfixture import storageError
 from tests.kit.statusfixture import StatusTestCase
 
 LIMIT = 1000.0
@@ -59,7 +71,11 @@ class BrokerStatusTestCase(BrokerTestCase):
         shadow.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}, self.clock.seconds())
         self.broker.control = self.factory.control = self.control
         self.sensors = SensorRegistry(self.clock.seconds)
-        self.status = BrokerStatus(self.broker, self.factory, self.sensors, lambda: ["127.0.0.1:9092"])
+        self.space: tuple[int, int] | None = (100 << 30, 60 << 30)
+        self.asked = 0
+        self.status = BrokerStatus(
+            self.broker, self.factory, self.sensors, lambda: ["127.0.0.1:9092"], self.askForSpace
+        )
         self.document = self.status.document
         self.control.addSensors(self.sensors)
         self.status.addSensors()
@@ -72,11 +88,78 @@ class BrokerStatusTestCase(BrokerTestCase):
         self.clock.advance(KEPT_SECONDS)
         return json.loads(self.document.text)
 
+    def askForSpace(self) -> tuple[int, int]:
+        """
+        The size of the disk, and how much of it is free.
+        """
+        self.asked += 1
+        if self.space is None:
+            raise OSError(errno.EIO, "no disk")
+        return self.space
+
     def overdraw(self, client: Client, factor: float = 11.0) -> None:
         """
         Have a client take more than its limit; by default it is throttled for a second.
         """
         client.produce("events", batchOf(b"x" * int(factor * LIMIT)))
+
+
+class DiskTests(BrokerStatusTestCase):
+    """
+    The document says how much of the disk is used, by which topics, and how much is free.
+    """
+
+    def test_used(self) -> None:
+        """
+        The largest topics are listed, and the rest is summed up.
+        """
+        for number in range(MAX_TOPICS + 2):
+            (partition,) = self.broker.log.createTopic(f"topic{number}", 1, {}).partitions
+            partition.sizeBytes = 1000 + number
+        (partition,) = self.events.partitions
+        partition.sizeBytes = 5000
+        seen = self.look()["disk"]
+        self.assertEqual((seen["totalBytes"], seen["freeBytes"]), (100 << 30, 60 << 30))
+        self.assertEqual((seen["topicCount"], len(seen["topics"])), (MAX_TOPICS + 3, MAX_TOPICS))
+        self.assertEqual(seen["topics"][0], {"topic": "events", "partitionCount": 1, "usedBytes": 5000})
+        self.assertEqual(seen["otherBytes"], 1000 + 1001 + 1002)
+        self.assertEqual(seen["usedBytes"], sum(each["usedBytes"] for each in seen["topics"]) + 3003)
+
+    def test_sensors(self) -> None:
+        """
+        The same is measured, with a bounded number of labels.
+        """
+        for number in range(MAX_TOPICS + 2):
+            self.broker.log.createTopic(f"topic{number}", 1, {})
+        (partition,) = self.events.partitions
+        partition.sizeBytes = 5000
+        self.look()
+        self.assertEqual(
+            (self.sensors["LogUsedBytes"], self.sensors["LogFreeBytes"], self.sensors["LogDiskBytes"]),
+            (5000, 60 << 30, 100 << 30),
+        )
+        rows = dict(self.sensors.families["TopicBytes"].read(self.clock.seconds()))
+        self.assertEqual((rows[("events",)], rows[(OTHER_TOPICS,)]), (5000, 0))
+        self.assertEqual(len(rows), MAX_TOPICS + 1)
+
+    def test_rarely(self) -> None:
+        """
+        The file system is asked now and then, however often the document is.
+        """
+        for _ in range(10):
+            self.look()
+        self.assertEqual(self.asked, 2)
+        self.clock.advance(DISK_SECONDS)
+        self.look()
+        self.assertEqual(self.asked, 3)
+
+    def test_unknown(self) -> None:
+        """
+        A file system that does not answer is no reason to say nothing.
+        """
+        self.space = None
+        self.assertEqual((self.look()["disk"]["freeBytes"], self.look()["disk"]["totalBytes"]), (None, None))
+        self.assertTrue(isnan(self.sensors["LogFreeBytes"]))
 
 
 class DocumentTests(BrokerStatusTestCase):
@@ -382,7 +465,7 @@ class HealthTests(BrokerStatusTestCase):
         would be sent here to try.
         """
         client = self.connect()
-        self.failCommits(lmdb.MapFullError("full"))
+        self.failCommits(storageError(errno.ENOSPC))
         client.produce("events", batchOf(b"1"))
         self.assertReason("the log cannot be written to", "full")
         self.clock.advance(60.0)
@@ -395,22 +478,17 @@ class HealthTests(BrokerStatusTestCase):
         self.assertEqual(self.document.reasons, [])
         self.logged.clear()
 
-    def test_logNotSynchronised(self) -> None:
+    def test_flushFailed(self) -> None:
         """
-        So is one that cannot be synchronised with the disk.
+        So is one whose flush has failed, for good: a later success proves nothing.
         """
-        error: list[Exception] = [OSError("the disk is gone")]
-
-        def synchronise() -> None:
-            if error:
-                raise error[0]
-
-        self.patch(self.log._sync, "_sync", synchronise)
+        self.disk.flushError = OSError("the disk is gone")
+        self.connect().produce("events", batchOf(b"1"))
         self.clock.advance(1.0)
-        self.assertReason("cannot be synchronised with the disk", "the disk is gone")
-        error.clear()
+        self.assertReason("a flush to the disk failed", "the disk is gone", "restart the broker")
+        self.disk.flushError = None
         self.clock.advance(1.0)
-        self.assertEqual(self.document.reasons, [])
+        self.assertReason("a flush to the disk failed", "the disk is gone", "restart the broker")
         self.logged.clear()
 
 

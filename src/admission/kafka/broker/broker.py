@@ -58,10 +58,10 @@ it is cancelled when the client disconnects.
 
 
 DRAINED = "broker drained"
-"""The key in the purgatory of operations that wait for their time only: completed early when the broker drains."""
-
-SYNCED = "log synchronised"
-"""The key in the purgatory of operations that wait for the disk.  Waits for records have partitions as keys."""
+"""
+The key in the purgatory of operations that wait for their time only: completed early when the broker drains.  Waits for
+records have partitions as keys, and those for the disk the responses of their connection.
+"""
 
 
 @define(eq=False)
@@ -74,7 +74,6 @@ class Broker:
     @ivar clock: for the timers of groups and logins; monotonic.
     @ivar limits: the limits of the policies; can be changed at run time.
     @ivar wallSeconds: seconds since the epoch, for records.
-    @ivar clusterId: the id that clients are told.
     @ivar portal: checks the logins of clients; L{None} if they need none.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
     @ivar logins: how its clients log in.
@@ -90,7 +89,6 @@ class Broker:
     control: AdmissionControl
     clock: IReactorTime
     wallSeconds: Callable[[], float]
-    clusterId: str
     portal: Portal | None = None
     largestResponseBytes: int = field(init=False)
     limits: QuotaLimits = field(init=False)
@@ -116,7 +114,6 @@ class Broker:
             self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings)
         )
         self.log.subscribe(self._recordsChanged)
-        self.log.subscribeSynced(lambda: self.purgatory.checkAndComplete(SYNCED))
 
     @property
     def nodeId(self) -> int:

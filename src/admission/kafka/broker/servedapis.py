@@ -55,6 +55,7 @@ SERVED: Mapping[str, ServedApi] = {
     "OffsetCommit": ServedApi(offsetapi.offsetCommit),
     "OffsetDelete": ServedApi(offsetapi.offsetDelete),
     "OffsetFetch": ServedApi(offsetapi.offsetFetch),
+    "OffsetForLeaderEpoch": ServedApi(fetchapi.offsetForLeaderEpoch),
     "SyncGroup": ServedApi(groupapi.syncGroup),
 }
 """By the name of the API.  The session serves logins, and Produce, which has a fast path."""

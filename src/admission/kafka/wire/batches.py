@@ -26,9 +26,12 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 
 _PRODUCER_ID: Final = struct.Struct(">q")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
 
 _LEADER_EPOCH_AT: Final = 12
 _PRODUCER_ID_AT: Final = 43
+_MAX_TIMESTAMP_AT: Final = 35
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 # The length field does not count itself, nor what comes before it.
@@ -40,6 +43,7 @@ _NO_ATTRIBUTES: Final = b"\x00"
 _ATTRIBUTES_BYTES: Final = 1
 _NULL: Final = signedVarint(-1)
 _COMPRESSION_BITS: Final = 0x07
+_LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _NEWEST_COMPRESSION: Final = 4
@@ -110,6 +114,13 @@ class RecordBatch:
         0 for none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not assigned.
         """
         return self.attributes & _COMPRESSION_BITS
+
+    @property
+    def hasAppendTime(self) -> bool:
+        """
+        Whether all records have the time at which the broker got them, which is C{maxTimestampMs}.
+        """
+        return bool(self.attributes & _LOG_APPEND_TIME_BIT)
 
     @property
     def isTransactional(self) -> bool:
@@ -207,6 +218,21 @@ def assignOffset(buffer: bytearray | memoryview, baseOffset: int, leaderEpoch: i
     """
     _BASE_OFFSET.pack_into(buffer, 0, baseOffset)
     _LEADER_EPOCH.pack_into(buffer, _LEADER_EPOCH_AT, leaderEpoch)
+
+
+def stampBatch(buffer: bytearray | memoryview, timestampMs: int) -> RecordBatch:
+    """
+    Give all records of a batch the time of their arrival, and the batch a new checksum.
+
+    @param buffer: the batch; must be writable.
+    @param timestampMs: in milliseconds since the epoch.
+    @return: its new header.
+    """
+    view = memoryview(buffer)
+    _ATTRIBUTES.pack_into(view, _CHECKED_FROM, _ATTRIBUTES.unpack_from(view, _CHECKED_FROM)[0] | _LOG_APPEND_TIME_BIT)
+    _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, timestampMs)
+    _CRC.pack_into(view, _CRC_AT, crc32c(view[_CHECKED_FROM:]))
+    return readHeader(view)
 
 
 @frozen
@@ -346,7 +372,7 @@ def _decodeRecord(view: Buffer, offset: int, batch: RecordBatch) -> tuple[Record
         headers.append((name.decode(), headerValue))
     if offset != end:
         raise MalformedRequest("a record does not end where it says")
-    timestampMs = batch.baseTimestampMs + timestampDeltaMs
+    timestampMs = batch.maxTimestampMs if batch.hasAppendTime else batch.baseTimestampMs + timestampDeltaMs
     return Record(key, value, timestampMs, tuple(headers), batch.baseOffset + offsetDelta), offset
 
 

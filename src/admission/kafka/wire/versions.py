@@ -32,6 +32,7 @@ API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
 INIT_PRODUCER_ID: Final = 22
+OFFSET_FOR_LEADER_EPOCH: Final = 23
 DESCRIBE_CONFIGS: Final = 32
 SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
@@ -111,6 +112,7 @@ APIS: Final[tuple[Api, ...]] = (
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
     Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, largestFrameBytes=512 * _KIB, maxElements=16),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),

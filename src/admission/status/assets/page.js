@@ -106,15 +106,22 @@ function list(now) {
     cell(each.groupId), cell(each.state), minor(`${each.generation}`), number(`${each.memberCount}`),
     number(each.lagRecords === null ? "?" : formatCount(each.lagRecords)),
   ]));
+  fill("topics", "There are no topics.", (now.disk?.topics ?? []).map((each) => [
+    cell(...breakable(each.topic)), minor(`${each.partitionCount}`), number(formatBytes(each.usedBytes)),
+  ]));
   fill("connections", "Nobody is connected.", now.connections.largest.map((each) => [
     cell(...breakable(each.peer)), cell(...nameOf({ ...each, ip: "" })), number(formatBytes(each.heldBytes)),
     minor(formatBytes(each.requestBytes)), minor(formatBytes(each.bufferedBytes)), minor(formatBytes(each.unsentBytes)),
     cell(each.mutedFor.length ? `${each.mutedFor.join(", ")} ${formatSeconds(each.mutedSeconds)}` : ""),
   ]));
-  const { groups, connections } = now;
+  const { groups, disk, connections } = now;
   if (groups) {
     byId("groups-count").textContent = `${groups.groups.length} of ${groups.count}, those that lag most`
       + (groups.uncountedGroups ? `; the lag of ${groups.uncountedGroups} is not known` : "");
+  }
+  if (disk) {
+    byId("topics-count").textContent = `${disk.topics.length} of ${disk.topicCount}, the largest; ${formatBytes(disk.usedBytes)} in all`
+      + (disk.freeBytes === null ? "" : `, ${formatBytes(disk.freeBytes)} of ${formatBytes(disk.totalBytes)} free`);
   }
   byId("connections-count").textContent = `${connections.largest.length} of ${connections.open}`;
 }

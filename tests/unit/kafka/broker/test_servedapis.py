@@ -68,6 +68,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "topics": [{"name": "events", "partition_indexes": [0]}],
         "groups": [{"group_id": "readers", "topics": None}],
     },
+    "OffsetForLeaderEpoch": {"topics": [{"topic": "events", "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
 }
 """A request that succeeds, by API; fields of all versions together."""
 

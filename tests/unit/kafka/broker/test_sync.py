@@ -4,12 +4,12 @@ Tests for C{acks=all}: records that are to survive the loss of power are acknowl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
 from types import SimpleNamespace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import maybeDeferred
 
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
@@ -28,8 +28,6 @@ class SyncTests(BrokerTestCase):
     A broker whose disk is as slow as a test wants it.
     """
 
-    isHolding = False
-
     def setUp(self) -> None:
         """
         Make a topic, connect, and take hold of the thread that synchronises.
@@ -38,26 +36,15 @@ class SyncTests(BrokerTestCase):
         self.events = self.topic("events")
         self.client = self.connect()
         self.clock.advance(2)
-        self.syncs: list[tuple[Deferred[Any], Callable[[], Any]]] = []
         self.isHolding = True
         self.addCleanup(self.finishAll)
-
-    def deferToThread(self, function: Callable[[], Any]) -> Deferred[Any]:
-        """
-        Run C{function} when the test says so.
-        """
-        if not self.isHolding:
-            return super().deferToThread(function)
-        done: Deferred[Any] = Deferred()
-        self.syncs.append((done, function))
-        return done
 
     def finish(self) -> None:
         """
         The disk has everything that was written when it was asked.
         """
-        done, function = self.syncs.pop(0)
-        done.callback(function())
+        done, function = self.flushes.pop(0)
+        maybeDeferred(function).chainDeferred(done)
         self.clock.advance(0)
 
     def finishAll(self) -> None:
@@ -65,7 +52,7 @@ class SyncTests(BrokerTestCase):
         Let nobody wait for the disk any more.
         """
         self.isHolding = False
-        while self.syncs:
+        while self.flushes:
             self.finish()
 
     def produceBytes(self, client: Client, value: bytes, acks: int) -> bytes:
@@ -94,12 +81,63 @@ class SyncTests(BrokerTestCase):
         once.
         """
         self.send(self.client, self.produceBytes(self.client, b"1", LEADER))
-        self.assertEqual((self.result(self.client), self.syncs), ((0, 0), []))
+        self.assertEqual((self.result(self.client), self.flushes), ((0, 0), []))
         self.send(self.client, self.produceBytes(self.client, b"2", ALL))
-        self.assertEqual((self.client.waiting(), len(self.syncs), self.purgatory.watched), (0, 1, 1))
+        self.assertEqual((self.client.waiting(), len(self.flushes), self.purgatory.watched), (0, 1, 1))
         self.assertEqual(self.events.partitions[0].highWatermark, 2)
         self.finish()
         self.assertEqual((self.result(self.client), self.purgatory.watched), ((0, 1), 0))
+
+    def test_cached(self) -> None:
+        """
+        With C{write.caching} C{acks=all} does not wait for the disk; one topic without it is enough to wait.
+        """
+        self.topic("cached", configs={"write.caching": "true"})
+        self.assertEqual(len(self.flushes), 0)
+        cached = produceFields("cached", batchOf(b"1"), acks=ALL)
+        self.client.send("Produce", 9, **cached)
+        self.assertEqual((self.result(self.client), self.flushes), ((0, 0), []))
+        both = produceFields("events", batchOf(b"2"), acks=ALL)
+        both["topic_data"] = [*both["topic_data"], *cached["topic_data"]]
+        self.client.send("Produce", 9, **both)
+        self.assertEqual((self.client.waiting(), len(self.flushes) > 0), (0, True))
+        while self.flushes:
+            self.finish()
+        self.assertEqual([each.partition_responses[0].error_code for each in self.client.receive().responses], [0, 0])
+
+    def test_failure(self) -> None:
+        """
+        When a flush fails, those who wait are told, and so is everybody who comes later, with C{write.caching} or not.
+        """
+        self.topic("cached", configs={"write.caching": "true"})
+        others = [self.connect() for _ in range(2)]
+        for client in others:
+            self.send(client, self.produceBytes(client, b"1", ALL))
+        self.disk.flushError = OSError(errno.EIO, "input/output error")
+        while self.flushes:
+            self.finish()
+        self.assertEqual([self.result(client)[0] for client in others], [ErrorCode.kafka_storage_error] * 2)
+        self.disk.flushError = None
+        for topicName, acks in (("cached", ALL), ("events", LEADER), ("events", ALL)):
+            self.client.send("Produce", 9, **produceFields(topicName, batchOf(b"2"), acks=acks))
+            self.assertEqual(self.result(self.client)[0], ErrorCode.kafka_storage_error)
+        self.logged.clear()
+
+    def test_leastPatient(self) -> None:
+        """
+        The wait ends when the least patient request of a connection has waited long enough; its answer still keeps its
+        place.
+        """
+        patient = produceFields("events", batchOf(b"1"), acks=ALL) | {"timeout": 60_000}
+        impatient = produceFields("events", batchOf(b"2"), acks=ALL) | {"timeout": 1_000}
+        for fields in (patient, impatient):
+            self.client.send("Produce", 9, **fields)
+        self.assertEqual(self.purgatory.watched, 1)
+        self.clock.advance(1.1)
+        self.assertEqual((self.client.waiting(), self.purgatory.watched), (0, 1))
+        self.finish()
+        self.assertEqual(self.result(self.client), (0, 0))
+        self.assertEqual(self.result(self.client)[0], ErrorCode.request_timed_out)
 
     def test_oneSyncForAll(self) -> None:
         """
@@ -110,11 +148,11 @@ class SyncTests(BrokerTestCase):
         for client in others[:2]:
             client.protocol.dataReceived(self.produceBytes(client, b"1", ALL))
         self.clock.advance(0)
-        self.assertEqual(len(self.syncs), 1)
+        self.assertEqual(len(self.flushes), 1)
         self.send(others[2], self.produceBytes(others[2], b"2", ALL))
         self.finish()
         self.assertEqual([client.waiting() for client in others], [1, 1, 0])
-        self.assertEqual(len(self.syncs), 1)
+        self.assertEqual(len(self.flushes), 1)
         self.finish()
         self.assertEqual([client.waiting() for client in others], [1, 1, 1])
 
@@ -174,7 +212,7 @@ class SyncTests(BrokerTestCase):
         Who has appended nothing need not wait for the disk.
         """
         result = self.client.produce("events", batchOf(b"1")[:-1])
-        self.assertEqual((result.error_code, self.syncs), (ErrorCode.corrupt_message, []))
+        self.assertEqual((result.error_code, self.flushes), (ErrorCode.corrupt_message, []))
 
     def test_disconnect(self) -> None:
         """

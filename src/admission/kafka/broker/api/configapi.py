@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
 
 from admission.kafka.brokersettings import PROPERTIES
 from admission.kafka.kafkarequest import KafkaRequest
 
-from ..broker import Broker
+from ..broker import Answer, Broker, Work
 from ..log.interface import InvalidTopicConfig, LogRefusal
-from .refusals import Refused, errorOf, repeated
+from .refusals import Refused, errorOf, onceFlushed, repeated
 from .topicconfigs import TOPIC_CONFIGS, TYPE_STRING, checkConfigs
 
 _TOPIC = 2
@@ -58,12 +59,13 @@ def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     return {"results": results}
 
 
-def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     IncrementalAlterConfigs: change settings of topics, either all of a topic's
     changes or none.
     """
-    responses = []
+    responses: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
     duplicates = _repeatedResources(request)
     for resource in request.entity.resources:
         response: dict[str, Any] = {
@@ -80,10 +82,11 @@ def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Mapping[st
             configs = checkConfigs(_altered(broker, name, resource.configs))
             if not request.entity.validate_only:
                 broker.log.setTopicConfigs(name, configs)
+                changed.append(response)
         except LogRefusal as refusal:
             response |= errorOf(refusal)
         responses.append(response)
-    return {"responses": responses}
+    return onceFlushed(broker.log, changed, {"responses": responses})
 
 
 def _repeatedResources(request: KafkaRequest) -> set[tuple[int, str]]:

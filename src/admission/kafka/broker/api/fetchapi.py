@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_fetchapi -*-
 """
-Fetch and ListOffsets: reading records, and finding offsets to read from.
+Fetch, ListOffsets and OffsetForLeaderEpoch: reading records, and finding offsets to read from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFet
 from admission.operations import waitFor
 
 from ..broker import DRAINED, Answer, Body, Broker, Work
-from ..log.interface import LEADER_EPOCH, LogRefusal, Partition, Topic
+from ..log.interface import LogRefusal, Partition, Topic
 from .refusals import Refused, repeated
 from .topicapi import partitionIn, topicById
 
@@ -148,7 +148,7 @@ class PartitionsFetch:
             partition.highWatermark,
             partition.highWatermark,
             partition.logStartOffset,
-            records,
+            [records] if records else [],
         )
 
 
@@ -269,16 +269,26 @@ def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tupl
         if found is not None:
             if not 0 <= each.partition < len(found.partitions):
                 partitionError = ErrorCode.unknown_topic_or_partition.value
-            elif getattr(each, "current_leader_epoch", -1) > LEADER_EPOCH:
-                partitionError = ErrorCode.unknown_leader_epoch.value
             elif found.partitions[each.partition] in wanted:
                 partitionError = ErrorCode.invalid_request.value
             else:
-                partition = found.partitions[each.partition]
+                partitionError = epochError(broker, each)
+                partition = None if partitionError else found.partitions[each.partition]
         asked.append(Wanted(each.partition, partition, partitionError, each.fetch_offset, each.partition_max_bytes))
         if partition is not None:
             wanted[partition] = asked[-1]
     return name, topicId or _NO_ID, asked
+
+
+def epochError(broker: Broker, asked: Any) -> int:
+    """
+    The error for a client that knows another leader epoch.  One that knows an older one has to see first whether the
+    records that it has read are still there.
+    """
+    known = getattr(asked, "current_leader_epoch", -1)
+    if known < 0 or known == broker.log.leaderEpoch:
+        return 0
+    return (ErrorCode.fenced_leader_epoch if known < broker.log.leaderEpoch else ErrorCode.unknown_leader_epoch).value
 
 
 def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
@@ -293,17 +303,50 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
         partitions = []
         for each in topic.partitions:
             answer: dict[str, Any] = {"partition_index": each.partition_index, "timestamp": -1, "offset": -1}
+            partitions.append(answer)
             try:
                 if (topic.name, each.partition_index) in duplicates:
                     raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
                 partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
+                answer["error_code"] = epochError(broker, each)
+                if answer["error_code"]:
+                    continue
                 offset, timestampMs = _offsetFor(broker, partition, each.timestamp)
                 answer |= {"offset": offset, "timestamp": timestampMs}
-                answer["leader_epoch"] = LEADER_EPOCH if offset >= 0 else -1
+                answer["leader_epoch"] = broker.log.leaderEpoch if offset >= 0 else -1
             except LogRefusal as refusal:
                 answer["error_code"] = refusal.errorCode
-            partitions.append(answer)
         topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+def offsetForLeaderEpoch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    OffsetForLeaderEpoch: where the records of a leader epoch end, for consumers that want to know whether records that
+    they have read were lost (KIP-320).
+    """
+    duplicates = repeated((topic.topic, each.partition) for topic in request.entity.topics for each in topic.partitions)
+    topics = []
+    for topic in request.entity.topics:
+        partitions = []
+        for each in topic.partitions:
+            answer: dict[str, Any] = {
+                "partition": each.partition,
+                "error_code": 0,
+                "leader_epoch": -1,
+                "end_offset": -1,
+            }
+            partitions.append(answer)
+            try:
+                if (topic.topic, each.partition) in duplicates:
+                    raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
+                partition = partitionIn(broker.log.topic(topic.topic), each.partition)
+                answer["error_code"] = epochError(broker, each)
+                if not answer["error_code"]:
+                    answer["leader_epoch"], answer["end_offset"] = broker.log.endOfEpoch(partition, each.leader_epoch)
+            except LogRefusal as refusal:
+                answer["error_code"] = refusal.errorCode
+        topics.append({"topic": topic.topic, "partitions": partitions})
     return {"topics": topics}
 
 

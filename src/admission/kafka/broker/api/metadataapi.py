@@ -11,12 +11,14 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
 
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.versions import advertised
 
-from ..broker import Broker
-from ..log.interface import LEADER_EPOCH, LogRefusal, Topic, UnknownTopic
+from ..broker import Answer, Broker, Work
+from ..log.interface import LogRefusal, Topic, UnknownTopic
+from .refusals import onceFlushed
 from .topicapi import createTopic, topicById
 
 _GROUP = 0
@@ -30,25 +32,27 @@ def apiVersions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     return {"api_keys": advertised()}
 
 
-def metadata(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def metadata(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     Metadata: the broker and its topics.  Requested topics that do not exist
     are created if the settings and the client allow it.
     """
     entity = request.entity
     wanted = entity.topics
+    created: list[dict[str, Any]] = []
     if wanted is None or (request.apiVersion == 0 and not wanted):
         topics = [_described(broker, topic) for topic in broker.log.topics.values()]
     else:
         # Each once, or a small request could ask for a huge response.
         asked = dict.fromkeys((each.name, None if each.name is not None else each.topic_id) for each in wanted)
-        topics = [_lookUp(broker, request, name, topicId) for name, topicId in asked]
-    return {
+        topics = [_lookUp(broker, request, name, topicId, created) for name, topicId in asked]
+    response = {
         "brokers": [_brokerAt(broker, request)],
-        "cluster_id": broker.clusterId,
+        "cluster_id": broker.log.clusterId,
         "controller_id": broker.nodeId,
         "topics": topics,
     }
+    return onceFlushed(broker.log, created, response)
 
 
 def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
@@ -70,7 +74,7 @@ def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     address = _brokerAt(broker, request)
     return {
         "endpoint_type": _BROKERS,
-        "cluster_id": broker.clusterId,
+        "cluster_id": broker.log.clusterId,
         "controller_id": broker.nodeId,
         "brokers": [{**address, "broker_id": broker.nodeId}],
     }
@@ -99,7 +103,9 @@ def _brokerAt(broker: Broker, request: KafkaRequest) -> dict[str, Any]:
     return {"node_id": broker.nodeId, "host": request.advertised.host, "port": request.advertised.port, "rack": None}
 
 
-def _lookUp(broker: Broker, request: KafkaRequest, name: str | None, topicId: UUID | None) -> dict[str, Any]:
+def _lookUp(
+    broker: Broker, request: KafkaRequest, name: str | None, topicId: UUID | None, created: list[dict[str, Any]]
+) -> dict[str, Any]:
     missing: dict[str, Any] = {"name": name, "topic_id": topicId, "partitions": []}
     try:
         if name is None:
@@ -111,7 +117,8 @@ def _lookUp(broker: Broker, request: KafkaRequest, name: str | None, topicId: UU
         except UnknownTopic:
             if not _mayCreate(broker, request):
                 raise
-        return _described(broker, createTopic(broker, name, broker.settings.numPartitions, {}))
+        created.append(_described(broker, createTopic(broker, name, broker.settings.numPartitions, {})))
+        return created[-1]
     except LogRefusal as refusal:
         return {**missing, "error_code": refusal.errorCode}
 
@@ -129,7 +136,7 @@ def _described(broker: Broker, topic: Topic) -> dict[str, Any]:
             {
                 "partition_index": partition.index,
                 "leader_id": broker.nodeId,
-                "leader_epoch": LEADER_EPOCH,
+                "leader_epoch": broker.log.leaderEpoch,
                 "replica_nodes": replicas,
                 "isr_nodes": replicas,
             }

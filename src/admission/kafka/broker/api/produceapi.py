@@ -12,22 +12,42 @@ from kio.schema.errors import ErrorCode
 
 from admission.interfaces import Decision
 from admission.kafka.kafkarequest import KafkaRequest
-from admission.kafka.wire.batches import BatchRefused, producerIdOf, readBatch
+from admission.kafka.wire.batches import BatchRefused, RecordBatch, producerIdOf, readBatch, stampBatch
 from admission.kafka.wire.produce import PartitionResult, ProducedPartition, ProduceRequest
 
 from ..broker import Broker
 from ..log.interface import LogRefusal
 from .refusals import reasonOf
 from .topicapi import partitionIn
-from .topicconfigs import maxMessageBytes
+from .topicconfigs import hasAppendTime, isCached, maxMessageBytes
 
-_ACKS = (0, 1, -1)
+ALL = -1
+"""The value of C{acks} if records must survive more than the broker's death."""
+
+_ACKS = (0, 1, ALL)
 
 
-def append(broker: Broker, request: ProduceRequest, principal: str) -> list[PartitionResult]:
+def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
+    """
+    Whether the disk must have the records before the request is answered: with C{acks=all}, unless all its topics have
+    C{write.caching}.
+    """
+    if request.acks != ALL:
+        return False
+    topics = broker.log.topics
+    for each in request.partitions:
+        topic = topics.get(each.topicName)
+        if topic is not None and not isCached(broker, topic):
+            return True
+    return False
+
+
+def append(broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool) -> list[PartitionResult]:
     """
     Produce: append the batches that can be appended, on behalf of
     C{principal}.  Acknowledge them only when the log has committed them.
+
+    @param isUrgent: whether the request will wait for the disk.
     """
     if request.acks not in _ACKS:
         return _refuseAll(
@@ -35,7 +55,7 @@ def append(broker: Broker, request: ProduceRequest, principal: str) -> list[Part
         )
     if request.transactionalId is not None:
         return _refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
-    return [_appendOne(broker, produced, principal) for produced in request.partitions]
+    return [_appendOne(broker, produced, principal, isUrgent) for produced in request.partitions]
 
 
 def identities(request: ProduceRequest) -> list[int]:
@@ -110,7 +130,7 @@ def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> l
     ]
 
 
-def _appendOne(broker: Broker, produced: ProducedPartition, principal: str) -> PartitionResult:
+def _appendOne(broker: Broker, produced: ProducedPartition, principal: str, isUrgent: bool) -> PartitionResult:
     topicName, index, records = produced
     try:
         topic = broker.log.topic(topicName)
@@ -126,15 +146,24 @@ def _appendOne(broker: Broker, produced: ProducedPartition, principal: str) -> P
         batch = readBatch(records)
         if batch.isControl or batch.isTransactional:
             raise BatchRefused(ErrorCode.invalid_record, "this broker has no transactions")
-        aheadSeconds = batch.maxTimestampMs / 1000 - broker.wallSeconds()
-        if aheadSeconds > broker.settings.logMessageTimestampAfterMaxSeconds:
-            raise BatchRefused(
-                ErrorCode.invalid_timestamp,
-                f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (log.message.timestamp.after.max.ms)",
-            )
-        result = broker.log.append(partition, records, batch, principal)
+        appendTimeMs = -1
+        if hasAppendTime(broker, topic):
+            appendTimeMs = int(broker.wallSeconds() * 1000)
+            batch = stampBatch(records, appendTimeMs)
+        else:
+            _checkTimestamp(broker, batch)
+        result = broker.log.append(partition, records, batch, principal, isUrgent)
     except BatchRefused as refusal:
         return PartitionResult(topicName, index, refusal.errorCode.value, errorMessage=refusal.reason)
     except LogRefusal as refusal:
         return PartitionResult(topicName, index, refusal.errorCode, errorMessage=reasonOf(refusal))
-    return PartitionResult(topicName, index, 0, result.baseOffset, -1, partition.logStartOffset)
+    return PartitionResult(topicName, index, 0, result.baseOffset, appendTimeMs, partition.logStartOffset)
+
+
+def _checkTimestamp(broker: Broker, batch: RecordBatch) -> None:
+    aheadSeconds = batch.maxTimestampMs / 1000 - broker.wallSeconds()
+    if aheadSeconds > broker.settings.logMessageTimestampAfterMaxSeconds:
+        raise BatchRefused(
+            ErrorCode.invalid_timestamp,
+            f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (log.message.timestamp.after.max.ms)",
+        )

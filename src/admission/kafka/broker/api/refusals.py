@@ -6,12 +6,14 @@ How the APIs report refusals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
 
-from ..log.interface import LogRefusal
+from ..broker import Answer, Work
+from ..log.interface import ILog, LogRefusal
 
 _LONGEST_REASON = 1000
 """
@@ -45,6 +47,28 @@ def errorOf(refusal: LogRefusal) -> dict[str, Any]:
     The error fields of a response.
     """
     return {"error_code": refusal.errorCode, "error_message": reasonOf(refusal)}
+
+
+def onceFlushed(
+    log: ILog, changed: Sequence[dict[str, Any]], response: Mapping[str, Any]
+) -> Answer | Deferred[Answer | Work]:
+    """
+    A response that tells of changes, once the disk has them.
+
+    @param changed: its parts that tell of a change; if the disk does not get it, they tell of the error instead.
+    """
+    if not changed:
+        return response
+    answer: Deferred[Answer | Work] = Deferred()
+
+    def flushed(error: Exception | None) -> None:
+        if error is not None:
+            for each in changed:
+                each |= errorOf(error) if isinstance(error, LogRefusal) else {"error_code": -1}
+        answer.callback(response)
+
+    log.whenFlushed(flushed)
+    return answer
 
 
 def repeated(named: Iterable[T]) -> set[T]:

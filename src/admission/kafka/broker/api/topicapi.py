@@ -10,12 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
 
 from admission.kafka.kafkarequest import KafkaRequest
 
-from ..broker import Broker
+from ..broker import Answer, Broker, Work
 from ..log.interface import LogRefusal, Partition, Topic, UnknownTopic
-from .refusals import Refused, errorOf, repeated
+from .refusals import Refused, errorOf, onceFlushed, repeated
 from .topicconfigs import TOPIC_CONFIGS, checkConfigs
 
 _BROKER_DEFAULT = -1
@@ -23,14 +24,17 @@ _SOURCE_TOPIC = 1
 _SOURCE_DEFAULT = 5
 
 
-def createTopic(broker: Broker, name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
+def createTopic(
+    broker: Broker, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False
+) -> Topic:
     """
     Create a topic, if the broker's limits allow it.
 
+    @param validateOnly: whether to change nothing.
     @raise LogRefusal: if the limits do not allow it, or the log refuses.
     """
     _checkRoom(broker)
-    return broker.log.createTopic(name, partitionCount, configs)
+    return broker.log.createTopic(name, partitionCount, configs, validateOnly)
 
 
 def topicById(broker: Broker, topicId: UUID | None) -> Topic:
@@ -57,13 +61,14 @@ def partitionIn(topic: Topic, index: int) -> Partition:
     return partitions[index]
 
 
-def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def createTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     CreateTopics: create topics, independently of each other.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)
-    answers = []
+    answers: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
     for topic in entity.topics:
         answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
         try:
@@ -71,20 +76,19 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
                 raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
             partitionCount = _partitionCount(broker, topic)
             configs = checkConfigs({config.name: config.value for config in topic.configs})
-            if entity.validate_only:
-                _checkRoom(broker)
-                broker.log.checkTopic(topic.name, partitionCount, configs)
-            else:
-                answer["topic_id"] = createTopic(broker, topic.name, partitionCount, configs).topicId
+            created = createTopic(broker, topic.name, partitionCount, configs, entity.validate_only)
+            if not entity.validate_only:
+                answer["topic_id"] = created.topicId
+                changed.append(answer)
             answer |= {"num_partitions": partitionCount, "replication_factor": 1, "error_message": None}
             answer["configs"] = _effective(broker, configs)
         except LogRefusal as refusal:
             answer |= errorOf(refusal)
         answers.append(answer)
-    return {"topics": answers}
+    return onceFlushed(broker.log, changed, {"topics": answers})
 
 
-def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def deleteTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     DeleteTopics: remove topics, by name or by id.
     """
@@ -94,7 +98,8 @@ def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     else:
         wanted = [(name, None) for name in entity.topic_names]
     duplicates = repeated(wanted)
-    answers = []
+    answers: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
     for name, topicId in wanted:
         answer: dict[str, Any] = {"name": name, "topic_id": topicId}
         try:
@@ -104,34 +109,37 @@ def deleteTopics(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
                 raise Refused(ErrorCode.invalid_request, "give either the name of a topic or its id")
             topic = broker.log.topic(name) if name is not None else topicById(broker, topicId)
             broker.log.deleteTopic(topic.name)
+            changed.append(answer)
             answer |= {"name": topic.name, "topic_id": topic.topicId}
         except LogRefusal as refusal:
             answer |= errorOf(refusal)
         answers.append(answer)
-    return {"responses": answers}
+    return onceFlushed(broker.log, changed, {"responses": answers})
 
 
-def createPartitions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def createPartitions(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
     """
     CreatePartitions: give topics more partitions.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)
-    answers = []
+    answers: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
     for topic in entity.topics:
         answer: dict[str, Any] = {"name": topic.name}
         try:
             if topic.name in duplicates:
                 raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
-            broker.log.checkPartitions(topic.name, topic.count)
+            broker.log.addPartitions(topic.name, topic.count, validateOnly=True)
             if topic.assignments is not None:
                 _checkAssignments(broker, topic)
             if not entity.validate_only:
                 broker.log.addPartitions(topic.name, topic.count)
+                changed.append(answer)
         except LogRefusal as refusal:
             answer |= errorOf(refusal)
         answers.append(answer)
-    return {"results": answers}
+    return onceFlushed(broker.log, changed, {"results": answers})
 
 
 def _partitionCount(broker: Broker, topic: Any) -> int:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from admission.kafka.brokersettings import Settings
+from admission.kafka.brokersettings import APPEND_TIME, TIMESTAMP_TYPES, Settings
 
 from ..broker import Broker
 from ..log.interface import InvalidTopicConfig, Topic
 
+TYPE_BOOLEAN = 1
 TYPE_STRING = 2
 TYPE_INT = 3
 TYPE_LONG = 5
@@ -60,6 +61,14 @@ def _only(allowed: str, why: str) -> Callable[[str], None]:
     return check
 
 
+def _oneOf(*allowed: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value not in allowed:
+            raise ValueError(f"{value!r} is not possible; it is one of {', '.join(allowed)}")
+
+    return check
+
+
 TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
     config.name: config
     for config in (
@@ -87,9 +96,30 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
         TopicConfig(
             "message.timestamp.type",
             TYPE_STRING,
-            "Records keep the time that their producer gave them.",
-            lambda settings: "CreateTime",
-            _only("CreateTime", "records keep the time that their producer gave them"),
+            "Which time records have: that which their producer gave them, or that of their arrival.",
+            lambda settings: settings.logMessageTimestampType,
+            _oneOf(*TIMESTAMP_TYPES),
+        ),
+        TopicConfig(
+            "segment.bytes",
+            TYPE_INT,
+            "The size of the files of a partition, in bytes; only whole files are removed.",
+            lambda settings: settings.asProperties()["log.segment.bytes"],
+            _whole(1024, 2**31 - 1),
+        ),
+        TopicConfig(
+            "segment.ms",
+            TYPE_LONG,
+            "For how many milliseconds a file is appended to; -1 for any time.",
+            lambda settings: settings.asProperties()["log.roll.ms"],
+            _whole(-1, 2**63 - 1),
+        ),
+        TopicConfig(
+            "write.caching",
+            TYPE_BOOLEAN,
+            "Whether acks=all is answered when records are written, and not when they are on the disk.",
+            lambda settings: settings.asProperties()["write.caching"],
+            _oneOf("true", "false"),
         ),
         TopicConfig(
             "retention.bytes",
@@ -128,6 +158,22 @@ def checkConfigs(configs: Mapping[str, str | None]) -> dict[str, str]:
             raise InvalidTopicConfig(f"{name}: {error}") from error
         checked[name] = value
     return checked
+
+
+def isCached(broker: Broker, topic: Topic) -> bool:
+    """
+    Whether C{acks=all} is answered when a topic's records are written, and not when the disk has them.
+    """
+    own = topic.configs.get("write.caching")
+    return broker.settings.writeCaching if own is None else own == "true"
+
+
+def hasAppendTime(broker: Broker, topic: Topic) -> bool:
+    """
+    Whether a topic's records get the time of their arrival.
+    """
+    own = topic.configs.get("message.timestamp.type", broker.settings.logMessageTimestampType)
+    return own == APPEND_TIME
 
 
 def maxMessageBytes(broker: Broker, topic: Topic) -> int:

@@ -23,6 +23,17 @@ _OFFSET_KEY: Final = struct.Struct(">QQ")
 _OFFSET: Final = struct.Struct(">Bqid")
 
 
+def committedOffsets(entries: Mapping[bytes, bytes]) -> Iterator[tuple[int, int]]:
+    """
+    The number of a partition and an offset in it, for each entry of the table C{offsets} that can be read.
+    """
+    for key, value in entries.items():
+        try:
+            yield _OFFSET_KEY.unpack(key)[1], _OFFSET.unpack_from(value)[1]
+        except struct.error:
+            continue
+
+
 class StoredGroup(NamedTuple):
     """
     A group as it was stored.
@@ -55,7 +66,8 @@ class GroupStore:
 
     def load(self, totals: GroupTotals) -> list[StoredGroup]:
         """
-        Read all groups, and delete offsets whose group or partition is gone.
+        Read all groups, and delete offsets whose group or partition is gone.  Offsets beyond what a loss of power has
+        left of a partition become its end.
 
         @raise LogFailed: if they cannot be read, or a record is damaged.
         """
@@ -73,6 +85,11 @@ class GroupStore:
                 groupNumber, partitionNumber = _OFFSET_KEY.unpack(key)
                 if groupNumber in loaded and partitionNumber in partitions:
                     group, offset = loaded[groupNumber].group, _decodeOffset(value)
+                    highWatermark = partitions[partitionNumber].highWatermark
+                    if self._records.endedUncleanly and offset.offset > highWatermark:
+                        # The loss of power that took back these records has left their offset.
+                        offset = offset._replace(offset=highWatermark)
+                        self._offsets.put(key, _encodeOffset(offset))
                     group.setOffset(partitions[partitionNumber], offset)
                     group.wallSeconds = max(group.wallSeconds, offset.wallSeconds)
                 else:

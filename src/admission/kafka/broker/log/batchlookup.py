@@ -1,37 +1,45 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_batchlookup -*-
 """
-Finding batches by offset and by time.
-
-Every function takes a cursor of a transaction that the caller ends at once.
-LMDB reuses no page that an open reader might need, and memory read from the
-map is valid only during the transaction.
+Finding batches by offset and by time in a file of one batch after another, with
+a sparse index of what is where.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-import lmdb
+from attrs import define, field
+from crc32c import crc32c
 
+from admission.kafka.wire.batches import HEADER_BYTES, RecordBatch, readHeader
 from admission.kafka.wire.primitives import PAST_THE_END, MalformedRequest, readSignedVarint, readSignedVarlong
 
-from .interface import Partition, TimestampedOffset
+from .disk import File
+from .interface import TimestampedOffset
 
-BATCH_KEY: Final = struct.Struct(">Iqqq")
-"""
-Partition number, base offset, largest timestamp so far, position of the end.
+INDEX_INTERVAL_BYTES: Final = 16 << 10
+"""About how much of a segment lies between two entries of its index."""
 
-The last two are carried from batch to batch, so that keys alone suffice to
-search by time and to compute sizes.
-"""
+_START: Final = struct.Struct(">qi")
+"""The base offset of a batch, and its length without these twelve bytes."""
 
-SEEK_KEY: Final = struct.Struct(">Iq")
-"""Partition number and base offset: sorts before the key of that batch."""
+_UNCOUNTED_BYTES: Final = 12
 
-_HEADER_PART: Final = struct.Struct(">hiqq")
-"""Attributes, last offset delta, base and largest timestamp of a batch."""
-_HEADER_PART_AT: Final = 21
+_WINDOW_BYTES: Final = INDEX_INTERVAL_BYTES + HEADER_BYTES
+"""What has to be read at most to find the next batch from an entry of the index on."""
+
+_LAST_DELTA: Final = struct.Struct(">i")
+_LAST_DELTA_AT: Final = 23
+
+_SCAN_BYTES: Final = 4 << 20
+"""How much is read at once where a segment is read from end to end."""
+
+_MAGIC: Final = 2
+_CHECKED_FROM: Final = 21
 _RECORDS_AT: Final = 61
 _COMPRESSION_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
@@ -39,154 +47,296 @@ _LOG_APPEND_TIME_BIT: Final = 0x08
 _MAX_RECORDS: Final = 1000
 """How many records are read for an exact answer: about two milliseconds."""
 
-_MAX_BATCHES: Final = 4096
-"""How many batches are read where keys do not help: a few milliseconds."""
 
-
-def lastOffset(value: memoryview | bytes) -> int:
+class BatchPlace(NamedTuple):
     """
-    The offset of the last record of a stored batch.
+    Where a batch is in its segment.
+
+    @ivar position: of its first byte.
     """
-    baseOffset: int = struct.unpack_from(">q", value)[0]
-    lastOffsetDelta: int = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)[1]
-    return baseOffset + lastOffsetDelta
+
+    position: int
+    batch: RecordBatch
+
+    @property
+    def end(self) -> int:
+        """
+        The position after its last byte.
+        """
+        return self.position + self.batch.sizeBytes
 
 
-def maxTimestampMs(value: memoryview | bytes) -> int:
+@define(eq=False)
+class SparseIndex:
     """
-    The largest timestamp in a stored batch, in milliseconds; -1 for none.
+    For a batch every L{INDEX_INTERVAL_BYTES} or so: its offset, its position,
+    and the largest timestamp up to it and with it, in milliseconds.
+
+    The largest timestamps never decrease, so each column is sorted.
     """
-    timestampMs: int = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)[3]
-    return timestampMs
+
+    offsets: array[int] = field(factory=lambda: array("q"))
+    positions: array[int] = field(factory=lambda: array("q"))
+    timestampsMs: array[int] = field(factory=lambda: array("q"))
+
+    def add(self, offset: int, position: int, maxTimestampMs: int) -> None:
+        """
+        Note a batch that is about to be appended, if it is far enough from the last
+        one noted.
+
+        @param maxTimestampMs: of all batches of the segment, with this one.
+        """
+        if not self.positions or position - self.positions[-1] >= INDEX_INTERVAL_BYTES:
+            self.offsets.append(offset)
+            self.positions.append(position)
+            self.timestampsMs.append(maxTimestampMs)
+
+    def positionBefore(self, offset: int) -> int:
+        """
+        The position of a batch from which on C{offset} is found within
+        L{INDEX_INTERVAL_BYTES} or in one batch.
+        """
+        return self.positions[bisect_right(self.offsets, offset) - 1] if self.offsets else 0
+
+    def batchBefore(self, position: int) -> int:
+        """
+        The last known position of a batch that is not behind C{position}.
+        """
+        return self.positions[bisect_right(self.positions, position) - 1] if self.positions else 0
+
+    def offsetBehind(self, position: int) -> int | None:
+        """
+        The first known offset behind a position; L{None} if there is none.
+        """
+        at = bisect_right(self.positions, position)
+        return self.offsets[at] if at < len(self.offsets) else None
+
+    def positionBeforeTime(self, timestampMs: int) -> int:
+        """
+        A position before which all batches are older than C{timestampMs}.
+        """
+        at = bisect_right(self.timestampsMs, timestampMs - 1)
+        return self.positions[at - 1] if at else 0
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        The memory that it takes, about.
+        """
+        return 24 * len(self.offsets) + 400
+
+    def copy(self) -> SparseIndex:
+        """
+        The index as it is now.
+        """
+        return SparseIndex(self.offsets[:], self.positions[:], self.timestampsMs[:])
 
 
-def seek(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int) -> bool:
+def _lastBatchEnd(buffer: bytes, start: int, limit: int) -> int:
     """
-    Move to the batch that contains an offset.
+    Where the last batch ends that does not go beyond a limit, as far as the buffer shows.
 
-    @param offset: at least C{logStartOffset}, below C{highWatermark}.
-    @return: whether there is such a batch.
+    @param start: where a batch begins.
+    @return: C{start} if there is none.
     """
-    if cursor.set_range(SEEK_KEY.pack(partition.number, offset)):
-        number, baseOffset, _, _ = BATCH_KEY.unpack(cursor.key())
-        if number == partition.number and baseOffset == offset:
-            return True
-        moved = cursor.prev()
-    else:
-        moved = cursor.last()
-    return moved and isIn(cursor, partition)
-
-
-def isIn(cursor: lmdb.Cursor[memoryview], partition: Partition) -> bool:
-    number: int = BATCH_KEY.unpack(cursor.key())[0]
-    return number == partition.number
-
-
-def copyBatches(
-    cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int, maxBytes: int, firstWhole: bool
-) -> list[bytes]:
-    batches: list[bytes] = []
-    left = maxBytes
-    found = seek(cursor, partition, offset)
-    while found and isIn(cursor, partition):
-        value = cursor.value()
-        left -= len(value)
-        if left < 0 and (batches or not firstWhole):
+    unpack = _START.unpack_from
+    length = len(buffer)
+    while start + _UNCOUNTED_BYTES <= length:
+        following = start + _UNCOUNTED_BYTES + unpack(buffer, start)[1]
+        if following > limit or following <= start:
             break
-        batches.append(bytes(value))
-        found = cursor.next()
-    return batches
+        start = following
+    return start
 
 
-def positionOf(cursor: lmdb.Cursor[memoryview], partition: Partition, offset: int) -> int:
+class Damaged(Exception):
     """
-    The position of the first byte of the batch that contains an offset; see
-    L{Partition} for positions.
+    What stands in a file is no batch.
+
+    @ivar position: where.
     """
-    if seek(cursor, partition, offset) and cursor.prev() and isIn(cursor, partition):
-        position: int = BATCH_KEY.unpack(cursor.key())[3]
-        return position
-    return partition.startPosition
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"no whole batch at position {position}")
+        self.position = position
 
 
-def findTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timestampMs: int) -> TimestampedOffset | None:
-    if not _seekTimestamp(cursor, partition, timestampMs):
-        return None
-    # The largest timestamp so far may be that of a batch which has been deleted. Then the batches behind it must be
-    # read themselves. Stopping before the right one is safe: clients read too much, not too little.
-    for _ in range(_MAX_BATCHES):
-        if maxTimestampMs(cursor.value()) >= timestampMs:
-            return _exactly(cursor.value(), timestampMs)
-        if not (cursor.next() and isIn(cursor, partition)):
+def readBatches(
+    file: File, index: SparseIndex, sizeBytes: int, offset: int, maxBytes: int, firstWhole: bool
+) -> bytes | None:
+    """
+    Read whole batches in one piece.
+
+    Where the first one begins and the last one ends is looked up before, in short
+    reads: copying a large piece out of a larger one would cost more.
+
+    @param sizeBytes: how much of the file may be read.
+    @param offset: the batch with it comes first, or the first one behind it.
+    @param maxBytes: no batch is read beyond this, except maybe for the first.
+    @param firstWhole: whether the first batch is read even if it is larger.
+    @return: nothing if the first batch is too large; L{None} if the file ends
+        before C{offset}.
+    @raise Damaged: if there are no batches there.
+    """
+    begin = index.positionBefore(offset)
+    window = file.read(begin, min(_WINDOW_BYTES, sizeBytes - begin))
+    start = _find(window, begin, offset)
+    if start is None:
+        # Behind one batch that is larger than the window.
+        place = findOffset(file, index, sizeBytes, offset)
+        if place is None:
             return None
-    return _roughly(cursor.value())
+        begin, start = place.position, 0
+        window = file.read(begin, min(_WINDOW_BYTES, sizeBytes - begin))
+    limit = min(begin + start + maxBytes, sizeBytes)
+    if limit <= begin + len(window):
+        end = _lastBatchEnd(window, start, limit - begin)
+        if end > start:
+            return window[start:end]
+    elif limit < sizeBytes:
+        known = max(index.batchBefore(limit), begin + start)
+        end = known + _lastBatchEnd(file.read(known, _WINDOW_BYTES), 0, limit - known)
+        if end > begin + start:
+            return file.read(begin + start, end - begin - start)
+    else:
+        return file.read(begin + start, sizeBytes - begin - start)
+    firstBytes = _UNCOUNTED_BYTES + _START.unpack_from(window, start)[1]
+    if not HEADER_BYTES <= firstBytes <= sizeBytes - begin - start:
+        raise Damaged(begin + start)
+    return file.read(begin + start, firstBytes) if firstWhole else b""
 
 
-def findMaxTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition) -> TimestampedOffset | None:
-    if not _seekTimestamp(cursor, partition, partition.committedMaxTimestampMs):
-        return None
-    best = cursor.value()
-    if maxTimestampMs(best) < partition.committedMaxTimestampMs:
-        # Again that of a deleted batch. The newest batches are the likeliest to have the largest timestamp left.
-        seek(cursor, partition, partition.highWatermark - 1)
-        for _ in range(_MAX_BATCHES):
-            if maxTimestampMs(cursor.value()) >= maxTimestampMs(best):
-                best = cursor.value()
-            if not (cursor.prev() and isIn(cursor, partition)):
-                break
-    return _exactly(best, maxTimestampMs(best))
-
-
-def _seekTimestamp(cursor: lmdb.Cursor[memoryview], partition: Partition, timestampMs: int) -> bool:
+def _find(buffer: bytes, begin: int, offset: int) -> int | None:
     """
-    Bisect the range of offsets, and move to the first batch whose key has a
-    largest timestamp so far of C{timestampMs} or more.
+    The place in a buffer of the batch that contains C{offset}, or of the first
+    one behind it.
+
+    @param begin: the position of the buffer in the segment.
+    @return: L{None} if it is behind the end of the buffer.
+    @raise Damaged: if there are no batches.
     """
-    if partition.committedMaxTimestampMs < timestampMs:
-        return False
-    low, high = partition.logStartOffset, partition.highWatermark
-    while low < high:
-        if not seek(cursor, partition, (low + high) // 2):
-            return False
-        _, baseOffset, largestMs, _ = BATCH_KEY.unpack(cursor.key())
-        if largestMs >= timestampMs:
-            high = baseOffset
-        else:
-            following = cursor.next() and isIn(cursor, partition)
-            low = BATCH_KEY.unpack(cursor.key())[1] if following else partition.highWatermark
-    return low < partition.highWatermark and seek(cursor, partition, low)
+    unpack = _START.unpack_from
+    start = 0
+    length = len(buffer)
+    while start + HEADER_BYTES <= length:
+        baseOffset, sizeBytes = unpack(buffer, start)
+        if sizeBytes < HEADER_BYTES - _UNCOUNTED_BYTES:
+            raise Damaged(begin + start)
+        if baseOffset >= offset or baseOffset + _LAST_DELTA.unpack_from(buffer, start + _LAST_DELTA_AT)[0] >= offset:
+            return start
+        start += _UNCOUNTED_BYTES + sizeBytes
+    return None
 
 
-def _exactly(value: memoryview, timestampMs: int) -> TimestampedOffset:
+def headers(file: File, begin: int, end: int) -> Iterator[BatchPlace]:
+    """
+    The headers of a part of a segment.  Checksums are not looked at.
+
+    @param begin: where a batch begins.
+    @raise Damaged: where something else than a batch stands.
+    """
+    buffer = b""
+    first = begin
+    while begin < end:
+        if begin + HEADER_BYTES > first + len(buffer):
+            first = begin
+            buffer = file.read(begin, min(_WINDOW_BYTES, end - begin))
+            if len(buffer) < HEADER_BYTES:
+                raise Damaged(begin)
+        batch = readHeader(memoryview(buffer)[begin - first :])
+        place = BatchPlace(begin, batch)
+        if batch.magic != _MAGIC or batch.lastOffsetDelta < 0 or batch.sizeBytes < HEADER_BYTES or place.end > end:
+            raise Damaged(begin)
+        yield place
+        begin = place.end
+
+
+def findOffset(file: File, index: SparseIndex, sizeBytes: int, offset: int) -> BatchPlace | None:
+    """
+    The batch that contains an offset, or the first one behind it; L{None} if the
+    segment ends before.
+
+    @raise Damaged: if there are no batches on the way.
+    """
+    for place in headers(file, index.positionBefore(offset), sizeBytes):
+        if place.batch.lastOffset >= offset:
+            return place
+    return None
+
+
+def findTimestamp(file: File, index: SparseIndex, sizeBytes: int, timestampMs: int) -> TimestampedOffset | None:
+    """
+    The first record with at least a timestamp, as exactly as is cheap; L{None} if all
+    are older.
+
+    @raise Damaged: if there are no batches on the way.
+    """
+    for place in headers(file, index.positionBeforeTime(timestampMs), sizeBytes):
+        if place.batch.maxTimestampMs >= timestampMs:
+            return _exactly(place.batch, file, place.position, timestampMs)
+    return None
+
+
+def _exactly(batch: RecordBatch, file: File, position: int, timestampMs: int) -> TimestampedOffset:
     """
     The first record of a batch with at least the given timestamp, if it is cheap
-    to find.
+    to find; otherwise the batch's first offset with its largest timestamp.
     """
-    attributes, lastOffsetDelta, baseTimestampMs, largestMs = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)
-    if attributes & (_COMPRESSION_BITS | _LOG_APPEND_TIME_BIT) or lastOffsetDelta >= _MAX_RECORDS:
-        return _roughly(value)
-    baseOffset = lastOffset(value) - lastOffsetDelta
+    roughly = TimestampedOffset(batch.baseOffset, batch.maxTimestampMs)
+    if batch.attributes & (_COMPRESSION_BITS | _LOG_APPEND_TIME_BIT) or batch.lastOffsetDelta >= _MAX_RECORDS:
+        return roughly
+    value = file.read(position, batch.sizeBytes)
     at = _RECORDS_AT
     try:
-        for _ in range(lastOffsetDelta + 1):
+        for _ in range(batch.lastOffsetDelta + 1):
             sizeBytes, body = readSignedVarint(value, at)
             timestampDelta, delta = readSignedVarlong(value, body + 1)
-            if baseTimestampMs + timestampDelta >= timestampMs:
+            if batch.baseTimestampMs + timestampDelta >= timestampMs:
                 offsetDelta, _ = readSignedVarint(value, delta)
-                if baseTimestampMs + timestampDelta > largestMs or not 0 <= offsetDelta <= lastOffsetDelta:
+                found = batch.baseTimestampMs + timestampDelta
+                if found > batch.maxTimestampMs or not 0 <= offsetDelta <= batch.lastOffsetDelta:
                     break
-                return TimestampedOffset(baseOffset + offsetDelta, baseTimestampMs + timestampDelta)
+                return TimestampedOffset(batch.baseOffset + offsetDelta, found)
             at = body + sizeBytes
     except (MalformedRequest, *PAST_THE_END):
         pass
     # Clients are responsible for the records; if they are nonsense, only the header is left to go by.
-    return _roughly(value)
+    return roughly
 
 
-def _roughly(value: memoryview) -> TimestampedOffset:
+def wholeBatches(file: File, begin: int, end: int, nextOffset: int) -> Iterator[BatchPlace]:
     """
-    The first offset and the largest timestamp of a batch; exact if the broker
-    stamped the batch on arrival.
+    The batches of a part of a segment whose checksums are right and whose offsets follow one another, up to
+    the first place where no such batch stands.
+
+    @param begin: where the first one begins.
+    @param nextOffset: its base offset.
     """
-    _, lastOffsetDelta, _, timestampMs = _HEADER_PART.unpack_from(value, _HEADER_PART_AT)
-    return TimestampedOffset(lastOffset(value) - lastOffsetDelta, timestampMs)
+    buffer = memoryview(b"")
+    first = begin
+    while begin < end:
+        at = begin - first
+        wanted = HEADER_BYTES
+        if at + _UNCOUNTED_BYTES <= len(buffer):
+            wanted = max(_UNCOUNTED_BYTES + _START.unpack_from(buffer, at)[1], HEADER_BYTES)
+        if at + wanted > len(buffer):
+            if begin + wanted > end:
+                return
+            first, at = begin, 0
+            buffer = memoryview(file.read(begin, min(max(_SCAN_BYTES, wanted), end - begin)))
+            if len(buffer) < wanted:
+                return
+            wanted = _UNCOUNTED_BYTES + _START.unpack_from(buffer, at)[1]
+            if wanted > len(buffer) and begin + wanted <= end:
+                buffer = memoryview(file.read(begin, wanted))
+        batch = readHeader(buffer[at:])
+        sizeBytes = batch.sizeBytes
+        if batch.magic != _MAGIC or sizeBytes < HEADER_BYTES or at + sizeBytes > len(buffer):
+            return
+        if batch.baseOffset != nextOffset or batch.lastOffsetDelta < 0:
+            return
+        if crc32c(buffer[at + _CHECKED_FROM : at + sizeBytes]) != batch.crc:
+            return
+        yield BatchPlace(begin, batch)
+        nextOffset = batch.lastOffset + 1
+        begin += sizeBytes

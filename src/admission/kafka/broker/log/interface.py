@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.broker.log.test_lmdb_log -*-
+# -*- test-case-name: tests.unit.kafka.broker.log.test_segmentlog -*-
 """
 The interface between the broker and its record log.
 """
@@ -13,11 +13,8 @@ from zope.interface import Attribute, Interface
 
 from admission.kafka.wire.batches import RecordBatch
 
-LEADER_EPOCH: Final = 0
-"""The leader epoch written into every batch: there is one broker, and it always leads."""
-
 LONGEST_KEY_BYTES: Final = 511
-"""The length limit of keys of an L{ITable}, which is LMDB's."""
+"""The length limit of keys of an L{ITable}."""
 
 
 class LogRefusal(Exception):
@@ -58,6 +55,14 @@ class LogClosed(LogRefusal):
     """
 
     errorCode = 56
+
+
+class NoProducerId(LogRefusal):
+    """
+    There will be producer ids again in a moment.
+    """
+
+    errorCode = 14
 
 
 class UnknownTopic(LogRefusal):
@@ -130,9 +135,6 @@ class Partition:
     One partition of a topic as the log has it in memory.  Only the log changes
     it.
 
-    Positions count the bytes ever appended to the partition, so the difference
-    of two positions is a size.
-
     @ivar topicName: the topic it belongs to.
     @ivar index: its index among the topic's partitions, from 0.
     @ivar number: the log's own number for it; never reused after deletion.
@@ -141,13 +143,7 @@ class Partition:
         reading ends.
     @ivar nextOffset: the offset that the next record gets; ahead of
         C{highWatermark} while appended batches wait for their commit.
-    @ivar startPosition: the position of C{logStartOffset}.
-    @ivar committedPosition: the position of C{highWatermark}.
-    @ivar endPosition: the position of C{nextOffset}.
-    @ivar committedMaxTimestampMs: the largest timestamp among the committed
-        records, in milliseconds; -1 if there is none.  It may be that of a
-        record that has been deleted since, unless all were.
-    @ivar maxTimestampMs: the same for the appended records.
+    @ivar sizeBytes: the size of all committed batches that have not been removed.
     @ivar deleted: whether the topic has been deleted.
     """
 
@@ -157,19 +153,8 @@ class Partition:
     logStartOffset: int = 0
     highWatermark: int = 0
     nextOffset: int = 0
-    startPosition: int = 0
-    committedPosition: int = 0
-    endPosition: int = 0
-    committedMaxTimestampMs: int = -1
-    maxTimestampMs: int = -1
+    sizeBytes: int = 0
     deleted: bool = False
-
-    @property
-    def sizeBytes(self) -> int:
-        """
-        The size of all committed batches.
-        """
-        return self.committedPosition - self.startPosition
 
 
 @frozen
@@ -202,6 +187,19 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
+class EpochEnd(NamedTuple):
+    """
+    Where the records of a leader epoch end.
+
+    @ivar leaderEpoch: the largest epoch with records that is not above the one asked for; the one asked for if there
+        is none; -1 if it is above that of the log.
+    @ivar endOffset: the offset after its last record, or -1.
+    """
+
+    leaderEpoch: int
+    endOffset: int
+
+
 class TimestampedOffset(NamedTuple):
     """
     A record found by its timestamp.
@@ -226,13 +224,13 @@ class ITable(Interface):
     Small facts of other components, kept with the log: bytes by bytes, sorted by
     key.
 
-    Writing takes part in the open transaction of this turn, as appending does:
+    Writing takes part in the commit of this turn, as appending does:
     L{ILog.whenCommitted} tells whether what was written will survive or is lost.
     If it is lost, the table is as it was, and a caller that has its contents in
     memory has to revert them.  Only the writes of one call are committed as one:
     a turn that writes very much commits in between.
 
-    All methods raise L{LogClosed} after L{ILog.close}, L{LogFailed} if the
+    Writing raises L{LogClosed} after L{ILog.close}, L{LogFailed} if the
     storage fails, and L{ValueError} for a key that does not have 1 to
     L{LONGEST_KEY_BYTES} bytes.
     """
@@ -268,25 +266,32 @@ class ILog(Interface):
     Topics, their partitions, the record batches in them, and the state of
     producers.
 
-    Appending writes into an open transaction that is committed in the next
-    turn of the reactor, for all appends of this turn at once.  Committed
-    records survive the death of the process.  They survive the loss of power
-    once the log has synchronised them, which it does in the background.
+    What is appended is committed in the next turn of the reactor, together with
+    all other appends of this turn: it is written to files, and so survives the
+    death of the process.  It survives the loss of power once it is flushed to the disk,
+    which happens in the background, and at once if somebody waits for it.
+
+    If a flush fails, nothing is confirmed and nothing taken any more; records can
+    still be read.
 
     All methods are for the reactor's thread.  After L{close} every method that
     needs the storage raises L{LogClosed}.
     """
 
     topics: Mapping[str, Topic] = Attribute("All topics by name, in no particular order.  A live view.")
-    commitCount: int = Attribute("How many commits there were since the log was opened.")
-    syncedCount: int = Attribute("How many of them would survive the loss of power.")
+    clusterId: str = Attribute("The id of the cluster, made at random when the log was made.")
+    leaderEpoch: int = Attribute(
+        "The leader epoch that is written into every batch.  It grows with each start after which records may be "
+        "missing."
+    )
+    endedUncleanly: bool = Attribute("Whether the log had not been closed when it was opened: records may be missing.")
     producerStateBytes: int = Attribute(
         "How much memory it takes to remember the producers, about, in bytes.  Asking costs nothing."
     )
 
     problems: Sequence[str] = Attribute(
-        "What is wrong with the log now, for people to read: that it cannot be written to, or not be synchronised with "
-        "the disk.  Empty if nothing is."
+        "What is wrong with the log now, for people to read: that it cannot be written to, or that a flush has "
+        "failed.  Empty if nothing is."
     )
 
     def topic(name: str) -> Topic:
@@ -299,27 +304,26 @@ class ILog(Interface):
         @raise UnknownTopic: if no topic has that id.
         """
 
-    def createTopic(name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
+    def createTopic(name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False) -> Topic:
         """
         Make a topic.  It is committed when this returns, and so is everything
         appended before; the same holds for all methods that change topics.
+        Before a client is told, wait for the disk with L{whenFlushed}.
 
         @param name: 1 to 249 letters, digits, dots, underscores or hyphens.
         @param partitionCount: how many partitions; positive.
         @param configs: the topic's own settings.  The log obeys
-            C{retention.bytes} and C{retention.ms} and keeps any other.
+            C{retention.bytes}, C{retention.ms}, C{segment.bytes} and
+            C{segment.ms}, and keeps any other.
+        @param validateOnly: whether to change nothing; failures of the storage
+            are not raised then.
+        @return: the topic; without partitions if it was only validated.
         @raise InvalidTopicName: if the name is not of that form.
         @raise TopicExists: if the name is taken.
         @raise InvalidPartitionCount: if the number is not positive or larger
             than the log allows.
         @raise InvalidTopicConfig: if a setting that the log obeys is no number.
         @raise LogFailed: if the storage fails.
-        """
-
-    def checkTopic(name: str, partitionCount: int, configs: Mapping[str, str]) -> None:
-        """
-        Raise what L{createTopic} would, except for failures of the storage, and
-        change nothing.
         """
 
     def deleteTopic(name: str) -> None:
@@ -331,21 +335,18 @@ class ILog(Interface):
         @raise LogFailed: if the storage fails.
         """
 
-    def addPartitions(name: str, partitionCount: int) -> Topic:
+    def addPartitions(name: str, partitionCount: int, validateOnly: bool = False) -> Topic:
         """
         Give a topic more partitions.
 
         @param partitionCount: the new total.
+        @param validateOnly: whether to change nothing; failures of the storage
+            are not raised then.
+        @return: the topic with them; as it is if it was only validated.
         @raise UnknownTopic: if no topic has that name.
         @raise InvalidPartitionCount: unless the total is more than the topic has, and
             no more than the log allows.
         @raise LogFailed: if the storage fails.
-        """
-
-    def checkPartitions(name: str, partitionCount: int) -> None:
-        """
-        Raise what L{addPartitions} would, except for failures of the storage, and
-        change nothing.
         """
 
     def setTopicConfigs(name: str, configs: Mapping[str, str]) -> Topic:
@@ -358,7 +359,11 @@ class ILog(Interface):
         """
 
     def append(
-        partition: Partition, buffer: bytearray | memoryview, batch: RecordBatch, owner: str = ""
+        partition: Partition,
+        buffer: bytearray | memoryview,
+        batch: RecordBatch,
+        owner: str = "",
+        isUrgent: bool = False,
     ) -> AppendResult:
         """
         Append a batch.  It cannot be read before it is
@@ -369,6 +374,7 @@ class ILog(Interface):
         @param batch: its header, checked by the caller.  If it names a
             producer, the batch must continue that producer's sequence.
         @param owner: who appends; remembered with the producer's state.
+        @param isUrgent: whether somebody will wait for the disk to have it.
         @raise UnknownTopic: if the topic has been deleted.
         @raise OutOfOrderSequence: if batches are missing before this one.
         @raise InvalidProducerEpoch: if the producer has been replaced.
@@ -390,16 +396,13 @@ class ILog(Interface):
             if what was appended is lost.
         """
 
-    def sync() -> None:
+    def whenFlushed(callback: CommitCallback) -> None:
         """
-        Synchronise what is committed with the disk soon, because a client waits
-        for it; one synchronisation serves all waiting clients.
-        """
+        Call C{callback} once the disk has everything for which somebody waits and that was committed by then, or is to
+        be committed in this turn: urgent appends, changes of topics, and of tables that are flushed.  A flush begins
+        at once, or when the present one has ended; one serves all that wait.
 
-    def subscribeSynced(listener: Callable[[], object]) -> None:
-        """
-        Call C{listener} when C{syncedCount} has grown.  Exceptions that it raises
-        are logged.
+        @param callback: as of L{whenCommitted}; with an exception also if the flush failed, which is final.
         """
 
     def subscribe(listener: PartitionsListener) -> None:
@@ -409,16 +412,17 @@ class ILog(Interface):
         Exceptions that it raises are logged.  It may do anything that a callback may.
         """
 
-    def read(partition: Partition, offset: int, maxBytes: int, firstWhole: bool = True) -> list[bytes]:
+    def read(partition: Partition, offset: int, maxBytes: int, firstWhole: bool = True) -> bytes:
         """
-        Copy committed batches.
+        Read committed batches in one piece.
 
         @param offset: where to begin; the batch that contains it comes first,
             with the records before C{offset} still in it.
         @param maxBytes: no further batch is read that would exceed this.
         @param firstWhole: whether to read the first batch even if it alone exceeds
             C{maxBytes}.
-        @return: whole batches; none if C{offset} is the high watermark.
+        @return: whole batches one after another; none if C{offset} is the high watermark.
+            There may be more, even within C{maxBytes}.
         @raise OffsetOutOfRange: if the log does not have that offset.
         @raise UnknownTopic: if the topic has been deleted.
         @raise LogFailed: if the storage fails.
@@ -437,9 +441,7 @@ class ILog(Interface):
         The result is exact if the batch that contains it is uncompressed and of
         moderate size.  Otherwise it is that batch's first offset together with its
         largest timestamp: clients that seek there read a few records too
-        many, never one too few.  The same holds where a record with a larger
-        timestamp has been deleted from the start of the log and thousands of
-        older batches follow: then not all of them are searched.
+        many, never one too few.
 
         @param timestampMs: in milliseconds since 1970; not negative.
         @return: L{None} if all records are older.
@@ -453,15 +455,23 @@ class ILog(Interface):
         L{offsetForTimestamp} does; L{None} if there is none.
         """
 
-    def table(name: str) -> ITable:
+    def endOfEpoch(partition: Partition, leaderEpoch: int) -> EpochEnd:
         """
-        The table of that name, made if it does not exist; always the same object.
-        Ask for it once, when the log has been opened: making a table
-        commits what is pending.
+        Where the records of a leader epoch end: a consumer whose position is behind that has read records that a
+        loss of power has taken back.
 
-        @param name: letters from C{a} to C{z}; there is room for two dozen tables.
-        @raise ValueError: if the name is not of that form.
+        @raise UnknownTopic: if the topic has been deleted.
         @raise LogFailed: if the storage fails.
+        """
+
+    def table(name: str, isFlushed: bool = False) -> ITable:
+        """
+        The table of that name, empty if nothing was ever put into it; always the same object.
+
+        @param name: letters from C{a} to C{z}; none of the names of tables that the log keeps for itself.
+        @param isFlushed: whether its changes are flushed for L{whenFlushed}; otherwise a loss of power may take back
+            those of the last flush interval.
+        @raise ValueError: for other names.
         """
 
     def producers() -> Iterator[tuple[str, int]]:
@@ -474,14 +484,15 @@ class ILog(Interface):
     def allocateProducerId() -> int:
         """
         A producer id that was never assigned before and never will be again, even if
-        this process is killed.
+        this process is killed or power is lost.
 
         @raise LogFailed: if the storage fails.
+        @raise NoProducerId: if the disk has not confirmed the next ones yet.
         """
 
     def close() -> Deferred[None]:
         """
-        Commit, call all callbacks, synchronise with the disk, and release the
+        Commit, flush, call all callbacks, and release the
         directory.  May be called again, even before it is done.
 
         @return: fires when the directory is released.

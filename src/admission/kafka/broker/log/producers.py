@@ -3,13 +3,13 @@
 The state of idempotent producers: their last batches by partition, and so
 what they may append next.
 
-A plain state machine.  Changes are collected until they are settled or
-reverted, so that they are committed or lost with a transaction.
+A plain state machine.  Changes are kept apart until they are settled or
+reverted, so that they are committed or lost with the batches.
 """
 
 import struct
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -20,19 +20,15 @@ REMEMBERED_BATCHES: Final = 5
 
 _SEQUENCES: Final = 1 << 31
 
-# A state is kept in its stored form, because nothing is smaller or quicker to write: version, number of batches, epoch
-# and time of the last use; the batches, newest first; the owner.
-_VERSION: Final = 0x80
-_HEAD: Final = struct.Struct(">BBhd")
+# A state is kept encoded, because nothing is smaller: number of batches, epoch and time of the last use; the batches,
+# newest first.
+_HEAD: Final = struct.Struct(">Bhd")
 _BATCH: Final = struct.Struct(">iiq")
 _NEWEST: Final = struct.Struct(_HEAD.format + _BATCH.format[1:])
 
-# The first format had no version and no owner, and the batches oldest first. It began with the epoch, which is never
-# negative enough to be taken for a version.
-_OLD_HEAD: Final = struct.Struct(">hd")
-
-_STATE_BYTES: Final = 248
-"""The memory of a state beyond its own bytes: its key, and its places in the table and in the order of use."""
+_STATE_BYTES: Final = 312
+"""The memory of a state beyond its own bytes: its key, and its places in the table, in the order of use and among
+those of its partition."""
 
 
 ProducerKey = tuple[int, int]
@@ -47,46 +43,26 @@ class ProducerState(NamedTuple):
     @ivar epoch: the newest epoch seen.
     @ivar batches: the last batches of that epoch, oldest first; never empty.
     @ivar lastUsedSeconds: when the last batch was appended, in seconds since 1970.
-    @ivar owner: who appended it; empty if not known.
     """
 
     epoch: int
     batches: tuple[AppendedBatch, ...]
     lastUsedSeconds: float
-    owner: str = ""
 
     def encode(self) -> bytes:
         """
         The state as bytes for L{decodeState}.
         """
-        head = _HEAD.pack(_VERSION, len(self.batches), self.epoch, self.lastUsedSeconds)
-        return head + b"".join([_BATCH.pack(*batch) for batch in self.batches[::-1]]) + _encodeOwner(self.owner)
+        head = _HEAD.pack(len(self.batches), self.epoch, self.lastUsedSeconds)
+        return head + b"".join([_BATCH.pack(*batch) for batch in self.batches[::-1]])
 
 
-def decodeState(stored: bytes) -> ProducerState:
+def decodeState(encoded: bytes) -> ProducerState:
     """
-    The inverse of L{ProducerState.encode}; also reads the older format.
-
-    @raise struct.error: if C{stored} has neither format.
+    The inverse of L{ProducerState.encode}.
     """
-    if stored[:1] != bytes([_VERSION]):
-        epoch, lastUsedSeconds = _OLD_HEAD.unpack_from(stored)
-        return ProducerState(epoch, tuple(_BATCH.iter_unpack(stored[_OLD_HEAD.size :])), lastUsedSeconds)
-    _, count, epoch, lastUsedSeconds = _HEAD.unpack_from(stored)
-    return ProducerState(epoch, tuple(_batchesOf(stored, count))[::-1], lastUsedSeconds, _ownerOf(stored))
-
-
-def _batchesOf(stored: bytes, count: int) -> Iterator[AppendedBatch]:
-    return _BATCH.iter_unpack(stored[_HEAD.size : _HEAD.size + count * _BATCH.size])
-
-
-def _encodeOwner(owner: str) -> bytes:
-    # A strange name must not keep a batch from being appended.
-    return owner.encode("utf-8", "surrogatepass")
-
-
-def _ownerOf(stored: bytes) -> str:
-    return stored[_HEAD.size + stored[1] * _BATCH.size :].decode("utf-8", "surrogatepass")
+    _, epoch, lastUsedSeconds = _HEAD.unpack_from(encoded)
+    return ProducerState(epoch, tuple(_BATCH.iter_unpack(encoded[_HEAD.size :]))[::-1], lastUsedSeconds)
 
 
 def lastSequenceOf(firstSequence: int, lastOffsetDelta: int) -> int:
@@ -96,12 +72,27 @@ def lastSequenceOf(firstSequence: int, lastOffsetDelta: int) -> int:
     return (firstSequence + lastOffsetDelta) % _SEQUENCES
 
 
+def encodedAfter(before: bytes | None, epoch: int, batch: AppendedBatch, nowSeconds: float) -> bytes:
+    """
+    The encoded state of a producer after a batch.
+
+    @param before: its state so far, if it has one.
+    @param nowSeconds: the time in seconds since 1970.
+    """
+    count, older = 1, b""
+    if before is not None:
+        count, newestEpoch, _ = _HEAD.unpack_from(before)
+        count = min(count + 1, REMEMBERED_BATCHES) if epoch == newestEpoch else 1
+        older = before[_HEAD.size : _HEAD.size + (count - 1) * _BATCH.size]
+    return _NEWEST.pack(count, epoch, nowSeconds, *batch) + older
+
+
 class ProducerStates:
     """
     The state of all producers in all partitions, least recently used first.
 
     @ivar maxEntries: how many are remembered; the oldest beyond that are dropped
-        with the next commit.
+        when changes are settled.
     @ivar encodedBytes: the size of all states together when encoded.
     """
 
@@ -111,7 +102,8 @@ class ProducerStates:
         self._states: OrderedDict[ProducerKey, bytes] = OrderedDict()
         # The values of the changed keys before the last L{settle}; None for a new key.
         self._before: dict[ProducerKey, bytes | None] = {}
-        self._evicted: tuple[ProducerKey, ...] = ()
+        # The ids of the producers of each partition.
+        self._ids: dict[int, set[int]] = {}
 
     def __len__(self) -> int:
         return len(self._states)
@@ -123,24 +115,32 @@ class ProducerStates:
         """
         return self.encodedBytes + len(self._states) * _STATE_BYTES
 
-    def load(self, stored: Mapping[ProducerKey, bytes]) -> None:
+    def restore(self, states: Mapping[ProducerKey, bytes]) -> None:
         """
-        Restore the states after a restart.
+        Know the producers of before a restart.
 
-        @param stored: states as they were written.
-        @raise struct.error: if a state cannot be read.
+        @param states: encoded.
         """
-        states = {key: decodeState(state) for key, state in stored.items()}
-        for key, state in sorted(states.items(), key=lambda item: item[1].lastUsedSeconds):
-            encoded = self._states[key] = state.encode()
-            self.encodedBytes += len(encoded)
+        # The head of a state ends with the time of its last use.
+        for key, encoded in sorted(states.items(), key=lambda item: _HEAD.unpack_from(item[1])[2]):
+            self._add(key, encoded)
+        self._evict()
 
     def get(self, key: ProducerKey) -> ProducerState | None:
-        stored = self._states.get(key)
-        return None if stored is None else decodeState(stored)
+        encoded = self._states.get(key)
+        return None if encoded is None else decodeState(encoded)
 
-    def owners(self) -> Iterator[tuple[str, int]]:
-        return iter(dict.fromkeys([(_ownerOf(stored), producerId) for (_, producerId), stored in self._states.items()]))
+    def ids(self) -> Iterator[int]:
+        """
+        The ids of all producers, each once, least recently used first.
+        """
+        return iter(dict.fromkeys([producerId for _, producerId in self._states]))
+
+    def statesOf(self, partitionNumber: int) -> dict[int, bytes]:
+        """
+        The encoded states of the producers of a partition by their ids.
+        """
+        return {each: self._states[partitionNumber, each] for each in self._ids.get(partitionNumber, ())}
 
     def check(self, key: ProducerKey, epoch: int, firstSequence: int, lastSequence: int) -> int | None:
         """
@@ -156,76 +156,55 @@ class ProducerStates:
         stored = self._states.get(key)
         if stored is None:
             return None
-        _, count, newestEpoch, _, _, newestSequence, _ = _NEWEST.unpack_from(stored)
+        _, newestEpoch, _, _, newestSequence, _ = _NEWEST.unpack_from(stored)
         if epoch < newestEpoch:
             raise InvalidProducerEpoch(f"producer {key[1]} of epoch {epoch} was replaced by one of {newestEpoch}")
         expected = (newestSequence + 1) % _SEQUENCES if epoch == newestEpoch else 0
         if firstSequence == expected:
             return None
         if epoch == newestEpoch:
-            for first, last, baseOffset in _batchesOf(stored, count):
+            baseOffset: int
+            for first, last, baseOffset in _BATCH.iter_unpack(stored[_HEAD.size :]):
                 if first == firstSequence and last == lastSequence:
                     return baseOffset
         raise OutOfOrderSequence(
             f"producer {key[1]} of epoch {epoch} goes on with sequence {firstSequence}, not with {expected}"
         )
 
-    def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float, owner: str = "") -> None:
+    def record(self, key: ProducerKey, epoch: int, batch: AppendedBatch, nowSeconds: float) -> None:
         """
         Remember a batch that L{check} has accepted.
 
         @param nowSeconds: the time in seconds since 1970.
-        @param owner: who appended it.
         """
-        states = self._states
-        stored = states.get(key)
-        self._before.setdefault(key, stored)
-        count = 1
-        older = b""
-        if stored is not None:
-            _, count, newestEpoch, _ = _HEAD.unpack_from(stored)
-            count = min(count + 1, REMEMBERED_BATCHES) if epoch == newestEpoch else 1
-            older = stored[_HEAD.size : _HEAD.size + (count - 1) * _BATCH.size]
-            self.encodedBytes -= len(stored)
-            states.move_to_end(key)
-        first, last, baseOffset = batch
-        head = _NEWEST.pack(_VERSION, count, epoch, nowSeconds, first, last, baseOffset)
-        states[key] = encoded = head + older + _encodeOwner(owner)
-        self.encodedBytes += len(encoded)
-
-    def changes(self) -> Iterator[tuple[ProducerKey, bytes | None]]:
-        """
-        The writes, in order, that bring the stored states up to date: each changed
-        key once with its encoded state, then each dropped key with L{None}.  Call
-        L{settle} or L{revert} afterwards.
-        """
-        for key in self._before:
-            yield key, self._states[key]
-        self._evicted = tuple(islice(self._states, max(0, len(self._states) - self.maxEntries)))
-        for key in self._evicted:
-            yield key, None
+        before = self._states.get(key)
+        self._before.setdefault(key, before)
+        encoded = encodedAfter(before, epoch, batch, nowSeconds)
+        if before is None:
+            self._add(key, encoded)
+        else:
+            self._states[key] = encoded
+            self._states.move_to_end(key)
+            self.encodedBytes += len(encoded) - len(before)
 
     def settle(self) -> None:
         """
         Accept the changes, which are committed.
         """
         self._before.clear()
-        self.forget(self._evicted)
-        self._evicted = ()
+        self._evict()
 
     def revert(self) -> None:
         """
         Discard the changes, which are lost: restore the state of the last L{settle}.
         """
-        for key, stored in self._before.items():
-            self.encodedBytes -= len(self._states[key])
-            if stored is None:
-                del self._states[key]
+        for key, before in self._before.items():
+            if before is None:
+                self._drop(key)
             else:
-                self._states[key] = stored
-                self.encodedBytes += len(stored)
+                self.encodedBytes += len(before) - len(self._states[key])
+                self._states[key] = before
         self._before.clear()
-        self._evicted = ()
 
     def unusedSince(self, timeSeconds: float, maxCount: int) -> list[ProducerKey]:
         """
@@ -235,7 +214,7 @@ class ProducerStates:
         """
         unused: list[ProducerKey] = []
         for key, stored in islice(self._states.items(), maxCount):
-            if _HEAD.unpack_from(stored)[3] > timeSeconds:
+            if _HEAD.unpack_from(stored)[2] > timeSeconds:
                 break
             unused.append(key)
         return unused
@@ -246,11 +225,28 @@ class ProducerStates:
         that are neither settled nor reverted.
         """
         for key in keys:
-            self.encodedBytes -= len(self._states.pop(key))
+            self._drop(key)
 
-    def forgetPartitions(self, partitionNumbers: Collection[int]) -> None:
+    def forgetPartitions(self, partitionNumbers: Iterable[int]) -> None:
         """
-        Drop all states in some partitions; scans every producer.
+        Drop all states in some partitions.
         The same condition holds as for L{forget}.
         """
-        self.forget([key for key in self._states if key[0] in partitionNumbers])
+        self.forget([(number, each) for number in partitionNumbers for each in self._ids.get(number, ())])
+
+    def _add(self, key: ProducerKey, encoded: bytes) -> None:
+        self._states[key] = encoded
+        self.encodedBytes += len(encoded)
+        self._ids.setdefault(key[0], set()).add(key[1])
+
+    def _drop(self, key: ProducerKey) -> None:
+        self.encodedBytes -= len(self._states.pop(key))
+        number, producerId = key
+        ids = self._ids[number]
+        ids.discard(producerId)
+        if not ids:
+            del self._ids[number]
+
+    def _evict(self) -> None:
+        while len(self._states) > self.maxEntries:
+            self._drop(next(iter(self._states)))

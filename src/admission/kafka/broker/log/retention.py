@@ -3,143 +3,135 @@
 Removing old data from the log, a little in each turn of the reactor.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from __future__ import annotations
 
-import lmdb
-from attrs import frozen
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
-from .batchlookup import BATCH_KEY, SEEK_KEY, lastOffset, maxTimestampMs
-from .groupcommit import GroupCommit
-from .interface import InvalidTopicConfig, LogFailed, Partition
+from .disk import Disk
+from .flushing import DeferToThread, callAll
+from .interface import CommitCallback, LogClosed, LogFailed
+from .partitionlog import PartitionLog, SegmentFiles
 from .producers import ProducerStates
-from .storage import NUMBER, PRODUCER_KEY, Storage
-from .topics import Topics, encodeExtent
+from .segment import Segment
+from .topics import Topics
 
-RETENTION_BYTES: Final = "retention.bytes"
-RETENTION_MS: Final = "retention.ms"
-
-_SLICE_BATCHES: Final = 64
-_SLICE_BYTES: Final = 16 << 20
 _SLICE_PARTITIONS: Final = 64
 _SLICE_PRODUCERS: Final = 1000
 
-_SPARE_BYTES: Final = 1 << 20
-"""By how much a full map grows for a sweep; more than its turns need before they free pages."""
 
-
-@frozen
-class RetentionLimits:
+class SweptLog(Protocol):
     """
-    How much of a partition is kept.
-
-    @ivar maxBytes: the oldest batch is removed if at least this much remains without
-        it; L{None} for no limit.
-    @ivar maxAgeMs: batches are removed, oldest first, while their largest timestamp
-        is older; L{None} for any age.  A batch without timestamps has no age.
+    What a sweep needs of the log.
     """
 
-    maxBytes: int | None
-    maxAgeMs: int | None
-
-    def overriddenBy(self, configs: Mapping[str, str]) -> "RetentionLimits":
+    def commitStart(self, partition: PartitionLog) -> None:
         """
-        The limits of a topic with settings of its own; -1 in a setting means no limit.
+        Commit where a partition starts.
 
-        @raise InvalidTopicConfig: if a setting is not such a number.
+        @raise LogFailed: if it cannot be written.
         """
-        return RetentionLimits(
-            _limit(configs, RETENTION_BYTES, self.maxBytes),
-            _limit(configs, RETENTION_MS, self.maxAgeMs),
-        )
 
+    def forgetOwners(self) -> None:
+        """
+        Drop the owners of producers that are not remembered any more.
 
-def _limit(configs: Mapping[str, str], key: str, default: int | None) -> int | None:
-    text = configs.get(key)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = -2
-    if value < -1:
-        raise InvalidTopicConfig(f"{key} must be a number, or -1 for no limit, not {text!r}")
-    return None if value == -1 else value
+        @raise LogFailed: if that cannot be written.
+        """
 
-
-@frozen
-class DeletableBatches:
-    """
-    Batches to remove from the start of a partition.
-
-    @ivar keys: their keys.
-    @ivar offset: the offset after the last one.
-    @ivar position: the position after the last one.
-    """
-
-    keys: list[bytes]
-    offset: int
-    position: int
+    def whenFlushed(self, callback: CommitCallback) -> None:
+        """
+        As L{admission.kafka.broker.log.interface.ILog.whenFlushed}.
+        """
 
 
 class Sweep:
     """
-    Removes records beyond the retention limits, the data of deleted topics, and
+    Removes segments beyond the retention limits, the directories of deleted topics, and
     idle producers.
+
+    A file is removed when the disk knows that it is not needed any more, and in a thread: freeing a large one takes
+    time.
     """
 
     _log = Logger()
 
     def __init__(
         self,
-        storage: Storage,
-        commits: GroupCommit,
+        log: SweptLog,
+        disk: Disk,
+        files: SegmentFiles,
         topics: Topics,
         producers: ProducerStates,
         clock: IReactorTime,
         wallSeconds: Callable[[], float],
-        limits: RetentionLimits,
+        deferToThread: DeferToThread,
         producerExpirySeconds: float,
         checkIntervalSeconds: float,
     ) -> None:
         """
-        @param limits: the limits of topics without settings of their own.
         @param wallSeconds: the time in seconds since 1970, to compare
             timestamps with.
         @param producerExpirySeconds: how long an idle producer is remembered.
         @param checkIntervalSeconds: the pause between two sweeps.
         """
-        self._storage = storage
-        self._commits = commits
+        self._swept = log
+        self._disk = disk
+        self._files = files
         self._topics = topics
         self._producers = producers
         self._clock = clock
         self._wallSeconds = wallSeconds
-        self._limits = limits
+        self._deferToThread = deferToThread
         self._producerExpirySeconds = producerExpirySeconds
         self._checkIntervalSeconds = checkIntervalSeconds
         self._slices: Iterator[None] | None = None
         self._next: IDelayedCall | None = None
-        self._again = False
-        self._grown = False
+        # Segments that are no part of their partitions any more, and of which the disk does not know that yet because
+        # that could not be written.
+        self._untold: dict[PartitionLog, list[Segment]] = {}
+        self._removals: deque[tuple[Sequence[Callable[[], object]], Callable[[], object]]] = deque()
+        self._isRemoving = False
+        self._stopped: Deferred[None] | None = None
 
     def start(self) -> None:
         """
-        Begin a sweep in the next turn; if one is running, repeat it when it ends.
+        Begin a sweep in the next turn.
         """
-        if self._slices is not None:
-            self._again = True
-            return
-        if self._next is not None:
-            self._next.cancel()
         self._next = self._clock.callLater(0, self._turn)
 
-    def stop(self) -> None:
+    def stop(self) -> Deferred[None]:
+        """
+        Sweep no more.
+
+        @return: fires when no thread is removing files any more.
+        """
         if self._next is not None:
             self._next.cancel()
             self._next = None
+        self._stopped = Deferred()
+        stopped = self._stopped
+        self._removeNext()
+        return stopped
+
+    def removeDirectories(self, paths: Sequence[str], removed: Callable[[], object]) -> None:
+        """
+        Remove directories of partitions with all their files.
+
+        @param removed: called when they are gone, and would not come back with a loss of power.
+        """
+        removals: list[Callable[[], object]] = [partial(removeDirectory, self._disk, path) for path in paths]
+        parents = dict.fromkeys(map(os.path.dirname, paths))
+        removals += [partial(self._disk.flushDirectory, parent) for parent in parents]
+        self._remove(removals, removed)
 
     def _turn(self) -> None:
         if self._slices is None:
@@ -149,19 +141,11 @@ class Sweep:
             next(self._slices)
         except StopIteration:
             self._slices = None
-            self._grown = False
-            restSeconds = 0.0 if self._again else self._checkIntervalSeconds
-            self._again = False
-        except LogFailed as failed:
+            restSeconds = self._checkIntervalSeconds
+        except (LogClosed, LogFailed):
+            # Logged already; repeating it does not mend the disk.
             self._slices = None
-            if isinstance(failed.__cause__, lmdb.MapFullError) and not self._grown:
-                # Removing takes pages, too; in a completely full map it would fail for good.
-                self._grown = True
-                self._commits.flush()
-                self._storage.grow(_SPARE_BYTES)
-            else:
-                # Logged already; repeating it does not empty the disk.
-                restSeconds = self._checkIntervalSeconds
+            restSeconds = self._checkIntervalSeconds
         except Exception:
             self._log.failure("the log could not be swept")
             self._slices = None
@@ -169,103 +153,71 @@ class Sweep:
         self._next = self._clock.callLater(restSeconds, self._turn)
 
     def _sweep(self) -> Iterator[None]:
-        with self._storage.cursor(self._storage.tombstones) as cursor:
-            numbers = [NUMBER.unpack(key)[0] for key in cursor.iternext(values=False)]
-        removed = bool(numbers)
-        for number in numbers:
-            while self._bury(number):
-                yield
-        for examined, (topic, partition) in enumerate(self._topics.partitions()):
+        for deleted in [partition for partition in self._untold if partition.deleted]:
+            self._files.close(self._untold.pop(deleted))
+        for examined, partition in enumerate(self._topics.partitions()):
             if examined % _SLICE_PARTITIONS == 0:
                 yield
-            limits = self._limits.overriddenBy(topic.configs)
-            while self._trim(partition, limits):
-                removed = True
-                yield
+            if not partition.deleted:
+                self._trim(partition)
         while self._expireProducers():
-            removed = True
             yield
-        if removed:
-            # Pages that a transaction frees are reused by the next one but one. In a full map the next one would be an
-            # append that fails, which does not count; so this transaction has to be the next one.
-            with self._commits.exclusive() as transaction:
-                self._storage.advance(transaction, b"sweeps", 1)
+        self._swept.forgetOwners()
 
-    def _bury(self, number: int) -> bool:
+    def _trim(self, partition: PartitionLog) -> None:
+        removed = self._untold.pop(partition, [])
+        try:
+            removed += partition.trim(self._files, int(self._wallSeconds() * 1000))
+        except LogFailed as error:
+            # Others can be swept all the same.
+            self._log.error("old records cannot be removed: {error}", error=error)
+        if not removed:
+            return
+        try:
+            self._swept.commitStart(partition)
+        except (LogClosed, LogFailed):
+            self._untold[partition] = removed
+            raise
+        self._swept.whenFlushed(partial(self._removeSegments, partition, removed))
+
+    def _removeSegments(self, partition: PartitionLog, segments: list[Segment], error: Exception | None) -> None:
+        if error is not None:
+            self._untold.setdefault(partition, []).extend(segments)
+            return
+        partition.closeTrimmed(self._files, segments)
+        paths = [path for segment in segments for path in (segment.checkpointPath, segment.path)]
+        self._remove([partial(self._disk.remove, path) for path in paths], lambda: None)
+
+    def _remove(self, removals: Sequence[Callable[[], object]], removed: Callable[[], object]) -> None:
+        if removals:
+            self._removals.append((removals, removed))
+            self._removeNext()
+
+    def _removeNext(self) -> None:
         """
-        Remove some of the data of a deleted partition.
-
-        @return: whether there may be more.
+        One thread at a time: flushes need threads, too.
         """
-        batches = self._oldest(number, lambda timestampMs, position: True).keys
-        producers: list[bytes] = []
-        with self._storage.cursor(self._storage.producers) as cursor:
-            found = cursor.set_range(NUMBER.pack(number))
-            while found and len(producers) < _SLICE_PRODUCERS and PRODUCER_KEY.unpack(cursor.key())[0] == number:
-                producers.append(bytes(cursor.key()))
-                found = cursor.next()
-        with self._commits.exclusive() as transaction:
-            for key in batches:
-                transaction.delete(key, db=self._storage.batches)
-            for key in producers:
-                transaction.delete(key, db=self._storage.producers)
-            if not (batches or producers):
-                transaction.delete(NUMBER.pack(number), db=self._storage.partitions)
-                transaction.delete(NUMBER.pack(number), db=self._storage.tombstones)
-        return bool(batches or producers)
+        if self._isRemoving:
+            return
+        if not self._removals:
+            if self._stopped is not None:
+                stopped, self._stopped = self._stopped, None
+                stopped.callback(None)
+            return
+        removals, removed = self._removals.popleft()
+        self._isRemoving = True
+        removing: Deferred[Any] = maybeDeferred(self._deferToThread, callAll, removals)
+        removing.addCallback(lambda _: removed())
+        removing.addErrback(self._removalFailed)
+        removing.addCallback(self._removalOver)
 
-    def _trim(self, partition: Partition, limits: RetentionLimits) -> bool:
-        """
-        Remove some of the batches that a partition need not keep.
+    def _removalFailed(self, failure: Failure) -> None:
+        # Tried again by the next start, which finds what belongs to nothing.
+        self._log.error("old files of the log could not be removed: {error}", error=failure.value)
 
-        @return: whether there may be more.
-        """
-        maxBytes, maxAgeMs = limits.maxBytes, limits.maxAgeMs
-        if partition.deleted or not partition.sizeBytes or (maxBytes is None and maxAgeMs is None):
-            return False
-        nowMs = int(self._wallSeconds() * 1000)
-
-        def isDeletable(timestampMs: int, position: int) -> bool:
-            if maxBytes is not None and partition.committedPosition - position >= maxBytes:
-                return True
-            return maxAgeMs is not None and 0 <= timestampMs < nowMs - maxAgeMs
-
-        deletable = self._oldest(partition.number, isDeletable)
-        if not deletable.keys:
-            return False
-        with self._commits.exclusive() as transaction:
-            for key in deletable.keys:
-                transaction.delete(key, db=self._storage.batches)
-            extent = encodeExtent(partition, deletable.offset, deletable.position)
-            transaction.put(NUMBER.pack(partition.number), extent, db=self._storage.partitions)
-        partition.logStartOffset = deletable.offset
-        partition.startPosition = deletable.position
-        if deletable.offset == partition.nextOffset:
-            partition.maxTimestampMs = partition.committedMaxTimestampMs = -1
-        return True
-
-    def _oldest(self, number: int, isDeletable: Callable[[int, int], bool]) -> DeletableBatches:
-        """
-        The oldest batches of a partition that are deletable, as many as one turn
-        may remove.
-
-        @param isDeletable: called with a batch's largest timestamp and the
-            position of its end.
-        """
-        keys: list[bytes] = []
-        offset = position = sizeBytes = 0
-        with self._storage.cursor(self._storage.batches) as cursor:
-            found = cursor.set_range(SEEK_KEY.pack(number, 0))
-            while found and len(keys) < _SLICE_BATCHES and sizeBytes < _SLICE_BYTES:
-                key, value = cursor.item()
-                owner, _, _, endPosition = BATCH_KEY.unpack(key)
-                if owner != number or not isDeletable(maxTimestampMs(value), endPosition):
-                    break
-                keys.append(bytes(key))
-                offset, position = lastOffset(value) + 1, endPosition
-                sizeBytes += len(value)
-                found = cursor.next()
-        return DeletableBatches(keys, offset, position)
+    def _removalOver(self, _: object) -> None:
+        self._isRemoving = False
+        self._removeNext()
 
     def _expireProducers(self) -> bool:
         """
@@ -274,11 +226,17 @@ class Sweep:
         @return: whether there may be more.
         """
         cutoffSeconds = self._wallSeconds() - self._producerExpirySeconds
-        if not self._producers.unusedSince(cutoffSeconds, 1):
-            return False
-        with self._commits.exclusive() as transaction:
-            unused = self._producers.unusedSince(cutoffSeconds, _SLICE_PRODUCERS)
-            for key in unused:
-                transaction.delete(PRODUCER_KEY.pack(*key), db=self._storage.producers)
+        unused = self._producers.unusedSince(cutoffSeconds, _SLICE_PRODUCERS)
         self._producers.forget(unused)
-        return True
+        return bool(unused)
+
+
+def removeDirectory(disk: Disk, path: str) -> None:
+    """
+    Remove the directory of a partition with all its files; in any thread.
+
+    @raise OSError: if the disk fails.
+    """
+    for name in disk.list(path):
+        disk.remove(os.path.join(path, name))
+    disk.removeDirectory(path)

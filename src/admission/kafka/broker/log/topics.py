@@ -1,41 +1,67 @@
 # -*- test-case-name: tests.unit.kafka.broker.log.test_topics -*-
 """
-The topics: in the storage and in memory.
+The topics: in the documents and in memory.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, cast
 from uuid import UUID, uuid4
 
-import lmdb
 from attrs import evolve
 
-from .batchlookup import BATCH_KEY, SEEK_KEY, lastOffset
-from .groupcommit import GroupCommit
-from .interface import InvalidPartitionCount, InvalidTopicName, Partition, Topic, TopicExists, UnknownTopic
-from .storage import NUMBER, Storage
+from .documents import Documents
+from .interface import InvalidPartitionCount, InvalidTopicName, LogFailed, Topic, TopicExists, UnknownTopic
+from .partitionlog import PartitionLog
+from .retentionlimits import RetentionLimits
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-_EXTENT: Final = struct.Struct(">qqqq")
-"""
-Log start offset, start position, next offset, end position of a partition.
+_TOPICS: Final = "topics"
+_STARTS: Final = "starts"
+_TOMBSTONES: Final = "tombstones"
+_COUNTERS: Final = "counters"
+OWN_TABLES: Final = (_TOPICS, _STARTS, _COUNTERS)
+"""The documents that topics are kept in."""
 
-The last two are as of when the record was written, and count only if no
-batches are left, which would be more recent.
-"""
+_NEXT_NUMBER: Final = b"next partition number"
+
+NUMBER: Final = struct.Struct(">I")
+"""The key of a fact about a partition: its number."""
+
+_COUNTER: Final = struct.Struct(">q")
+
+_LONGEST_NAME: Final = 200
+"""How much of a topic's name stands in the name of a directory, which the number tells apart."""
 
 
-def encodeExtent(partition: Partition, startOffset: int, startPosition: int) -> bytes:
+def directoryName(topicName: str, index: int, number: int) -> str:
     """
-    The stored form of a partition's extent, with the given start.
+    The name of a partition's directory.  The topic is named for people; the number
+    says which partition it is, also if the topic is deleted and made again.
     """
-    return _EXTENT.pack(startOffset, startPosition, partition.highWatermark, partition.committedPosition)
+    return f"{topicName[:_LONGEST_NAME]}-{index}.{number}"
+
+
+def numberIn(name: str) -> int | None:
+    """
+    The number of the partition whose directory has that name; L{None} if no partition's has.
+    """
+    number = name.rpartition(".")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def partitionsOf(topic: Topic) -> tuple[PartitionLog, ...]:
+    """
+    The partitions of a topic with their segments.
+    """
+    # Made by Topics, which makes no others.
+    return cast(tuple[PartitionLog, ...], topic.partitions)
 
 
 class Topics:
@@ -49,34 +75,58 @@ class Topics:
     """
 
     def __init__(
-        self, storage: Storage, commits: GroupCommit, maxPartitions: int, check: Callable[[Mapping[str, str]], object]
+        self,
+        documents: Documents,
+        commit: Callable[[], None],
+        directory: str,
+        maxPartitions: int,
+        limitsOf: Callable[[Mapping[str, str]], RetentionLimits],
     ) -> None:
         """
-        @param storage: has the records.
-        @param commits: writes the changes.
+        @param documents: has what is known of them.
+        @param commit: commits what was put into the documents, or raises L{LogFailed} and reverts it.
+        @param directory: where the partitions have their directories.
         @param maxPartitions: how many partitions there may be in all.
-        @param check: called with a topic's settings; raises if they are invalid.
+        @param limitsOf: the limits of a topic with some settings; raises if they are invalid.
         """
         self.byName: dict[str, Topic] = {}
         self.partitionCount = 0
         self._byId: dict[UUID, Topic] = {}
-        self._storage = storage
-        self._commits = commits
+        self._documents = documents
+        self._commit = commit
+        self._directory = directory
         self._maxPartitions = maxPartitions
-        self._check = check
+        self._limitsOf = limitsOf
 
-    def load(self, transaction: lmdb.Transaction[memoryview]) -> None:
+    def load(self) -> None:
         """
-        Restore the topics after a restart.
+        Know the topics of before a restart, with the starts of their partitions and nothing else of them.
+
+        @raise LogFailed: if a document is damaged.
         """
-        for key, value in transaction.cursor(self._storage.topics):
-            name = str(key, "ascii")
-            stored = json.loads(bytes(value))
-            partitions = tuple(
-                self._loadPartition(transaction, Partition(name, index, number))
-                for index, number in enumerate(stored["partitions"])
-            )
-            self._put(Topic(name, UUID(stored["id"]), partitions, stored["configs"]))
+        starts = self._documents.tables.get(_STARTS, {})
+        for key, value in self._documents.tables.get(_TOPICS, {}).items():
+            try:
+                name = str(key, "ascii")
+                stored = json.loads(value)
+                partitions = tuple(
+                    self._partition(name, index, number, stored["configs"])
+                    for index, number in enumerate(stored["partitions"])
+                )
+                for partition in partitions:
+                    start = starts.get(NUMBER.pack(partition.number))
+                    partition.logStartOffset = _COUNTER.unpack(start)[0] if start else 0
+                self._put(Topic(name, UUID(stored["id"]), partitions, stored["configs"]))
+            except (LookupError, TypeError, ValueError, struct.error) as error:
+                raise LogFailed(f"what is stored of topic {key!r} is damaged ({error!r})") from error
+
+    def skipNumbers(self, numbers: Iterable[int]) -> None:
+        """
+        Give new partitions other numbers than these: directories of that number may have records of others.
+        """
+        following = max(numbers, default=-1) + 1
+        if following > self._counter(_NEXT_NUMBER):
+            self._documents.put(_COUNTERS, _NEXT_NUMBER, _COUNTER.pack(following))
 
     def get(self, name: str) -> Topic:
         """
@@ -96,23 +146,14 @@ class Topics:
         except KeyError:
             raise UnknownTopic(f"there is no topic with id {topicId}") from None
 
-    def partitions(self) -> Iterator[tuple[Topic, Partition]]:
+    def partitions(self) -> Iterator[PartitionLog]:
         """
         All current partitions, even if topics change during the iteration.
         """
         for topic in list(self.byName.values()):
-            for partition in topic.partitions:
-                yield topic, partition
+            yield from partitionsOf(topic)
 
-    def create(self, name: str, partitionCount: int, configs: Mapping[str, str]) -> Topic:
-        self.checkNew(name, partitionCount, configs)
-        with self._commits.exclusive() as transaction:
-            topic = Topic(name, uuid4(), self._number(transaction, name, 0, partitionCount), dict(configs))
-            self._write(transaction, topic)
-        self._put(topic)
-        return topic
-
-    def checkNew(self, name: str, partitionCount: int, configs: Mapping[str, str]) -> None:
+    def create(self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool) -> Topic:
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise InvalidTopicName(f"{name!r} cannot be the name of a topic")
         if name in self.byName:
@@ -120,51 +161,56 @@ class Topics:
         if partitionCount < 1:
             raise InvalidPartitionCount(f"a topic cannot have {partitionCount} partitions")
         self._checkRoom(partitionCount)
-        self._check(configs)
+        self._limitsOf(configs)
+        if validateOnly:
+            return Topic(name, uuid4(), (), dict(configs))
+        self._commit()
+        topic = Topic(name, uuid4(), self._number(name, 0, partitionCount, configs), dict(configs))
+        self._write(topic)
+        self._put(topic)
+        return topic
 
-    def checkMore(self, name: str, partitionCount: int) -> Topic:
-        """
-        See L{admission.kafka.broker.log.interface.ILog.checkPartitions}.
-
-        @return: the topic as it is.
-        """
+    def addPartitions(self, name: str, partitionCount: int, validateOnly: bool) -> Topic:
         topic = self.get(name)
         present = len(topic.partitions)
         if partitionCount <= present:
             raise InvalidPartitionCount(f"topic {name!r} has {present} partitions, and {partitionCount} are not more")
         self._checkRoom(partitionCount - present)
-        return topic
-
-    def addPartitions(self, name: str, partitionCount: int) -> Topic:
-        topic = self.checkMore(name, partitionCount)
-        present = len(topic.partitions)
-        with self._commits.exclusive() as transaction:
-            added = self._number(transaction, name, present, partitionCount)
-            topic = evolve(topic, partitions=topic.partitions + added)
-            self._write(transaction, topic)
+        if validateOnly:
+            return topic
+        self._commit()
+        added = self._number(name, present, partitionCount, topic.configs)
+        topic = evolve(topic, partitions=topic.partitions + added)
+        self._write(topic)
         self._put(topic)
         return topic
 
     def setConfigs(self, name: str, configs: Mapping[str, str]) -> Topic:
-        self._check(configs)
+        limits = self._limitsOf(configs)
         topic = evolve(self.get(name), configs=dict(configs))
-        with self._commits.exclusive() as transaction:
-            self._write(transaction, topic)
+        self._commit()
+        self._write(topic)
         self._put(topic)
+        for partition in partitionsOf(topic):
+            partition.limits = limits
         return topic
 
     def delete(self, name: str) -> Topic:
         """
-        See L{admission.kafka.broker.log.interface.ILog.deleteTopic}.  The data of
-        its partitions is left to the sweep, which reads the tombstones.
+        See L{admission.kafka.broker.log.interface.ILog.deleteTopic}.  The
+        directories of its partitions are left to the caller, and to the next start; call L{buried} when they are gone.
 
         @return: the deleted topic.
         """
         topic = self.get(name)
-        with self._commits.exclusive() as transaction:
-            transaction.delete(name.encode("ascii"), db=self._storage.topics)
-            for partition in topic.partitions:
-                transaction.put(NUMBER.pack(partition.number), b"", db=self._storage.tombstones)
+        self._commit()
+        self._documents.delete(_TOPICS, name.encode("ascii"))
+        for partition in topic.partitions:
+            number = NUMBER.pack(partition.number)
+            self._documents.delete(_STARTS, number)
+            self._documents.put(_TOMBSTONES, number, b"")
+        self._documents.urge()
+        self._commit()
         del self.byName[name]
         del self._byId[topic.topicId]
         self.partitionCount -= len(topic.partitions)
@@ -172,44 +218,56 @@ class Topics:
             partition.deleted = True
         return topic
 
+    @property
+    def deletedNumbers(self) -> set[int]:
+        """
+        The numbers of partitions that were deleted and whose directories may still be there.  Only these may be
+        removed: where a topic is missing without having been deleted, its documents are damaged.
+        """
+        return {NUMBER.unpack(key)[0] for key in self._documents.tables.get(_TOMBSTONES, {})}
+
+    def buried(self, numbers: Iterable[int]) -> None:
+        """
+        The directories of some deleted partitions are gone, for good.  The caller commits that.
+        """
+        for number in numbers:
+            self._documents.delete(_TOMBSTONES, NUMBER.pack(number))
+
+    def setStart(self, partition: PartitionLog) -> None:
+        """
+        Store where a partition starts, before what comes before is removed.
+        """
+        self._documents.put(_STARTS, NUMBER.pack(partition.number), _COUNTER.pack(partition.logStartOffset))
+        self._documents.urge()
+
     def _checkRoom(self, added: int) -> None:
         if self.partitionCount + added > self._maxPartitions:
             raise InvalidPartitionCount(
                 f"{added} more partitions would make more than {self._maxPartitions}, which is the limit of this broker"
             )
 
-    def _number(self, transaction: lmdb.Transaction[bytes], name: str, first: int, end: int) -> tuple[Partition, ...]:
-        number = self._storage.advance(transaction, b"next partition number", end - first)
-        return tuple(Partition(name, index, number + index - first) for index in range(first, end))
+    def _number(self, name: str, first: int, end: int, configs: Mapping[str, str]) -> tuple[PartitionLog, ...]:
+        number = self._counter(_NEXT_NUMBER)
+        self._documents.put(_COUNTERS, _NEXT_NUMBER, _COUNTER.pack(number + end - first))
+        return tuple(self._partition(name, index, number + index - first, configs) for index in range(first, end))
 
-    def _write(self, transaction: lmdb.Transaction[bytes], topic: Topic) -> None:
+    def _counter(self, key: bytes) -> int:
+        stored = self._documents.tables.get(_COUNTERS, {}).get(key)
+        value: int = _COUNTER.unpack(stored)[0] if stored else 0
+        return value
+
+    def _partition(self, name: str, index: int, number: int, configs: Mapping[str, str]) -> PartitionLog:
+        directory = os.path.join(self._directory, directoryName(name, index, number))
+        return PartitionLog(name, index, number, directory=directory, limits=self._limitsOf(configs))
+
+    def _write(self, topic: Topic) -> None:
         numbers = [partition.number for partition in topic.partitions]
         value = json.dumps({"id": topic.topicId.hex, "partitions": numbers, "configs": dict(topic.configs)})
-        transaction.put(topic.name.encode("ascii"), value.encode("utf-8"), db=self._storage.topics)
+        self._documents.put(_TOPICS, topic.name.encode("ascii"), value.encode("utf-8"))
+        self._documents.urge()
+        self._commit()
 
     def _put(self, topic: Topic) -> None:
         old = self.byName.get(topic.name)
         self.partitionCount += len(topic.partitions) - (len(old.partitions) if old else 0)
         self.byName[topic.name] = self._byId[topic.topicId] = topic
-
-    def _loadPartition(self, transaction: lmdb.Transaction[memoryview], partition: Partition) -> Partition:
-        stored = transaction.get(NUMBER.pack(partition.number), db=self._storage.partitions)
-        if stored:
-            (
-                partition.logStartOffset,
-                partition.startPosition,
-                partition.nextOffset,
-                partition.endPosition,
-            ) = _EXTENT.unpack(stored)
-        cursor = transaction.cursor(self._storage.batches)
-        moved = cursor.prev() if cursor.set_range(SEEK_KEY.pack(partition.number + 1, 0)) else cursor.last()
-        if moved:
-            number, _, maxTimestampMs, endPosition = BATCH_KEY.unpack(cursor.key())
-            if number == partition.number:
-                partition.nextOffset = lastOffset(cursor.value()) + 1
-                partition.endPosition = endPosition
-                partition.maxTimestampMs = maxTimestampMs
-        partition.highWatermark = partition.nextOffset
-        partition.committedPosition = partition.endPosition
-        partition.committedMaxTimestampMs = partition.maxTimestampMs
-        return partition

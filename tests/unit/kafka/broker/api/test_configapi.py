@@ -36,9 +36,12 @@ class CheckConfigsTests(SynchronousTestCase):
             "cleanup.policy": "delete",
             "compression.type": "producer",
             "max.message.bytes": "2147483647",
-            "message.timestamp.type": "CreateTime",
+            "message.timestamp.type": "LogAppendTime",
             "retention.bytes": "-1",
             "retention.ms": "9223372036854775807",
+            "segment.bytes": "1024",
+            "segment.ms": "-1",
+            "write.caching": "true",
         }
         self.assertEqual(set(configs), set(TOPIC_CONFIGS))
         self.assertEqual(checkConfigs(configs), configs)
@@ -52,7 +55,8 @@ class CheckConfigsTests(SynchronousTestCase):
             ("compression.type", "zstd"),
             ("max.message.bytes", "0"),
             ("max.message.bytes", "2147483648"),
-            ("message.timestamp.type", "LogAppendTime"),
+            ("message.timestamp.type", "Yesterday"),
+            ("write.caching", "yes"),
             ("retention.bytes", "-2"),
             ("retention.ms", "9223372036854775808"),
             ("retention.ms", "1_000"),

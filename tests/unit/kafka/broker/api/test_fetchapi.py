@@ -92,12 +92,47 @@ class FetchTests(BrokerTestCase):
 
     def test_leaderEpoch(self) -> None:
         """
-        A leader epoch from the future is not known; that of this broker is.
+        A leader epoch from the future is not known, and a client with one from the past has to look for the records
+        that it has read; that of this broker is right.
         """
-        for epoch, errorCode in ((-1, 0), (0, 0), (1, ErrorCode.unknown_leader_epoch)):
+        self.log.leaderEpoch = 1
+        for epoch, errorCode in (
+            (-1, 0),
+            (0, ErrorCode.fenced_leader_epoch),
+            (1, 0),
+            (2, ErrorCode.unknown_leader_epoch),
+        ):
             partitions = [{"partition": 0, "current_leader_epoch": epoch}]
             answer = self.client.ask("Fetch", 12, topics=[{"topic": "events", "partitions": partitions}])
             self.assertEqual(codes(answer.responses[0].partitions), [errorCode])
+            partitions = [{"partition_index": 0, "current_leader_epoch": epoch, "timestamp": -1}]
+            listed = self.client.ask("ListOffsets", 7, topics=[{"name": "events", "partitions": partitions}])
+            self.assertEqual(codes(listed.topics[0].partitions), [errorCode])
+
+    def test_endOfEpoch(self) -> None:
+        """
+        OffsetForLeaderEpoch tells where the records of an epoch end.
+        """
+        (partition,) = self.topic("epochs").partitions
+        for epoch in (0, 2):
+            self.log.leaderEpoch = epoch
+            self.store(partition, b"1", b"2")
+        self.log.leaderEpoch = 3
+
+        def ends(apiVersion: int, *asked: tuple[int, int], current: int = -1) -> list[tuple[int, int, int]]:
+            partitions = [
+                {"partition": index, "leader_epoch": epoch, "current_leader_epoch": current} for index, epoch in asked
+            ]
+            fields = {"topics": [{"topic": "epochs", "partitions": partitions}]}
+            (topic,) = self.client.ask("OffsetForLeaderEpoch", apiVersion, **fields).topics
+            return [(each.error_code, each.leader_epoch, each.end_offset) for each in topic.partitions]
+
+        for apiVersion in range(2, 5):
+            found = [ends(apiVersion, (0, epoch))[0] for epoch in range(-1, 5)]
+            self.assertEqual(found, [(0, -1, -1), (0, 0, 2), (0, 0, 2), (0, 2, 4), (0, 2, 4), (0, -1, -1)])
+        self.assertEqual(ends(4, (0, 0), current=2), [(ErrorCode.fenced_leader_epoch, -1, -1)])
+        self.assertEqual(ends(4, (1, 0)), [(ErrorCode.unknown_topic_or_partition, -1, -1)])
+        self.assertEqual(ends(4, (0, 0), (0, 0)), [(ErrorCode.invalid_request, -1, -1)] * 2)
 
     def test_sessionsDeclined(self) -> None:
         """
@@ -369,7 +404,7 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.second.nextOffset, 0)
         self.clock.advance(0.5)
         self.assertEqual(self.fetched(self.client), [b""])
-        self.assertEqual(self.client.receive().cluster_id, "test-cluster")
+        self.assertEqual(self.client.receive().cluster_id, self.log.clusterId)
         self.assertEqual(self.client.receive().responses[0].partition_responses[0].base_offset, 0)
         self.assertEqual(self.client.receive().error_code, 0)
 

@@ -5,10 +5,10 @@ L{admission.kafka.broker.api.offsetapi}: groups as clients see them.
 
 from __future__ import annotations
 
+import errno
 import struct
 from typing import Any
 
-import lmdb
 from kio.schema.errors import ErrorCode
 from twisted.internet.task import Clock
 
@@ -18,6 +18,7 @@ from admission.kafka.wire.versions import BY_KEY
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, codes
+from tests.kit.logfixture import storageError
 
 PROTOCOLS = [{"name": "range", "metadata": b"all"}]
 
@@ -426,7 +427,7 @@ class OffsetTests(GroupsApiTestCase):
         """
         An offset that cannot be stored is not confirmed.
         """
-        self.failCommits(lmdb.MapFullError("full"))
+        self.failCommits(storageError(errno.ENOSPC))
         self.assertEqual(self.commit(8, {"partition_index": 0, "committed_offset": 1}), [ErrorCode.not_coordinator])
         self.failCommits(None)
         self.assertEqual(self.commit(8, {"partition_index": 0, "committed_offset": 1}), [ErrorCode.none])
@@ -560,7 +561,7 @@ class AdminTests(GroupsApiTestCase):
         """
         client, joined = self.stable()
         client.ask("LeaveGroup", 0, **self.member(joined))
-        self.failCommits(lmdb.MapFullError("full"))
+        self.failCommits(storageError(errno.ENOSPC))
         results = client.ask("DeleteGroups", 2, groups_names=["readers"]).results
         self.assertEqual(codes(results), [ErrorCode.not_coordinator])
         self.failCommits(None)

@@ -61,7 +61,7 @@ class MetadataTests(BrokerTestCase):
         answer = self.connect().ask("Metadata", 9, topics=[])
         (broker,) = answer.brokers
         self.assertEqual((broker.node_id, broker.host, broker.port, broker.rack), (1, "192.0.2.2", 9092, None))
-        self.assertEqual((answer.cluster_id, answer.controller_id), ("test-cluster", 1))
+        self.assertEqual((answer.cluster_id, answer.controller_id), (self.log.clusterId, 1))
 
     def test_advertised(self) -> None:
         """
@@ -225,7 +225,7 @@ class DescribeClusterTests(BrokerTestCase):
         answer = self.connect().ask("DescribeCluster", 1, endpoint_type=1)
         (broker,) = answer.brokers
         self.assertEqual((broker.broker_id, broker.host, broker.port), (1, "192.0.2.2", 9092))
-        self.assertEqual((answer.cluster_id, answer.controller_id), ("test-cluster", 1))
+        self.assertEqual((answer.cluster_id, answer.controller_id), (self.log.clusterId, 1))
         # Not asked for.
         self.assertEqual(answer.cluster_authorized_operations, -(2**31))
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-import lmdb
 from kio.schema.errors import ErrorCode
 
+from admission.kafka.broker.log.interface import NoProducerId
 from admission.kafka.wire.batches import decodeRecords
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes, fetchFields, produceFields, requestOf
+from tests.kit.logfixture import batchesIn, storageError
 
-DISK_FULL = lmdb.Error("mdb_txn_commit", errno.ENOSPC)
+DISK_FULL = storageError(errno.ENOSPC)
 
 
 def withFlag(batch: bytes, attributes: int) -> bytes:
@@ -136,6 +137,21 @@ class ProduceTests(BrokerTestCase):
         )
         for timestampMs in (nowMs + 3_600_000, 0, -1):
             self.assertEqual(self.client.produce("events", batchOf(b"1", timestampMs=timestampMs)).error_code, 0)
+
+    def test_appendTime(self) -> None:
+        """
+        In a topic with C{LogAppendTime} records get the time of their arrival, whatever theirs was, and the batch the
+        checksum to it.
+        """
+        self.topic("stamped", configs={"message.timestamp.type": "LogAppendTime"})
+        nowMs = int(self.wallSeconds * 1000)
+        for timestampMs in (-1, 7, 2**60):
+            result = self.client.produce("stamped", batchOf(b"1", b"2", timestampMs=timestampMs))
+            arrivedMs = result.log_append_time.timestamp() * 1000
+            self.assertEqual((result.error_code, arrivedMs), (ErrorCode.none, nowMs))
+        (partition,) = self.log.topic("stamped").partitions
+        stored = [decodeRecords(batch) for batch in batchesIn(self.log.read(partition, 0, 1 << 20))]
+        self.assertEqual([[record.timestampMs for record in records] for records in stored], [[nowMs, nowMs]] * 3)
 
     def test_unknown(self) -> None:
         """
@@ -282,11 +298,24 @@ class InitProducerIdTests(BrokerTestCase):
 
     def test_failingLog(self) -> None:
         """
-        Where the log cannot reserve ids, its error is told.
+        Where the log cannot reserve more ids, its error is told.
         """
+        client = self.connect()
+        for _ in range(999):
+            self.log.allocateProducerId()
+        self.clock.advance(0)
         self.failCommits(DISK_FULL)
-        answer = self.connect().ask("InitProducerId", 4, transactional_id=None)
+        while True:
+            try:
+                self.log.allocateProducerId()
+            except NoProducerId:
+                break
+        self.clock.advance(0)
+        answer = client.ask("InitProducerId", 4, transactional_id=None)
         self.assertEqual((answer.error_code, answer.producer_id), (ErrorCode.kafka_storage_error, -1))
+        self.failCommits(None)
+        codes = [client.ask("InitProducerId", 4, transactional_id=None).error_code for _ in range(2)]
+        self.assertEqual(codes, [ErrorCode.kafka_storage_error, ErrorCode.none])
 
 
 class AcknowledgementTests(BrokerTestCase):

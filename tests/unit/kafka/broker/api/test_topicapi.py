@@ -8,10 +8,10 @@ import errno
 from typing import Any
 from uuid import uuid4
 
-import lmdb
 from kio.schema.errors import ErrorCode
 
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes
+from tests.kit.logfixture import storageError
 
 TWICE = "twice"
 
@@ -141,9 +141,67 @@ class CreateTopicsTests(BrokerTestCase):
         """
         Where the log cannot write, its error is told.
         """
-        self.failCommits(lmdb.Error("mdb_txn_commit", errno.ENOSPC))
+        self.failCommits(storageError(errno.ENOSPC))
         self.assertEqual(codes(self.create(creatable("events"))), [ErrorCode.kafka_storage_error])
         self.assertEqual(self.log.topics, {})
+
+
+class FlushTests(BrokerTestCase):
+    """
+    A change is told when the disk has it.
+    """
+
+    def test_waits(self) -> None:
+        """
+        Every API that changes topics waits for the disk, and one flush serves all that wait; what changes nothing does
+        not wait.
+        """
+        self.topic("old")
+        self.topic("older")
+        self.clock.advance(2)
+        self.isHolding = True
+        requests: list[tuple[str, int, dict[str, Any]]] = [
+            ("CreateTopics", 7, {"topics": [creatable("new")]}),
+            ("DeleteTopics", 6, {"topics": [{"name": "older", "topic_id": None}]}),
+            ("CreatePartitions", 3, {"topics": [{"name": "old", "count": 2, "assignments": None}]}),
+            (
+                "IncrementalAlterConfigs",
+                1,
+                {
+                    "resources": [
+                        {
+                            "resource_type": 2,
+                            "resource_name": "old",
+                            "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}],
+                        }
+                    ]
+                },
+            ),
+            ("Metadata", 9, {"topics": [{"name": "made on demand"[:4]}]}),
+        ]
+        clients = [self.connect() for _ in requests]
+        for client, (name, apiVersion, fields) in zip(clients, requests, strict=True):
+            client.send(name, apiVersion, **fields)
+        self.assertEqual([client.waiting() for client in clients], [0] * len(clients))
+        self.assertEqual(self.connect().ask("CreateTopics", 7, topics=[creatable("old")]).topics[0].error_code, 36)
+        self.finishFlush()
+        self.finishFlush()
+        self.assertEqual([client.waiting() for client in clients], [1] * len(clients))
+        self.isHolding = False
+        while self.flushes:
+            self.finishFlush()
+
+    def test_failedFlush(self) -> None:
+        """
+        Where the disk does not get it, the error is told.
+        """
+        self.disk.flushError = storageError(errno.EIO)
+        created = self.connect().ask("CreateTopics", 7, topics=[creatable("events")]).topics[0]
+        self.assertEqual(created.error_code, ErrorCode.kafka_storage_error)
+        self.assertIn("nothing is confirmed any more", created.error_message)
+        (described,) = self.connect().ask("Metadata", 9, topics=[{"name": "other"}]).topics
+        self.assertEqual(described.error_code, ErrorCode.kafka_storage_error)
+        self.logged.clear()
 
 
 class TopicLimitTests(BrokerTestCase):

@@ -31,6 +31,23 @@ class StoreTests(OffsetsTestCase):
         offset = self.rig.group().offsets[self.second]
         self.assertEqual(offset, Offset(2**62, -1, "größer", self.rig.wallSeconds()))
 
+    def test_beyondTheEnd(self) -> None:
+        """
+        An offset that a loss of power has left without its records becomes the end of the partition, also for later
+        starts; otherwise a client may commit whatever it likes.
+        """
+        self.first.highWatermark = 5
+        self.simple(self.first, 7)
+        self.rig.kill()
+        self.assertEqual(self.offsets(), {self.first: 7})
+        self.rig.log.endedUncleanly = True
+        self.rig.kill()
+        self.assertEqual(self.offsets(), {self.first: 5})
+        self.rig.wait()
+        self.first.highWatermark = 9
+        self.rig.kill()
+        self.assertEqual(self.offsets(), {self.first: 5})
+
     def test_orphans(self) -> None:
         """
         Offsets without a group, or of a topic that is gone, are removed.

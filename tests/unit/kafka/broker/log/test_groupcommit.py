@@ -3,68 +3,81 @@ Tests for L{admission.kafka.broker.log.groupcommit}.
 """
 
 import errno
-import os
 
-import lmdb
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log.groupcommit import GroupCommit
 from admission.kafka.broker.log.interface import LogClosed, LogFailed
-from admission.kafka.broker.log.storage import openStorage
-from tests.kit.logfixture import FailingEnvironment, TurnClock, storageError
+from tests.kit.logfixture import TurnClock, storageError
 
 DISK_FULL = storageError(errno.ENOSPC)
 
 
 class GroupCommitTests(SynchronousTestCase):
     """
-    L{GroupCommit} commits once for all appends of a turn.
+    L{GroupCommit} writes once for all appends of a turn.
     """
 
     def setUp(self) -> None:
         """
-        Open an environment, and note down which hooks are called.
+        Have a list for a log, and note down which hooks are called.
         """
-        path = self.mktemp()
-        os.mkdir(path)
         self.clock = TurnClock()
-        self.storage = openStorage(path, 1 << 20)
-        self.addCleanup(self.storage.environment.close)
-        self.environment = FailingEnvironment(self.storage.environment)
+        self.pending: list[str] = []
+        self.stored: list[str] = []
         self.calls: list[str] = []
+        self.writeError: Exception | None = None
+        self.revertError: Exception | None = None
         self.commits = GroupCommit(
-            self.environment,  # type: ignore[arg-type]
-            self.storage.batches,
             self.clock,
-            prepare=lambda transaction: self.calls.append("prepare"),
-            settle=lambda: self.calls.append("settle"),
-            revert=lambda: self.calls.append("revert"),
+            write=self.write,
+            settle=self.settle,
+            revert=self.revert,
             announce=lambda: self.calls.append("announce"),
             maxPendingBytes=1000,
         )
         self.addCleanup(self.commits.close)
         self.told: list[tuple[str, Exception | None]] = []
 
-    def put(self, key: str, sizeBytes: int = 1) -> None:
+    def write(self) -> None:
+        """
+        Write, or fail.
+        """
+        self.calls.append("write")
+        if self.writeError is not None:
+            raise self.writeError
+
+    def settle(self) -> None:
+        """
+        Keep what was written.
+        """
+        self.calls.append("settle")
+        self.stored += self.pending
+        self.pending.clear()
+
+    def revert(self) -> None:
+        """
+        Discard what was not, or fail.
+        """
+        self.calls.append("revert")
+        self.pending.clear()
+        if self.revertError is not None:
+            raise self.revertError
+
+    def put(self, key: str, sizeBytes: int = 1, isKept: bool = True) -> None:
         """
         Append something.
         """
-        self.commits.open().put(key.encode(), bytes(sizeBytes))
-        self.commits.appended(sizeBytes)
+        self.commits.check()
+        self.pending.append(key)
+        self.commits.appended(sizeBytes, isKept)
 
     def tell(self, name: str) -> None:
         """
         Have it noted down what is told about the appends so far.
         """
         self.commits.whenCommitted(lambda verdict: self.told.append((name, verdict)))
-
-    def stored(self) -> list[str]:
-        """
-        The keys that survive.
-        """
-        with self.storage.cursor(self.storage.batches) as cursor:
-            return [str(key, "ascii") for key in cursor.iternext(values=False)]
 
     def toldNames(self, *, lost: bool) -> list[str]:
         """
@@ -74,26 +87,27 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_nextTurn(self) -> None:
         """
-        Appends are committed together in the next turn, then callbacks are
+        Appends are written together in the next turn, then callbacks are
         called in order, then changes announced.
         """
         self.put("a")
         self.tell("first")
         self.put("b")
         self.tell("second")
-        self.assertEqual((self.stored(), self.told, len(self.clock.getDelayedCalls())), ([], [], 1))
+        self.assertEqual((self.stored, self.told, len(self.clock.getDelayedCalls())), ([], [], 1))
         self.clock.turn()
-        self.assertEqual(self.stored(), ["a", "b"])
+        self.assertEqual(self.stored, ["a", "b"])
         self.assertEqual(self.told, [("first", None), ("second", None)])
-        self.assertEqual(self.calls, ["prepare", "settle", "announce"])
+        self.assertEqual(self.calls, ["write", "settle", "announce"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_nothingPending(self) -> None:
         """
-        Who waits for nothing is told at once.
+        Who waits for nothing is told at once; to commit nothing writes nothing.
         """
         self.tell("now")
-        self.assertEqual(self.told, [("now", None)])
+        self.commits.commit()
+        self.assertEqual((self.told, self.calls), ([("now", None)], []))
 
     def test_nothingPendingRaises(self) -> None:
         """
@@ -104,16 +118,39 @@ class GroupCommitTests(SynchronousTestCase):
 
     def test_bound(self) -> None:
         """
-        Enough bytes are committed at once, but callbacks wait for their turn.
+        Enough bytes are written at once, but callbacks wait for their turn.
         """
         self.put("a", 500)
         self.tell("waiting")
         self.put("b", 500)
-        self.assertEqual((self.stored(), self.told), (["a", "b"], []))
+        self.assertEqual((self.stored, self.told), (["a", "b"], []))
         self.put("c", 999)
-        self.assertEqual(self.stored(), ["a", "b"])
+        self.assertEqual(self.stored, ["a", "b"])
         self.clock.turn()
-        self.assertEqual((self.stored(), self.told), (["a", "b", "c"], [("waiting", None)]))
+        self.assertEqual((self.stored, self.told), (["a", "b", "c"], [("waiting", None)]))
+
+    def test_notKept(self) -> None:
+        """
+        What cannot be kept until the next turn is written at once, with all before it.
+        """
+        self.put("a")
+        self.put("b", isKept=False)
+        self.tell("waiting")
+        self.put("c")
+        self.assertEqual((self.stored, self.told), (["a", "b"], [("waiting", None)]))
+        self.clock.turn()
+        self.assertEqual(self.stored, ["a", "b", "c"])
+
+    def test_commit(self) -> None:
+        """
+        A commit in mid-turn writes what is pending; nobody is called meanwhile.
+        """
+        self.put("a")
+        self.tell("of a")
+        self.commits.commit()
+        self.assertEqual((self.stored, self.told, self.calls), (["a"], [], ["write", "settle"]))
+        self.clock.turn()
+        self.assertEqual((self.told, self.calls), ([("of a", None)], ["write", "settle", "announce"]))
 
     def test_callbackRaises(self) -> None:
         """
@@ -130,7 +167,7 @@ class GroupCommitTests(SynchronousTestCase):
     def test_callbackAppends(self) -> None:
         """
         What a callback appends belongs to the next turn, even if it is enough
-        to be committed at once.
+        to be written at once.
         """
 
         def again(verdict: Exception | None) -> None:
@@ -144,7 +181,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.tell("first")
         self.clock.turn()
         self.assertEqual(self.told, [("again", None), ("first", None)])
-        self.assertEqual(self.stored(), ["a", "b"])
+        self.assertEqual(self.stored, ["a", "b"])
         self.clock.turn()
         self.assertEqual(self.told, [("again", None), ("first", None), ("and again", None)])
 
@@ -179,57 +216,85 @@ class GroupCommitTests(SynchronousTestCase):
         self.clock.turn()
         self.assertEqual(len(self.flushLoggedErrors(LogClosed)), 1)
         self.assertEqual(self.toldNames(lost=False), ["last"])
-        self.assertEqual((self.stored(), self.clock.getDelayedCalls()), (["a"], []))
+        self.assertEqual((self.stored, self.clock.getDelayedCalls()), (["a"], []))
+
+    def test_callbackAppendsAndCloses(self) -> None:
+        """
+        What a callback appends before it closes is written, and who waits for it is told before
+        the turn ends.
+        """
+
+        def last(verdict: Exception | None) -> None:
+            self.put("b")
+            self.tell("of b")
+            self.commits.close()
+
+        self.put("a")
+        self.commits.whenCommitted(last)
+        self.clock.turn()
+        self.assertEqual((self.stored, self.told), (["a", "b"], [("of b", None)]))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_close(self) -> None:
         """
-        Closing commits and tells before it returns.
+        Closing writes and tells before it returns.
         """
         self.put("a")
         self.tell("waiting")
         self.commits.close()
-        self.assertEqual((self.stored(), self.told), (["a"], [("waiting", None)]))
+        self.assertEqual((self.stored, self.told), (["a"], [("waiting", None)]))
         self.assertRaises(LogClosed, self.put, "b")
+        self.commits.wake()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_closeFails(self) -> None:
         """
-        If the last commit fails, those who ask after closing are told as well.
+        If the last write fails, those who ask after closing are told as well.
         """
         self.put("a")
         self.tell("before")
-        self.environment.error = DISK_FULL
+        self.writeError = DISK_FULL
         self.commits.close()
         self.tell("after")
         self.assertEqual(self.toldNames(lost=True), ["before", "after"])
 
-    def test_commitFails(self) -> None:
+    def test_writeFails(self) -> None:
         """
-        A commit that fails loses all appends of the turn, everybody who waits
+        A write that fails loses all appends of the turn, everybody who waits
         is told in words, and the next turn's appends are taken again.
         """
         self.put("a")
         self.tell("first")
-        self.environment.error = DISK_FULL
+        self.writeError = DISK_FULL
         self.clock.turn()
         self.assertEqual(self.toldNames(lost=True), ["first"])
         self.assertIn("disk is full", str(self.told[0][1]))
-        self.assertEqual(self.calls, ["prepare", "revert", "announce"])
-        self.environment.error = None
+        self.assertEqual(self.calls, ["write", "revert", "announce"])
+        self.writeError = None
         self.put("b")
         self.tell("second")
         self.clock.turn()
         self.assertEqual(self.toldNames(lost=False), ["second"])
-        self.assertEqual(self.stored(), ["b"])
+        self.assertEqual(self.stored, ["b"])
+
+    def test_refusedWrite(self) -> None:
+        """
+        A refusal of the log while it writes is told as it is.
+        """
+        self.put("a")
+        self.tell("first")
+        self.writeError = LogFailed("too many files")
+        self.clock.turn()
+        self.assertEqual((self.calls[-2:], str(self.told[0][1])), (["revert", "announce"], "too many files"))
 
     def test_boundFails(self) -> None:
         """
-        If the append that brings about a commit loses it, that is said at once;
+        If the append that brings about a write loses it, that is said at once;
         callbacks hear of it in their turn.
         """
         self.put("a")
         self.tell("waiting")
-        self.environment.error = DISK_FULL
+        self.writeError = DISK_FULL
         self.assertRaises(LogFailed, self.put, "b", 1000)
         self.assertEqual(self.told, [])
         self.clock.turn()
@@ -238,19 +303,21 @@ class GroupCommitTests(SynchronousTestCase):
     def test_lostWithinTurn(self) -> None:
         """
         After a loss nothing is taken for the rest of the turn, and who asks
-        then is told of the loss.
+        then is told of the loss, also if all was well before.
         """
-        self.put("a")
-        failure = self.commits.lose(lmdb.MapFullError("mdb_put"))
-        self.assertIn("map size", str(failure))
-        self.assertRaises(LogFailed, self.put, "b")
+        self.put("a", isKept=False)
         self.tell("of a")
-        self.assertEqual(self.told, [])
+        self.writeError = DISK_FULL
+        self.assertRaises(LogFailed, self.put, "b", isKept=False)
+        self.writeError = None
+        self.assertRaises(LogFailed, self.put, "c")
+        self.tell("of b")
+        self.assertEqual(self.told, [("of a", None)])
         self.clock.turn()
-        self.assertEqual(self.toldNames(lost=True), ["of a"])
-        self.put("c")
+        self.assertEqual(self.toldNames(lost=True), ["of b"])
+        self.put("d")
         self.clock.turn()
-        self.assertEqual(self.stored(), ["c"])
+        self.assertEqual(self.stored, ["a", "d"])
 
     def test_callbackOfLoss(self) -> None:
         """
@@ -258,83 +325,40 @@ class GroupCommitTests(SynchronousTestCase):
         """
         self.put("a")
         self.commits.whenCommitted(lambda verdict: self.put("b"))
-        self.environment.error = DISK_FULL
+        self.writeError = DISK_FULL
         self.clock.turn()
-        self.environment.error = None
+        self.writeError = None
         self.clock.turn()
-        self.assertEqual(self.stored(), ["b"])
+        self.assertEqual(self.stored, ["b"])
 
-    def test_mapFull(self) -> None:
+    def test_revertFails(self) -> None:
         """
-        A transaction that outgrows the map is given up without a trace.
-        """
-        self.put("a")
-        error = self.assertRaises(lmdb.MapFullError, self.commits.open().put, b"b", bytes(2 << 20))
-        self.commits.lose(error)
-        self.clock.turn()
-        self.assertEqual(self.stored(), [])
-        self.put("c")
-        self.clock.turn()
-        self.assertEqual(self.stored(), ["c"])
-
-    def test_exclusive(self) -> None:
-        """
-        An exclusive transaction commits what is pending first, and itself
-        before the block ends; nobody is called meanwhile.
+        If what was lost cannot be reverted either, nothing is taken any more, and why is said; who
+        waits is told all the same.
         """
         self.put("a")
         self.tell("of a")
-        with self.commits.exclusive() as transaction:
-            self.assertEqual(self.stored(), ["a"])
-            transaction.put(b"b", b"", db=self.storage.batches)
-        self.assertEqual((self.stored(), self.told), (["a", "b"], []))
-        self.assertEqual(self.calls, ["prepare", "settle", "settle"])
+        self.writeError, self.revertError = DISK_FULL, storageError(errno.EIO)
         self.clock.turn()
-        self.assertEqual(self.toldNames(lost=False), ["of a"])
+        self.assertEqual(self.toldNames(lost=True), ["of a"])
+        self.writeError = self.revertError = None
+        for _ in range(2):
+            self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.put, "b")))
+            self.clock.turn()
+        self.assertEqual(self.stored, [])
 
-    def test_exclusiveRaises(self) -> None:
+    def test_fail(self) -> None:
         """
-        What is raised inside an exclusive transaction undoes it and comes out.
+        When the log has failed for good, nothing is taken any more, and what is pending is lost.
         """
-
-        def use() -> None:
-            with self.commits.exclusive() as transaction:
-                transaction.put(b"a", b"", db=self.storage.batches)
-                raise KeyError("enough")
-
-        self.assertRaises(KeyError, use)
-        self.assertEqual(self.stored(), [])
-        self.put("b")
+        self.put("a")
+        self.tell("of a")
+        self.commits.fail("a flush failed")
         self.clock.turn()
-        self.assertEqual(self.stored(), ["b"])
-
-    def test_exclusiveFails(self) -> None:
-        """
-        An exclusive transaction that cannot be committed is refused in words.
-        """
-
-        def use() -> None:
-            with self.commits.exclusive() as transaction:
-                transaction.put(b"a", b"", db=self.storage.batches)
-
-        self.environment.error = DISK_FULL
-        self.assertIn("disk is full", str(self.assertRaises(LogFailed, use)))
-        self.assertEqual(self.stored(), [])
-
-    def test_exclusiveAfterClose(self) -> None:
-        """
-        After closing there are no exclusive transactions either.
-        """
+        self.assertEqual(([str(verdict) for _, verdict in self.told], self.stored), (["a flush failed"], []))
+        self.assertIn("a flush failed", str(self.assertRaises(LogFailed, self.put, "b")))
         self.commits.close()
-        self.assertRaises(LogClosed, self.commits.exclusive().__enter__)
-
-    def test_beginFails(self) -> None:
-        """
-        If there is no transaction to be had, the append is refused.
-        """
-        self.storage.environment.close()
-        self.assertRaises(LogFailed, self.put, "a")
-        self.assertRaises(LogFailed, self.commits.exclusive().__enter__)
+        self.assertRaises(LogClosed, self.put, "b")
 
     def test_wake(self) -> None:
         """
@@ -346,17 +370,32 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.calls, ["announce"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_problem(self) -> None:
+        """
+        A failure is a problem for a minute, longer if there are more.
+        """
+        self.assertIsNone(self.commits.problem)
+        self.writeError = DISK_FULL
+        for _ in range(2):
+            self.put("a")
+            self.clock.turn()
+            self.assertIn("make room", str(self.commits.problem))
+            self.clock.advance(50.0)
+            self.assertIn("make room", str(self.commits.problem))
+        self.clock.advance(10.0)
+        self.assertIsNone(self.commits.problem)
+
     def test_logging(self) -> None:
         """
-        Many failures are one line, and so are the first success after a while
+        Many failures are one line, and so is the first success after a while
         without any.
         """
         with capturedLogs() as events:
             for _ in range(5):
-                self.environment.error = DISK_FULL
+                self.writeError = DISK_FULL
                 self.put("a")
                 self.clock.turn()
-                self.environment.error = None
+                self.writeError = None
                 self.put("b")
                 self.clock.advance(1.0)
             self.put("c")

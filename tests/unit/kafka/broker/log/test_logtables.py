@@ -7,24 +7,21 @@ import errno
 from zope.interface.verify import verifyObject
 
 from admission.kafka.broker.log.interface import LONGEST_KEY_BYTES, ITable, LogClosed, LogFailed
-from tests.kit.logfixture import LogTestCase, storageError
-
-MAP_SIZE_BYTES = 1 << 20
+from admission.kafka.broker.log.segmentlog import SegmentLog
+from tests.kit.logfixture import LogTestCase, Threads, storageError
 
 
 class TableTests(LogTestCase):
     """
-    Small facts in L{LmdbLog.table}.
+    Small facts in L{SegmentLog.table}.
     """
-
-    limits = {**LogTestCase.limits, "mapSizeBytes": MAP_SIZE_BYTES}
 
     def setUp(self) -> None:
         """
         Have an empty table.
         """
         super().setUp()
-        self.table = self.log.table("facts")
+        self.table = self.log.table("offsets")
         self.told: list[Exception | None] = []
 
     def wait(self) -> None:
@@ -89,48 +86,34 @@ class TableTests(LogTestCase):
 
     def test_names(self) -> None:
         """
-        A name is always the same table, and no other one; tables have nothing to
-        do with what the log itself keeps.
+        A name is always the same table, and no other one; what the log itself keeps is none of them.
         """
         self.partition("events")
-        self.assertIs(self.log.table("facts"), self.table)
         self.table.put(b"a", b"1")
-        for name in ("other", "topics", "batches"):
-            self.assertEqual(list(self.log.table(name).items()), [])
-        for name in ("", "Facts", "a b", "a1", "ä", "a\n"):
+        self.assertEqual(list(self.log.table("offsets").items()), [(b"a", b"1")])
+        self.assertEqual(list(self.log.table("other").items()), [])
+        for name in ("", "Offsets", "a b", "a1", "ä", "a\n", *self.log._documents.tables.keys() - {"offsets"}):
             self.assertRaises(ValueError, self.log.table, name)
 
     def test_manyNames(self) -> None:
         """
-        There is room for two dozen tables; one too many is refused and hurts
-        none of the others.
+        There is room for any number of tables.
         """
-        tables = [self.log.table("x" * (number + 1)) for number in range(24)]
-        self.assertRaises(LogFailed, lambda: [self.log.table("y" * (number + 1)) for number in range(24)])
+        tables = [self.log.table("x" * (number + 1)) for number in range(100)]
         for number, table in enumerate(tables):
             table.put(b"a", b"%d" % number)
-        self.clock.turn()
-        self.assertEqual([table.get(b"a") for table in tables], [b"%d" % number for number in range(24)])
-
-    def test_madeInMidTurn(self) -> None:
-        """
-        Making a table commits what is pending; who waits for that is told in
-        the next turn as ever.
-        """
-        self.table.put(b"a", b"1")
-        self.wait()
-        self.log.table("other").put(b"b", b"2")
-        self.assertEqual(self.told, [])
-        self.clock.turn()
-        self.assertEqual((self.told, self.table.get(b"a"), self.log.table("other").get(b"b")), ([None], b"1", b"2"))
+        self.reopenLog()
+        tables = [self.log.table("x" * (number + 1)) for number in range(100)]
+        self.assertEqual([table.get(b"a") for table in tables], [b"%d" % number for number in range(100)])
 
     def test_keys(self) -> None:
         """
-        Keys that the storage would not take are refused, and nothing is lost.
+        Keys that are empty or too long are refused, and nothing is lost.
         """
         self.table.put(b"a", b"1")
         for key in (b"", bytes(LONGEST_KEY_BYTES + 1)):
-            for use in (self.table.get, self.table.delete, lambda key: self.table.put(key, b"")):
+            self.assertIsNone(self.table.get(key))
+            for use in (self.table.delete, lambda key: self.table.put(key, b"")):
                 self.assertRaises(ValueError, use, key)
         longest = bytes(LONGEST_KEY_BYTES)
         self.table.put(longest, b"2")
@@ -143,7 +126,7 @@ class TableTests(LogTestCase):
         """
         self.table.put(b"a", b"1")
         self.reopenLog()
-        self.assertEqual(list(self.log.table("facts").items()), [(b"a", b"1")])
+        self.assertEqual(list(self.log.table("offsets").items()), [(b"a", b"1")])
 
     def test_commitFails(self) -> None:
         """
@@ -166,14 +149,29 @@ class TableTests(LogTestCase):
         self.assertEqual(list(self.table.items()), [(b"a", b"1"), (b"b", b"1")])
         self.assertEqual(events.nextOffset, 0)
 
-    def test_mapFull(self) -> None:
+    def test_atOnce(self) -> None:
+        """
+        What is put counts for how much is pending: a turn that writes very much
+        commits in between.
+        """
+        self.reopenLog(maxPendingBytes=1000)
+        table = self.log.table("offsets")
+        for number in range(9):
+            table.put(b"%d" % number, bytes(99))
+        self.assertTrue(self.log._documents.hasChanges)
+        table.put(b"9", bytes(99))
+        self.assertFalse(self.log._documents.hasChanges)
+
+    def test_atOnceFails(self) -> None:
         """
         What does not fit is refused, and takes what was written before it in
         the turn along; for the rest of the turn nothing is taken.
         """
         self.table.put(b"a", b"1")
         self.wait()
-        self.assertIn("map size", str(self.assertRaises(LogFailed, self.table.put, b"b", bytes(2 * MAP_SIZE_BYTES))))
+        self.failCommits(storageError(errno.ENOSPC))
+        self.assertIn("make room", str(self.assertRaises(LogFailed, self.table.put, b"b", bytes(2 << 20))))
+        self.failCommits(None)
         self.assertRaises(LogFailed, self.table.put, b"c", b"1")
         self.assertRaises(LogFailed, self.table.delete, b"a")
         self.assertEqual(list(self.table.items()), [])
@@ -184,29 +182,32 @@ class TableTests(LogTestCase):
         self.clock.turn()
         self.assertEqual((self.told, list(self.table.items())), ([None], [(b"c", b"1")]))
 
-    def test_bound(self) -> None:
+    def test_flushed(self) -> None:
         """
-        What is put counts for how much is pending: a turn that writes very much
-        commits in between.
+        Only of a table that flushes the changes are on the disk when those are told who wait for it.
         """
-        self.reopenLog(maxPendingBytes=1000)
-        table = self.log.table("facts")
-        for number in range(9):
-            table.put(b"%d" % number, bytes(99))
-        self.assertIsNotNone(self.log._commits.transaction)
-        table.put(b"9", bytes(99))
-        self.assertIsNone(self.log._commits.transaction)
+        threads = Threads()
+        self.successResultOf(self.log.close())
+        log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread)
+        for isFlushed in (False, True):
+            log.table("quotas" if isFlushed else "offsets", isFlushed).put(b"a", b"%d" % isFlushed)
+            log.whenFlushed(self.told.append)
+            self.clock.turn()
+            self.assertEqual(len(threads.waiting), isFlushed)
+            while threads.waiting:
+                threads.run()
+        self.assertEqual(self.told, [None, None])
+        closed = log.close()
+        while threads.waiting:
+            threads.run()
+        self.successResultOf(closed)
 
     def test_closed(self) -> None:
         """
-        After the log tables are closed, too.
+        After the log tables are closed, too: they can only be read.
         """
+        self.table.put(b"a", b"1")
         self.successResultOf(self.log.close())
-        for use in (
-            lambda: self.table.get(b"a"),
-            lambda: self.table.items(),
-            lambda: self.table.put(b"a", b"1"),
-            lambda: self.table.delete(b"a"),
-            lambda: self.log.table("other"),
-        ):
+        self.assertEqual(self.table.get(b"a"), b"1")
+        for use in (lambda: self.table.put(b"a", b"1"), lambda: self.table.delete(b"a")):
             self.assertRaises(LogClosed, use)

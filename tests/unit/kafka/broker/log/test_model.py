@@ -1,9 +1,10 @@
 """
-L{admission.kafka.broker.log.lmdb_log} against a model made of lists.
+L{admission.kafka.broker.log.segmentlog} against a model made of lists.
 """
 
 import errno
 import shutil
+from bisect import bisect_right
 from itertools import count
 
 from attrs import define, field
@@ -19,6 +20,7 @@ from admission.kafka.broker.log.interface import (
     OutOfOrderSequence,
     Partition,
 )
+from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.wire.batches import RecordBatch, decodeRecords
 from tests.kit.logfixture import LogTestCase, makeBatch, storageError
 
@@ -27,8 +29,9 @@ INDEX = st.integers(0, PARTITIONS - 1)
 KEYS = (b"a", b"b", b"cc")
 KEY = st.sampled_from(KEYS)
 NOW_MS = 1_000_000_000
-MAP_SIZE_BYTES = 1 << 20
-TOO_LARGE = makeBatch(NOW_MS, valueBytes=MAP_SIZE_BYTES)
+LARGE = makeBatch(NOW_MS, valueBytes=100_000)
+"""A batch that is written at once."""
+SEGMENT_BYTES = 200
 
 
 @define
@@ -79,7 +82,7 @@ class LogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.case = LogTestCase("openLog")
-        self.case.limits = {**LogTestCase.limits, "mapSizeBytes": MAP_SIZE_BYTES}
+        self.case.limits = {**LogTestCase.limits, "segmentBytes": SEGMENT_BYTES}
         self.case.setUp()
         self.case.log.createTopic("events", PARTITIONS, {})
         self.paths = [self.case.path]
@@ -88,6 +91,8 @@ class LogMachine(RuleBasedStateMachine):
         self.puts: dict[bytes, bytes] = {}
         self.committedPuts: dict[bytes, bytes] = {}
         self.pending = self.lost = False
+        # Whether there is something to write, which can fail.
+        self.hasChanges = False
         self.tickets = count()
         self.waiting: list[int] = []
         self.expected: list[tuple[int, bool]] = []
@@ -106,7 +111,7 @@ class LogMachine(RuleBasedStateMachine):
         """
         A table of the log.
         """
-        table: ITable = self.case.log.table("facts")
+        table: ITable = self.case.log.table("offsets")
         return table
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -166,7 +171,7 @@ class LogMachine(RuleBasedStateMachine):
         self.case.assertEqual(result, (model.nextOffset, False))
         model.batches.append(Batch(model.nextOffset, timestampsMs, len(buffer)))
         model.nextOffset += len(timestampsMs)
-        self.pending = True
+        self.pending = self.hasChanges = True
 
     @precondition(lambda self: not self.lost)
     @rule(key=KEY, value=st.binary(max_size=3))
@@ -176,7 +181,7 @@ class LogMachine(RuleBasedStateMachine):
         """
         self.table().put(key, value)
         self.puts[key] = value
-        self.pending = True
+        self.pending = self.hasChanges = True
 
     @precondition(lambda self: not self.lost)
     @rule(key=KEY)
@@ -185,6 +190,7 @@ class LogMachine(RuleBasedStateMachine):
         A fact is deleted, if it is there.
         """
         self.table().delete(key)
+        self.hasChanges |= key in self.puts
         self.puts.pop(key, None)
         self.pending = True
 
@@ -208,7 +214,7 @@ class LogMachine(RuleBasedStateMachine):
         self.case.clock.turn()
         self.settled(not self.lost)
 
-    @precondition(lambda self: self.pending)
+    @precondition(lambda self: self.hasChanges)
     @rule()
     def failToCommit(self) -> None:
         """
@@ -225,29 +231,53 @@ class LogMachine(RuleBasedStateMachine):
         An append fails, and takes along what is pending; so does every other
         one until the turn is over.
         """
-        for batch in (TOO_LARGE, makeBatch(NOW_MS)):
-            self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *batch)
+        self.case.failCommits(storageError(errno.ENOSPC))
+        self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *LARGE)
+        self.case.failCommits(None)
+        self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *makeBatch(NOW_MS))
         self.appended = [model.copy() for model in self.committed]
         self.puts = dict(self.committedPuts)
-        self.pending, self.lost = False, True
+        self.pending, self.hasChanges, self.lost = False, False, True
 
+    @precondition(lambda self: not self.lost)
     @rule(maxBytes=st.integers(0, 400), maxAgeMs=st.integers(-1, 50))
     def retain(self, maxBytes: int, maxAgeMs: int) -> None:
         """
-        Limits are set and a sweep enforces them.
+        Limits are set and a sweep enforces them, by whole segments.
         """
         configs = {"retention.bytes": str(maxBytes), "retention.ms": str(maxAgeMs)}
         self.case.log.setTopicConfigs("events", configs)
+        self.settled(True)
+        segments = [self.segments(index) for index in range(PARTITIONS)]
         self.case.sweep()
         self.case.log.setTopicConfigs("events", {})
-        self.settled(not self.lost)
-        for model in self.appended:
-            while model.batches and (
-                sum(batch.sizeBytes for batch in model.batches[1:]) >= maxBytes
-                or (maxAgeMs >= 0 and max(model.batches[0].timestampsMs) < NOW_MS - maxAgeMs)
+        self.settled(True)
+        for model, (*closed, last) in zip(self.appended, segments, strict=True):
+            left = [*closed, last]
+            while left[0] and (
+                (len(left) > 1 and sum(batch.sizeBytes for segment in left[1:] for batch in segment) >= maxBytes)
+                or (maxAgeMs >= 0 and max(max(batch.timestampsMs) for batch in left[0]) < NOW_MS - maxAgeMs)
             ):
-                del model.batches[0]
+                del left[0]
+                if not left:
+                    break
+            model.batches = [batch for segment in left for batch in segment]
         self.committed = [model.copy() for model in self.appended]
+
+    def segments(self, index: int) -> list[list[Batch]]:
+        """
+        The batches of a partition as they are spread over segments; the last one may be empty.
+        """
+        partition = self.partitions()[index]
+        assert isinstance(partition, PartitionLog)
+        bases = [segment.baseOffset for segment in partition.segments]
+        batches = self.committed[index].batches
+        segments: list[list[Batch]] = [[] for _ in bases] or [[]]
+        for batch in batches:
+            segments[bisect_right(bases, batch.baseOffset) - 1].append(batch)
+        for segment in segments[:-1]:
+            self.case.assertNotEqual(segment, [])
+        return segments
 
     @rule()
     def reopen(self) -> None:
@@ -256,12 +286,16 @@ class LogMachine(RuleBasedStateMachine):
         """
         self.case.reopenLog()
         self.settled(not self.lost)
+        self.forgetProducers(isClean=True)
 
-    @rule()
-    def crash(self) -> None:
+    @rule(isFlushed=st.booleans())
+    def crash(self, isFlushed: bool) -> None:
         """
         What is on the disk in this moment is opened as if the process had died.
         """
+        if isFlushed:
+            # Also writes checkpoints of closed segments.
+            self.case.log._flusher.everything()
         path = f"{self.paths[0]}-{len(self.paths)}"
         shutil.copytree(self.case.path, path)
         self.case.successResultOf(self.case.log.close())
@@ -273,6 +307,34 @@ class LogMachine(RuleBasedStateMachine):
         self.paths.append(path)
         self.case.path = path
         self.case.log = self.case.openLog()
+        self.forgetProducers(isClean=False)
+
+    @rule()
+    def interval(self) -> None:
+        """
+        Time passes: everything is flushed.
+        """
+        self.case.clock.advance(1.0)
+        self.settled(not self.lost)
+
+    def forgetProducers(self, isClean: bool) -> None:
+        """
+        After a restart the batches of producers that are known are the last ones, and all that retention has
+        left; after a clean one with records, all.
+        """
+        for partition, model in zip(self.partitions(), self.appended, strict=True):
+            for producerId, producer in list(model.producers.items()):
+                state = self.case.log._producers.get((partition.number, producerId))
+                known = [] if state is None else list(state.batches)
+                last = producer.batches[-5:]
+                start = partition.logStartOffset
+                needed = last if isClean and partition.sizeBytes else [batch for batch in last if batch[2] >= start]
+                self.case.assertGreaterEqual(len(known), len(needed))
+                self.case.assertEqual(known, last[len(last) - len(known) :])
+                producer.batches = known
+                if not known:
+                    del model.producers[producerId]
+        self.committed = [model.copy() for model in self.appended]
 
     def settled(self, success: bool) -> None:
         """
@@ -287,7 +349,7 @@ class LogMachine(RuleBasedStateMachine):
             self.puts = dict(self.committedPuts)
         self.expected += [(ticket, success) for ticket in self.waiting]
         self.waiting.clear()
-        self.pending = self.lost = False
+        self.pending = self.hasChanges = self.lost = False
 
     @invariant()
     def same(self) -> None:
@@ -305,7 +367,7 @@ class LogMachine(RuleBasedStateMachine):
                 (partition.logStartOffset, partition.highWatermark, partition.nextOffset, partition.sizeBytes),
                 (start, committed.nextOffset, appended.nextOffset, sum(batch.sizeBytes for batch in batches)),
             )
-            stored = [decodeRecords(batch) for batch in self.case.log.read(partition, start, 1 << 30)]
+            stored = [decodeRecords(batch) for batch in self.case.readAll(partition)]
             self.case.assertEqual(
                 [(records[0].offset, [record.timestampMs for record in records]) for records in stored],
                 [(batch.baseOffset, batch.timestampsMs) for batch in batches],

@@ -9,7 +9,13 @@ from pympler.asizeof import asizeof
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log.interface import InvalidProducerEpoch, OutOfOrderSequence
-from admission.kafka.broker.log.producers import ProducerState, ProducerStates, decodeState, lastSequenceOf
+from admission.kafka.broker.log.producers import (
+    ProducerState,
+    ProducerStates,
+    decodeState,
+    encodedAfter,
+    lastSequenceOf,
+)
 
 KEY = (3, 7)
 LAST_SEQUENCE = 2**31 - 1
@@ -24,20 +30,24 @@ class StateTests(SynchronousTestCase):
         """
         A state is the same after it has been stored.
         """
-        for owner in ("", "alice", "Ålice=\N{SNOWMAN}", "\udc80\ud800"):
-            state = ProducerState(5, ((0, 9, 100), (10, 10, 110)), 1234.5, owner)
-            self.assertEqual(decodeState(state.encode()), state)
-
-    def test_olderForm(self) -> None:
-        """
-        A state stored before states had an owner is still read, and encoded
-        as newer ones are.
-        """
         for epoch in (0, 5, 2**15 - 1, -1):
-            stored = struct.pack(">hdiiqiiq", epoch, 1234.5, 0, 9, 100, 10, 10, 110)
-            state = ProducerState(epoch, ((0, 9, 100), (10, 10, 110)), 1234.5)
-            self.assertEqual(decodeState(stored), state)
-            self.assertEqual(decodeState(state.encode()), state)
+            for batches in (((0, 9, 100),), ((0, 9, 100), (10, 10, 110), (11, 2**31 - 1, 2**63 - 1))):
+                state = ProducerState(epoch, batches, 1234.5)
+                self.assertEqual(decodeState(state.encode()), state)
+
+    def test_after(self) -> None:
+        """
+        A state is followed by one with the next batch, of which the last five are kept; a new
+        epoch begins anew.
+        """
+        encoded = None
+        for number in range(7):
+            encoded = encodedAfter(encoded, 2, (number, number, 100 + number), 50.0 + number)
+            batches = tuple((each, each, 100 + each) for each in range(max(number - 4, 0), number + 1))
+            self.assertEqual(decodeState(encoded), ProducerState(2, batches, 50.0 + number))
+        self.assertEqual(
+            decodeState(encodedAfter(encoded, 3, (0, 1, 200), 60.0)), ProducerState(3, ((0, 1, 200),), 60.0)
+        )
 
     def test_unreadable(self) -> None:
         """
@@ -158,7 +168,7 @@ class SequenceTests(SynchronousTestCase):
 
 class ChangesTests(SynchronousTestCase):
     """
-    L{ProducerStates} collects changes for a transaction, and bounds itself.
+    L{ProducerStates} keeps changes apart until they are committed, and bounds itself.
     """
 
     def setUp(self) -> None:
@@ -168,7 +178,6 @@ class ChangesTests(SynchronousTestCase):
         self.states = ProducerStates(3)
         for producerId in range(3):
             self.states.record((1, producerId), 0, (0, 0, producerId), float(producerId))
-        self.assertEqual(len(list(self.states.changes())), 3)
         self.states.settle()
 
     def snapshot(self) -> dict[tuple[int, int], ProducerState | None]:
@@ -177,24 +186,6 @@ class ChangesTests(SynchronousTestCase):
         """
         return {(1, producerId): self.states.get((1, producerId)) for producerId in range(10)}
 
-    def test_coalesced(self) -> None:
-        """
-        Several batches of one producer are one change, with the last state.
-        """
-        self.states.record((1, 0), 0, (1, 1, 50), 9.0)
-        self.states.record((1, 0), 0, (2, 2, 51), 9.5)
-        expected = ProducerState(0, ((0, 0, 0), (1, 1, 50), (2, 2, 51)), 9.5)
-        self.assertEqual(list(self.states.changes()), [((1, 0), expected.encode())])
-
-    def test_settled(self) -> None:
-        """
-        Changes are reported once.
-        """
-        self.states.record((1, 0), 0, (1, 1, 50), 9.0)
-        list(self.states.changes())
-        self.states.settle()
-        self.assertEqual(list(self.states.changes()), [])
-
     def test_eviction(self) -> None:
         """
         The least recently used producers go when there are too many, and not
@@ -202,12 +193,10 @@ class ChangesTests(SynchronousTestCase):
         """
         self.states.record((1, 0), 0, (1, 1, 50), 9.0)
         self.states.record((1, 3), 0, (0, 0, 51), 9.0)
-        changes = list(self.states.changes())
-        self.assertEqual([key for key, state in changes if state is None], [(1, 1)])
         self.assertIsNotNone(self.states.get((1, 1)))
         self.states.settle()
         self.assertIsNone(self.states.get((1, 1)))
-        self.assertEqual(len(self.states), 3)
+        self.assertEqual((len(self.states), sorted(self.states.statesOf(1))), (3, [0, 2, 3]))
 
     def test_revertEviction(self) -> None:
         """
@@ -215,10 +204,10 @@ class ChangesTests(SynchronousTestCase):
         """
         before = self.snapshot()
         self.states.record((1, 3), 0, (0, 0, 51), 9.0)
-        list(self.states.changes())
         self.states.revert()
         self.assertEqual(self.snapshot(), before)
-        self.assertEqual(list(self.states.changes()), [])
+        self.states.settle()
+        self.assertEqual(self.snapshot(), before)
 
     @settings(deadline=None)
     @given(*[st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=15)] * 2)
@@ -229,7 +218,6 @@ class ChangesTests(SynchronousTestCase):
         self.states = ProducerStates(100)
         for number, (producerId, epoch) in enumerate(kept):
             self.states.record((1, producerId), epoch, (number, number, number), 0.0)
-        list(self.states.changes())
         self.states.settle()
         before = self.snapshot()
         for number, (producerId, epoch) in enumerate(lost):
@@ -246,97 +234,50 @@ class ChangesTests(SynchronousTestCase):
         self.assertEqual(self.states.unusedSince(1.0, 1), [(1, 0)])
         self.assertEqual(self.states.unusedSince(-1.0, 10), [])
 
+    def test_forget(self) -> None:
+        """
+        What is known of some producers can be dropped.
+        """
+        self.states.forget([(1, 0), (1, 2)])
+        self.assertEqual((len(self.states), list(self.states.statesOf(1))), (1, [1]))
+
     def test_forgetPartitions(self) -> None:
         """
         With a partition all that was known of its producers goes.
         """
         self.states.record((2, 0), 0, (0, 0, 0), 9.0)
-        list(self.states.changes())
         self.states.settle()
-        self.states.forgetPartitions({1})
-        self.assertEqual(len(self.states), 1)
+        self.states.forgetPartitions({1, 7})
+        self.assertEqual((len(self.states), self.states.statesOf(1)), (1, {}))
         self.assertIsNotNone(self.states.get((2, 0)))
 
-    def test_load(self) -> None:
+    def test_statesOf(self) -> None:
         """
-        After a restart the order of use is that of the stored times.
+        The states of a partition's producers can be restored in their order of use, whatever the
+        order they come in; too many are not.
         """
-        states = ProducerStates(3)
-        states.load({(1, n): ProducerState(0, ((0, 0, n),), float(-n)).encode() for n in range(3)})
-        self.assertEqual(states.unusedSince(0.0, 10), [(1, 2), (1, 1), (1, 0)])
-        self.assertEqual(states.encodedBytes, self.states.encodedBytes)
+        self.states.record((2, 0), 0, (0, 0, 0), 9.0)
+        stored = {(1, each): state for each, state in self.states.statesOf(1).items()}
+        self.assertEqual(len(stored), 3)
+        for maxEntries, expected in ((3, [(1, 0), (1, 1), (1, 2)]), (2, [(1, 1), (1, 2)])):
+            states = ProducerStates(maxEntries)
+            states.restore(dict(reversed(stored.items())))
+            self.assertEqual(states.unusedSince(9.0, 10), expected)
+            self.assertEqual(states.statesOf(1), {key[1]: stored[key] for key in expected})
 
-    def test_loadOlder(self) -> None:
+    def test_ids(self) -> None:
         """
-        Among what is taken over there may be states of the older form.
+        Each producer is named once, however many partitions it appends to, those longest unused
+        first; what is appended while somebody goes through them does no harm.
         """
-        states = ProducerStates(3)
-        newer = ProducerState(0, ((0, 0, 9),), 1.0, "alice")
-        states.load({(1, 1): newer.encode(), (1, 0): struct.pack(">hdiiq", 3, 0.5, 0, 4, 7)})
-        self.assertEqual(states.get((1, 0)), ProducerState(3, ((0, 4, 7),), 0.5))
-        self.assertEqual(states.get((1, 1)), newer)
-        self.assertEqual(states.check((1, 0), 3, 0, 4), 7)
-        self.assertEqual(states.unusedSince(1.0, 10), [(1, 0), (1, 1)])
-
-
-class OwnerTests(SynchronousTestCase):
-    """
-    L{ProducerStates} know who owns a producer.
-    """
-
-    def setUp(self) -> None:
-        """
-        Have nothing known of any producer.
-        """
-        self.states = ProducerStates(10)
-
-    def append(self, partitionNumber: int, producerId: int, owner: str, epoch: int = 0) -> None:
-        """
-        Remember a batch.
-        """
-        self.states.record((partitionNumber, producerId), epoch, (0, 0, 0), 0.0, owner)
-
-    def test_distinct(self) -> None:
-        """
-        Each owner and each of its producers is named once, however many
-        partitions the producer appends to, those longest unused first.
-        """
+        states = ProducerStates(20)
         for partitionNumber in range(3):
-            self.append(partitionNumber, 7, "alice")
-            self.append(partitionNumber, 8, "bob")
-        self.append(1, 9, "")
-        self.append(0, 7, "alice")
-        self.append(2, 8, "alice")
-        self.assertEqual(list(self.states.owners()), [("bob", 8), ("alice", 7), ("", 9), ("alice", 8)])
-
-    def test_latest(self) -> None:
-        """
-        A state belongs to whoever appended last.
-        """
-        self.append(1, 7, "alice")
-        self.append(1, 7, "bob", epoch=1)
-        self.assertEqual(list(self.states.owners()), [("bob", 7)])
-
-    def test_changesMeanwhile(self) -> None:
-        """
-        What is appended while somebody goes through the owners does no harm.
-        """
-        self.append(1, 7, "alice")
-        for owner, producerId in self.states.owners():
-            self.append(1, producerId + 1, owner)
-        self.assertEqual(list(self.states.owners()), [("alice", 7), ("alice", 8)])
-
-    def test_reverted(self) -> None:
-        """
-        With a change that is lost its owner goes.
-        """
-        self.append(1, 7, "alice")
-        list(self.states.changes())
-        self.states.settle()
-        self.append(1, 7, "bob")
-        self.append(1, 8, "bob")
-        self.states.revert()
-        self.assertEqual(list(self.states.owners()), [("alice", 7)])
+            for producerId in (8, 7):
+                states.record((partitionNumber, producerId), 0, (0, 0, 0), 0.0)
+        states.record((0, 8), 0, (1, 1, 1), 0.0)
+        for number, producerId in enumerate(states.ids()):
+            states.record((number, producerId + 2), 0, (0, 0, 0), 0.0)
+        self.assertEqual(list(states.ids()), [7, 8, 9, 10])
 
 
 class SizeTests(SynchronousTestCase):
@@ -346,50 +287,46 @@ class SizeTests(SynchronousTestCase):
 
     def test_heap(self) -> None:
         """
-        It is within a quarter of what the heap says, with one batch each or
-        several, with and without owners, few or many.
+        It is within a half of what the heap says, with one batch each or several, few or many, in few
+        partitions or in one each.
         """
         for count in (300, 2500):
             for batches in (1, 6):
-                for owner in ("", "CN=a-producer-with-a-rather-long-name,O=example"):
+                for partitionCount in (9, count):
                     states = ProducerStates(count)
                     for number in range(count):
                         for batch in range(batches):
                             appended = (batch * 1000, batch * 1000 + 999, 5_000_000_000 + number)
-                            states.record((number % 9, 1_000_000 + number), 0, appended, 1e9, owner)
-                    list(states.changes())
+                            states.record((number % partitionCount, 1_000_000 + number), 0, appended, 1e9)
                     states.settle()
-                    measuredBytes = asizeof(states._states)
-                    self.assertLess(abs(states.sizeBytes - measuredBytes), measuredBytes / 4)
+                    share = states.sizeBytes / asizeof(states._states, states._ids)
+                    self.assertTrue(2 / 3 < share < 3 / 2, (share, count, batches, partitionCount))
 
     @settings(deadline=None, max_examples=50)
     @given(
         st.lists(
             st.one_of(
-                st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from(["", "bob", "alice"])),
+                st.tuples(st.integers(0, 5), st.integers(0, 2)),
                 st.sampled_from(["settle", "revert", "forget"]),
             ),
             max_size=30,
         )
     )
-    def test_running(self, steps: list[tuple[int, int, str] | str]) -> None:
+    def test_running(self, steps: list[tuple[int, int] | str]) -> None:
         """
-        Whatever happens, what is counted is what is there.
+        Whatever happens, what is counted is what is there, and each producer is among those of its partition.
         """
         states = ProducerStates(3)
-
-        def settle() -> None:
-            list(states.changes())
-            states.settle()
-
         for number, step in enumerate(steps):
             if isinstance(step, tuple):
-                producerId, epoch, owner = step
-                states.record((producerId % 2, producerId), epoch, (number, number, number), 0.0, owner)
+                producerId, epoch = step
+                states.record((producerId % 2, producerId), epoch, (number, number, number), 0.0)
             elif step == "forget":
-                settle()
+                states.settle()
                 states.forgetPartitions({1})
             else:
-                settle() if step == "settle" else states.revert()
+                states.settle() if step == "settle" else states.revert()
             encoded = sum(len(stored) for stored in states._states.values())
             self.assertEqual(states.encodedBytes, encoded)
+            byPartition = {(number, each) for number in range(2) for each in states.statesOf(number)}
+            self.assertEqual(byPartition, set(states._states))

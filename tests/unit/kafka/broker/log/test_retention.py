@@ -5,56 +5,31 @@ Tests for L{admission.kafka.broker.log.retention}, through the log.
 import errno
 import os
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.logger import LogLevel, capturedLogs
 
-from admission.kafka.broker.log.interface import InvalidTopicConfig, LogFailed, OffsetOutOfRange, Partition
-from admission.kafka.broker.log.retention import RetentionLimits
-from tests.kit.logfixture import LogTestCase, makeBatch, storageError
+from admission.kafka.broker.log.interface import LogFailed, OffsetOutOfRange, Partition
+from admission.kafka.broker.log.partitionlog import PartitionLog
+from admission.kafka.broker.log.segmentlog import SegmentLog
+from tests.kit.logfixture import FailingFile, LogTestCase, Threads, makeBatch, storageError
 
 NOW_MS = 1_000_000_000
 BATCH_BYTES = len(makeBatch(0)[0])
 
 
-class LimitsTests(SynchronousTestCase):
-    """
-    L{RetentionLimits} of a topic.
-    """
-
-    def test_override(self) -> None:
-        """
-        A topic's own settings hold before the defaults, -1 is no limit, and
-        what is not given stays.
-        """
-        default = RetentionLimits(100, 2000)
-        self.assertEqual(default.overriddenBy({}), default)
-        self.assertEqual(default.overriddenBy({"retention.bytes": "7"}), RetentionLimits(7, 2000))
-        self.assertEqual(default.overriddenBy({"retention.ms": "-1"}), RetentionLimits(100, None))
-        self.assertEqual(RetentionLimits(None, None).overriddenBy({"retention.ms": "0"}), RetentionLimits(None, 0))
-
-    def test_invalid(self) -> None:
-        """
-        What is no limit is refused, naming the setting and the value.
-        """
-        for text in ("", "ten", "-2", "1.0"):
-            refused = self.assertRaises(
-                InvalidTopicConfig, RetentionLimits(None, None).overriddenBy, {"retention.ms": text}
-            )
-            self.assertIn("retention.ms", str(refused))
-            self.assertIn(repr(text), str(refused))
-
-
 class RetentionTestCase(LogTestCase):
     """
-    A test of what remains.
+    A test of what remains, with a segment for each commit.
     """
+
+    limits = {**LogTestCase.limits, "segmentBytes": 1}
 
     def fill(self, partition: Partition, *timestampsMs: int, **header: int) -> None:
         """
-        Append and commit a batch of one record for each timestamp.
+        Append and commit batches of one record, one by one.
         """
         for timestampMs in timestampsMs:
             self.append(partition, timestampMs, **header)
-        self.clock.turn()
+            self.clock.turn()
 
     def extent(self, partition: Partition) -> tuple[int, int, int]:
         """
@@ -62,12 +37,18 @@ class RetentionTestCase(LogTestCase):
         """
         return partition.logStartOffset, partition.nextOffset, partition.sizeBytes
 
-    def stored(self, table: str) -> int:
+    def files(self, partition: Partition) -> list[str]:
         """
-        How much there is in a table of the storage.
+        The files of a partition.
         """
-        with self.log._storage.cursor(getattr(self.log._storage, table)) as cursor:
-            return len(list(cursor.iternext(values=False)))
+        assert isinstance(partition, PartitionLog)
+        return sorted(self.disk.list(partition.directory))
+
+    def bases(self, partition: Partition) -> list[int]:
+        """
+        The first offsets of its segments on the disk.
+        """
+        return [int(name[:20]) for name in self.files(partition) if name.endswith(".log")]
 
 
 class RetentionTests(RetentionTestCase):
@@ -77,7 +58,7 @@ class RetentionTests(RetentionTestCase):
 
     def test_bytes(self) -> None:
         """
-        The oldest batches go while at least the limit is left without them.
+        The oldest segments go while at least the limit is left without them.
         """
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": str(3 * BATCH_BYTES - 1)})
@@ -87,14 +68,26 @@ class RetentionTests(RetentionTestCase):
         self.fill(events, *[0] * 2)
         self.sweep()
         self.assertEqual(self.extent(events), (2, 5, 3 * BATCH_BYTES))
-        self.assertEqual(self.stored("batches"), 3)
+        self.assertEqual(self.bases(events), [2, 3, 4])
         self.assertRaises(OffsetOutOfRange, self.log.read, events, 1, 1000)
-        self.assertEqual(len(self.log.read(events, 2, 10_000)), 3)
+        self.assertEqual(len(self.read(events, 2)), 1)
         self.assertEqual(self.log.bytesAvailable(events, 2), 3 * BATCH_BYTES)
+
+    def test_checkpoints(self) -> None:
+        """
+        With a segment its checkpoint goes.
+        """
+        events = self.partition()
+        self.fill(events, *[0] * 5)
+        self.reopenLog(retentionBytes=0)
+        self.sweep()
+        events = self.partition()
+        self.assertEqual(self.bases(events), [4])
+        self.assertEqual(len(self.files(events)), 2)
 
     def test_age(self) -> None:
         """
-        Batches go from the oldest on while their newest record is too old.
+        Segments go from the oldest on while their newest record is too old.
         """
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.ms": "1000"})
@@ -118,32 +111,21 @@ class RetentionTests(RetentionTestCase):
         self.sweep()
         self.assertEqual([partition.logStartOffset for partition in (small, young, all_)], [2, 1, 0])
 
-    def test_withoutTimestamps(self) -> None:
-        """
-        A batch without timestamps is of no age, so it stays.
-        """
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.ms": "0"})
-        self.fill(events, -1)
-        self.sweep()
-        self.assertEqual(events.logStartOffset, 0)
-
     def test_everything(self) -> None:
         """
         A partition that has lost all its batches goes on where it was, also
         after a restart.
         """
         events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
+        self.log.setTopicConfigs("events", {"retention.ms": "0"})
         self.fill(events, 5, 6, 7)
         self.sweep()
-        self.assertEqual((self.extent(events), events.committedMaxTimestampMs), ((3, 3, 0), -1))
-        self.assertEqual(self.stored("batches"), 0)
+        self.assertEqual((self.extent(events), self.files(events)), ((3, 3, 0), []))
         for offset in (3, 4):
             self.reopenLog()
             events = self.partition()
             self.assertEqual(self.extent(events), (offset, offset, 0))
-            self.assertEqual(self.log.read(events, offset, 1000), [])
+            self.assertEqual(self.read(events, offset), [])
             self.assertEqual(self.append(events, 1).baseOffset, offset)
             self.clock.turn()
             self.assertEqual(self.extent(events), (offset, offset + 1, BATCH_BYTES))
@@ -164,33 +146,34 @@ class RetentionTests(RetentionTestCase):
 
     def test_slices(self) -> None:
         """
-        A turn deletes at most 64 batches, and the log can be used in between.
+        A turn looks at 64 partitions at most, and the log can be used in between.
         """
-        events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, *[0] * 150)
+        partitions = self.log.createTopic("events", 150, {"retention.ms": "0"}).partitions
+        for partition in partitions:
+            self.append(partition, 1)
         self.settle()
         self.clock.advance(30.0)
-        starts = [events.logStartOffset]
-        while starts[-1] < 150:
+        counts = [0]
+        while counts[-1] < 150:
             self.clock.turn()
-            starts.append(events.logStartOffset)
-        self.assertEqual(list(dict.fromkeys(starts)), [0, 64, 128, 150])
+            counts.append(sum(partition.logStartOffset for partition in partitions))
+        self.assertEqual(list(dict.fromkeys(counts)), [0, 64, 128, 150])
 
-    def test_largeSlices(self) -> None:
+    def test_reading(self) -> None:
         """
-        A turn deletes no more batches once it has come upon 16 MiB.
+        A segment that is removed is closed: the disk gets its space back.
         """
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, *[0] * 4, valueBytes=9 << 20)
-        self.settle()
-        self.clock.advance(30.0)
-        starts = [events.logStartOffset]
-        while starts[-1] < 4:
-            self.clock.turn()
-            starts.append(events.logStartOffset)
-        self.assertEqual(list(dict.fromkeys(starts)), [0, 2, 4])
+        self.fill(events, 1, 2, 3)
+        for offset in range(3):
+            self.read(events, offset)
+        self.clock.advance(1.0)
+        self.sweep()
+        own = os.path.realpath(self.path)
+        links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        opened = [os.readlink(link) for link in links if os.path.lexists(link)]
+        self.assertEqual([path for path in opened if path.startswith(own) and path.endswith("(deleted)")], [])
 
     def test_pendingAppends(self) -> None:
         """
@@ -205,65 +188,115 @@ class RetentionTests(RetentionTestCase):
         self.append(events)
         self.log.whenCommitted(told.append)
         self.settle()
-        self.assertEqual((self.extent(events), told), ((2, 3, BATCH_BYTES), [None]))
-        self.assertEqual(len(self.log.read(events, 2, 1000)), 1)
-
-    def test_spaceIsUsedAgain(self) -> None:
-        """
-        With retention a small map takes any amount of records.
-        """
-        self.reopenLog(mapSizeBytes=1 << 20, retentionBytes=100_000)
-        events = self.partition()
-        for _ in range(20):
-            self.fill(events, *[0] * 3, valueBytes=50_000)
-            self.sweep()
-        self.assertEqual(events.nextOffset, 60)
-
-    def test_fullToTheBrim(self) -> None:
-        """
-        A map without a single page left, which removing needs as well, is made
-        larger by a sweep, so that it can do its work.
-        """
-        self.reopenLog(mapSizeBytes=1 << 18)
-        events = self.partition()
-        told: list[Exception | None] = []
-        while len(told) - told.count(None) < 30:
-            try:
-                self.append(events)
-            except LogFailed:
-                pass
-            self.log.whenCommitted(told.append)
-            self.clock.turn()
-        self.reopenLog(mapSizeBytes=1 << 18, retentionBytes=1000)
+        self.assertEqual((events.nextOffset, told), (3, [None]))
         self.sweep()
+        self.assertEqual(self.extent(events), (2, 3, BATCH_BYTES))
+        self.assertEqual(len(self.read(events, 2)), 1)
+
+    def test_documentsFirst(self) -> None:
+        """
+        A file is removed in a thread, when the disk knows where the partition starts.
+        """
+        self.successResultOf(self.log.close())
+        threads = Threads()
+        log = SegmentLog(
+            self.path,
+            self.clock,
+            lambda: self.wallSeconds,
+            threads.deferToThread,
+            disk=self.disk,
+            segmentBytes=1,
+            retentionBytes=0,
+            retentionSeconds=None,
+        )
+        self.log = log
         events = self.partition()
-        self.assertEqual(events.sizeBytes, 15 * BATCH_BYTES)
-        end = events.highWatermark
-        self.append(events)
-        self.clock.turn()
-        self.assertEqual(events.highWatermark, end + 1)
-        self.assertLess(os.path.getsize(os.path.join(self.path, "data.mdb")), 1 << 19)
+        while threads.waiting:
+            threads.run()
+        self.fill(events, 1, 2)
+        self.sweep()
+        self.assertEqual((self.extent(events), self.bases(events)), ((1, 2, BATCH_BYTES), [0, 1]))
+        rounds = 0
+        while threads.waiting:
+            rounds += 1
+            threads.run()
+        self.assertGreater(rounds, 1)
+        self.assertEqual(self.bases(events), [1])
+        closed = log.close()
+        while threads.waiting:
+            threads.run()
+        self.successResultOf(closed)
+        self.log = self.openLog()
 
     def test_failure(self) -> None:
         """
-        A sweep that fails changes nothing and is repeated after the interval.
+        If the disk does not take where a partition starts, no file goes; that is repeated after the interval, so that
+        a full disk gets room.
         """
         events = self.partition()
         self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, 0)
+        self.fill(events, 0, 0, 0)
         self.failCommits(storageError(errno.ENOSPC))
-        self.sweep()
-        self.assertEqual((self.extent(events), self.stored("batches")), ((0, 1, BATCH_BYTES), 1))
+        for _ in range(2):
+            self.sweep()
+            self.assertEqual(self.bases(events), [0, 1, 2])
         self.failCommits(None)
         self.sweep()
-        self.assertEqual((self.extent(events), self.stored("batches")), ((1, 1, 0), 0))
+        self.assertEqual((self.extent(events), self.bases(events)), ((2, 3, BATCH_BYTES), [2]))
+
+    def test_failureInTurn(self) -> None:
+        """
+        So it is if the sweep comes by in a turn in which something was lost.
+        """
+        events = self.partition()
+        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
+        self.fill(events, 0, 0, 0)
+        self.settle()
+        self.clock.advance(30.0)
+        other = self.partition("other")
+        self.failCommits(storageError(errno.ENOSPC))
+        self.assertRaises(LogFailed, self.append, other, valueBytes=100_000)
+        self.settle()
+        self.failCommits(None)
+        self.sweep()
+        self.assertEqual(self.bases(events), [2])
+
+    def test_deletedAfterFailure(self) -> None:
+        """
+        If the topic is deleted after such a failure, everything goes.
+        """
+        events = self.partition()
+        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
+        self.fill(events, 0, 0, 0)
+        self.failCommits(storageError(errno.ENOSPC))
+        self.sweep()
+        self.failCommits(None)
+        self.log.deleteTopic("events")
+        self.sweep()
+        self.assertEqual(self.files(events), [])
+        self.assertEqual(self.log._sweep._untold, {})
+
+    def test_killedBeforeRemoval(self) -> None:
+        """
+        Files that were to be removed when the process ended are removed by the next start.
+        """
+        events = self.partition()
+        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
+        self.fill(events, 0, 0, 0)
+        patch = self.patch(self.disk, "remove", lambda path: None)
+        self.sweep()
+        patch.restore()
+        self.assertEqual(self.bases(events), [0, 1, 2])
+        self.reopenLog()
+        events = self.partition()
+        self.assertEqual((self.extent(events), self.bases(events)), ((2, 3, BATCH_BYTES), [2]))
 
     def test_bug(self) -> None:
         """
         An error nobody thought of is logged and does not end sweeping.
         """
         events = self.partition()
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
+        self.log.setTopicConfigs("events", {"retention.ms": "0"})
         self.fill(events, 0)
         self.settle()
         patch = self.patch(self.log._sweep, "_topics", None)
@@ -273,82 +306,32 @@ class RetentionTests(RetentionTestCase):
         self.sweep()
         self.assertEqual(events.logStartOffset, 1)
 
+    def test_unreadable(self) -> None:
+        """
+        A segment that cannot be read keeps its partition from being swept beyond it, and no other one; that is logged.
+        """
+        partitions = [self.partition(name) for name in ("events", "other", "third")]
+        for partition in partitions:
+            self.fill(partition, 1, 2, 3)
+        self.reopenLog(retentionSeconds=1.0)
+        partitions = [self.partition(name) for name in ("events", "other", "third")]
+        open_ = self.disk.open
 
-class BurialTests(RetentionTestCase):
-    """
-    What deleted topics leave behind is removed.
-    """
+        def refuse(path: str, create: bool = False) -> FailingFile:
+            if path.endswith(("events-0.0/00000000000000000001.log", "other-0.1/00000000000000000000.log")):
+                raise storageError(errno.EIO)
+            return open_(path, create)
 
-    TABLES = ("topics", "batches", "producers", "partitions", "tombstones")
-
-    def leave(self) -> Partition:
-        """
-        Delete a topic that has 150 batches, a producer, and a start, and
-        return the partition of another one that has a batch and a producer.
-        """
-        events, other = self.partition("events"), self.partition("other")
-        self.log.setTopicConfigs("events", {"retention.bytes": str(150 * BATCH_BYTES)})
-        for partition in (events, other):
-            self.append(partition, 0, producerId=1, producerEpoch=0, baseSequence=0)
-        self.fill(events, *[0] * 150)
-        self.sweep()
-        self.assertEqual([self.stored(table) for table in self.TABLES], [2, 151, 2, 1, 0])
-        self.log.deleteTopic("events")
-        return other
-
-    def test_removal(self) -> None:
-        """
-        Everything goes, at most 64 batches a turn, and nothing of others.
-        """
-        other = self.leave()
-        self.assertEqual(self.stored("batches"), 151)
-        counts = [151]
-        while counts[-1] > 1:
-            self.clock.turn()
-            counts.append(self.stored("batches"))
-        self.assertEqual(list(dict.fromkeys(counts)), [151, 87, 23, 1])
-        self.settle()
-        self.assertEqual([self.stored(table) for table in self.TABLES], [1, 1, 1, 0, 0])
-        self.assertEqual(len(self.log.read(other, 0, 1000)), 1)
-
-    def test_restart(self) -> None:
-        """
-        A removal that was interrupted goes on after a restart, and nothing
-        of the deleted topic's producers is remembered meanwhile.
-        """
-        self.leave()
+        patch = self.patch(self.disk, "open", refuse)
         for _ in range(2):
-            self.reopenLog()
-            self.assertEqual((self.stored("tombstones"), len(self.log._producers)), (1, 1))
-        self.settle()
-        self.assertEqual([self.stored(table) for table in self.TABLES], [1, 1, 1, 0, 0])
-
-    def test_duringSweep(self) -> None:
-        """
-        A topic that is deleted while a sweep is going on is removed right
-        after it.
-        """
-        events, other = self.partition("events"), self.partition("other")
-        self.log.setTopicConfigs("events", {"retention.bytes": "0"})
-        self.fill(events, *[0] * 150)
-        self.fill(other, 0)
-        self.settle()
-        self.clock.advance(30.0)
-        self.clock.turn()
-        self.assertEqual(self.stored("batches"), 151 - 64)
-        self.log.deleteTopic("events")
-        self.log.deleteTopic("other")
-        self.settle()
-        self.assertEqual([self.stored(table) for table in self.TABLES], [0] * 5)
-
-    def test_closeDuringSweep(self) -> None:
-        """
-        A sweep ends when the log is closed.
-        """
-        self.leave()
-        self.clock.turn()
-        self.successResultOf(self.log.close())
-        self.assertEqual(self.clock.getDelayedCalls(), [])
+            with capturedLogs() as events:
+                self.sweep()
+            self.assertEqual([partition.logStartOffset for partition in partitions], [1, 0, 3])
+            self.assertEqual({event["log_level"] for event in events}, {LogLevel.error})
+        patch.restore()
+        self.sweep()
+        self.assertEqual([partition.logStartOffset for partition in partitions], [3, 3, 3])
+        self.assertEqual([self.files(partition) for partition in partitions], [[], [], []])
 
 
 class ProducerExpiryTests(RetentionTestCase):
@@ -374,25 +357,25 @@ class ProducerExpiryTests(RetentionTestCase):
         self.send(2)
         self.wallSeconds += 40.0
         self.sweep()
-        self.assertEqual((len(self.log._producers), self.stored("producers")), (1, 1))
+        self.assertEqual(len(self.log._producers), 1)
         self.reopenLog()
         self.wallSeconds += 59.0
         self.sweep()
         self.assertEqual(len(self.log._producers), 1)
         self.wallSeconds += 1.0
         self.sweep()
-        self.assertEqual((len(self.log._producers), self.stored("producers")), (0, 0))
+        self.assertEqual(len(self.log._producers), 0)
 
     def test_limit(self) -> None:
         """
-        The least recently used go when there are too many, from the disk as well.
+        The least recently used go when there are too many, also for the next start.
         """
         self.reopenLog(maxProducers=2)
         self.send(1)
         self.send(2)
         self.append(self.partition(), 0, producerId=1, producerEpoch=0, baseSequence=1)
         self.send(3)
-        self.assertEqual((len(self.log._producers), self.stored("producers")), (2, 2))
+        self.assertEqual(len(self.log._producers), 2)
         number = self.partition().number
         self.assertIsNone(self.log._producers.get((number, 2)))
         self.reopenLog(maxProducers=2)

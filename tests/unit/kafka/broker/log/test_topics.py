@@ -3,7 +3,13 @@ Tests for L{admission.kafka.broker.log.topics}, through the log.
 """
 
 import errno
+import os
+from collections.abc import Sequence
+from functools import partial
 from uuid import uuid4
+
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.broker.log.interface import (
     InvalidPartitionCount,
@@ -15,7 +21,9 @@ from admission.kafka.broker.log.interface import (
     TopicExists,
     UnknownTopic,
 )
-from tests.kit.logfixture import LogTestCase, storageError
+from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.broker.log.topics import directoryName, numberIn
+from tests.kit.logfixture import LogTestCase, Threads, storageError
 
 
 def outline(topic: Topic) -> tuple[str, str, list[tuple[int, int]], dict[str, str]]:
@@ -90,7 +98,13 @@ class TopicTests(LogTestCase):
         """
         Settings that the log obeys must be numbers; others may be anything.
         """
-        for configs in ({"retention.bytes": "many"}, {"retention.ms": "-2"}, {"retention.ms": "1.5"}):
+        for configs in (
+            {"retention.bytes": "many"},
+            {"retention.ms": "-2"},
+            {"retention.ms": "1.5"},
+            {"segment.bytes": "x"},
+            {"segment.ms": ""},
+        ):
             self.assertRaises(InvalidTopicConfig, self.log.createTopic, "events", 1, configs)
         self.log.createTopic("events", 1, {"retention.bytes": "-1", "cleanup.policy": "delete"})
         self.assertRaises(InvalidTopicConfig, self.log.setTopicConfigs, "events", {"retention.bytes": ""})
@@ -113,15 +127,16 @@ class TopicTests(LogTestCase):
         What would be refused can be known without changing anything.
         """
         topic = self.log.createTopic("events", 3, {})
-        self.log.checkTopic("other", 7, {})
-        self.log.checkPartitions("events", 10)
-        self.assertRaises(TopicExists, self.log.checkTopic, "events", 1, {})
-        self.assertRaises(InvalidTopicName, self.log.checkTopic, "", 1, {})
-        self.assertRaises(InvalidPartitionCount, self.log.checkTopic, "other", 8, {})
-        self.assertRaises(InvalidTopicConfig, self.log.checkTopic, "other", 1, {"retention.ms": "soon"})
-        self.assertRaises(UnknownTopic, self.log.checkPartitions, "other", 2)
-        self.assertRaises(InvalidPartitionCount, self.log.checkPartitions, "events", 3)
-        self.assertRaises(InvalidPartitionCount, self.log.checkPartitions, "events", 11)
+        create = partial(self.log.createTopic, validateOnly=True)
+        add = partial(self.log.addPartitions, validateOnly=True)
+        self.assertEqual((create("other", 7, {}).partitions, add("events", 10)), ((), topic))
+        self.assertRaises(TopicExists, create, "events", 1, {})
+        self.assertRaises(InvalidTopicName, create, "", 1, {})
+        self.assertRaises(InvalidPartitionCount, create, "other", 8, {})
+        self.assertRaises(InvalidTopicConfig, create, "other", 1, {"retention.ms": "soon"})
+        self.assertRaises(UnknownTopic, add, "other", 2)
+        self.assertRaises(InvalidPartitionCount, add, "events", 3)
+        self.assertRaises(InvalidPartitionCount, add, "events", 11)
         self.assertEqual(dict(self.log.topics), {"events": topic})
 
     def test_restart(self) -> None:
@@ -162,14 +177,105 @@ class TopicTests(LogTestCase):
         self.assertEqual(dict(self.log.topics), {})
         for use in (
             lambda: self.append(old),
-            lambda: self.log.read(old, 0, 1000),
+            lambda: self.read(old, 0, 1000),
             lambda: self.log.bytesAvailable(old, 0),
             lambda: self.log.offsetForTimestamp(old, 0),
             lambda: self.log.maxTimestampOffset(old),
+            lambda: self.log.endOfEpoch(old, 0),
         ):
             self.assertRaises(UnknownTopic, use)
         new = self.partition()
-        self.assertEqual((new.nextOffset, self.log.read(new, 0, 1000)), (0, []))
+        self.assertEqual((new.nextOffset, self.read(new, 0, 1000)), (0, []))
+
+    def directories(self) -> list[str]:
+        """
+        The directories of partitions.
+        """
+        return sorted(self.disk.list(os.path.join(self.path, "partitions")))
+
+    def test_directories(self) -> None:
+        """
+        A partition gets a directory with its first batch, and it goes with the topic; one of the same name has another.
+        """
+        first, _ = self.log.createTopic("events", 2, {}).partitions
+        self.assertEqual(self.directories(), [])
+        self.append(first)
+        self.clock.turn()
+        self.assertEqual(self.directories(), ["events-0.0"])
+        self.log.deleteTopic("events")
+        self.settle()
+        self.assertEqual(self.directories(), [])
+        _, second = self.log.createTopic("events", 2, {}).partitions
+        self.append(second)
+        self.clock.turn()
+        self.assertEqual(self.directories(), ["events-1.3"])
+
+    def test_longName(self) -> None:
+        """
+        Topics with the longest names have directories, too, which their numbers tell apart.
+        """
+        names = ["x" * 248 + last for last in "ab"]
+        for name in names:
+            self.append(self.partition(name))
+        self.reopenLog()
+        self.assertEqual([self.partition(name).highWatermark for name in names], [1, 1])
+        self.assertEqual(self.directories(), ["x" * 200 + "-0.0", "x" * 200 + "-0.1"])
+
+    def test_deletedEmpty(self) -> None:
+        """
+        The directory goes also if retention has removed all segments.
+        """
+        events = self.partition()
+        self.log.setTopicConfigs("events", {"retention.ms": "0"})
+        self.append(events)
+        self.clock.turn()
+        self.sweep()
+        self.assertEqual((events.sizeBytes, self.directories()), (0, ["events-0.0"]))
+        self.log.deleteTopic("events")
+        self.settle()
+        self.assertEqual(self.directories(), [])
+
+    def test_deletionBeforeFiles(self) -> None:
+        """
+        The records go when the disk knows that the topic is gone, not before; if it fails, they stay.
+        """
+        threads = Threads()
+        self.successResultOf(self.log.close())
+        self.log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread, disk=self.disk)
+        self.append(self.partition())
+        self.log.deleteTopic("events")
+        self.clock.turn()
+        self.assertEqual(self.directories(), ["events-0.0"])
+        self.disk.flushError = storageError(errno.EIO)
+        with capturedLogs():
+            while threads.waiting:
+                threads.run()
+            closed = self.log.close()
+            while threads.waiting:
+                threads.run()
+        self.successResultOf(closed)
+        self.assertEqual(self.directories(), ["events-0.0"])
+        self.disk.flushError = None
+        self.log = self.openLog()
+
+    def test_removalFails(self) -> None:
+        """
+        What cannot be removed is left to the next start, and that is logged.
+        """
+        self.append(self.partition())
+        self.clock.turn()
+
+        def fail(*_: object) -> None:
+            raise storageError(errno.EROFS)
+
+        patch = self.patch(self.disk, "remove", fail)
+        with capturedLogs() as events:
+            self.log.deleteTopic("events")
+            self.settle()
+        patch.restore()
+        self.assertEqual(([event["log_level"] for event in events], len(self.directories())), ([LogLevel.error], 1))
+        self.reopenLog()
+        self.assertEqual(self.directories(), [])
 
     def test_deleteAnnounced(self) -> None:
         """
@@ -182,6 +288,24 @@ class TopicTests(LogTestCase):
         self.assertEqual(told, [])
         self.clock.turn()
         self.assertEqual(told, [list(topic.partitions)])
+
+    def test_listenerChangesTopics(self) -> None:
+        """
+        Who hears of a deletion may make a topic of the same name, and delete it again.
+        """
+        told: list[str] = []
+
+        def listen(partitions: Sequence[Partition]) -> None:
+            told.extend(partition.topicName for partition in partitions)
+            if len(told) < 3:
+                self.log.createTopic("events", 1, {})
+                self.log.deleteTopic("events")
+
+        self.log.subscribe(listen)
+        self.partition()
+        self.log.deleteTopic("events")
+        self.settle()
+        self.assertEqual((told, dict(self.log.topics)), (["events"] * 3, {}))
 
     def test_failure(self) -> None:
         """
@@ -199,3 +323,19 @@ class TopicTests(LogTestCase):
             self.assertEqual([outline(topic) for topic in self.log.topics.values()], [before])
             self.assertFalse(self.log.topic("events").partitions[0].deleted)
             self.reopenLog()
+
+
+class DirectoryNameTests(SynchronousTestCase):
+    """
+    The names of the directories of partitions.
+    """
+
+    def test_number(self) -> None:
+        """
+        The number is found in the name, whatever the topic is called; other names have none.
+        """
+        for topicName in ("events", "a.b-1.2", "...", "x" * 249, "7"):
+            self.assertEqual(numberIn(directoryName(topicName, 3, 12)), 12)
+            self.assertLessEqual(len(directoryName(topicName, 10_000, 2**32)), 255)
+        for name in ("events", "lost+found", "events-0.", "events-0.x", ""):
+            self.assertIsNone(numberIn(name))

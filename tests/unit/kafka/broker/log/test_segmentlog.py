@@ -1,0 +1,1294 @@
+"""
+Tests for L{admission.kafka.broker.log.segmentlog}.
+"""
+
+import errno
+import gc
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import capturedLogs, formatEvent
+from zope.interface.verify import verifyObject
+
+from admission.kafka.broker.log.disk import LocalFile
+from admission.kafka.broker.log.interface import (
+    ILog,
+    InvalidProducerEpoch,
+    LogClosed,
+    LogFailed,
+    LogInUse,
+    NoProducerId,
+    OutOfOrderSequence,
+    Partition,
+    UnknownTopic,
+)
+from admission.kafka.broker.log.partitionlog import PartitionLog
+from admission.kafka.broker.log.recovery import PartitionRecovery, Recovered
+from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.broker.log.topics import partitionsOf
+from admission.kafka.wire.batches import readBatch
+from tests.kit.logfixture import LogTestCase, Threads, makeBatch, storageError
+
+
+class AppendTests(LogTestCase):
+    """
+    L{SegmentLog.append} and what follows from it.
+    """
+
+    def test_interface(self) -> None:
+        """
+        The log fulfils its contract.
+        """
+        verifyObject(ILog, self.log)
+
+    def test_offsets(self) -> None:
+        """
+        Each batch begins where the one before ended, in its own partition, and
+        carries its offset and the leader epoch.
+        """
+        first, second = self.log.createTopic("events", 2, {}).partitions
+        self.assertEqual(self.append(first, 1, 2, 3), (0, False))
+        self.assertEqual(self.append(second, 1), (0, False))
+        self.assertEqual(self.append(first, 4), (3, False))
+        self.assertEqual(self.append(first, 5), (4, False))
+        self.clock.turn()
+        headers = [readBatch(batch) for batch in self.read(first, 0, 10_000)]
+        self.assertEqual([(header.baseOffset, header.leaderEpoch) for header in headers], [(0, 0), (3, 0), (4, 0)])
+
+    def test_bytes(self) -> None:
+        """
+        Apart from these two fields a batch is stored as it came, and its buffer
+        is free again at once.
+        """
+        events = self.partition()
+        buffer, batch = makeBatch(1, 2, valueBytes=5000)
+        sent = bytes(buffer)
+        self.log.append(events, memoryview(buffer), batch)
+        buffer[:] = bytes(len(buffer))
+        self.clock.turn()
+        (stored,) = self.read(events, 0, 1)
+        self.assertEqual((stored[8:12], stored[16:]), (sent[8:12], sent[16:]))
+
+    def test_highWatermark(self) -> None:
+        """
+        The high watermark advances with the commit, not with the append.
+        """
+        events = self.partition()
+        self.append(events, 1, 2)
+        self.assertEqual((events.highWatermark, events.nextOffset, events.sizeBytes), (0, 2, 0))
+        self.clock.turn()
+        self.assertEqual((events.highWatermark, events.nextOffset), (2, 2))
+
+    def test_listeners(self) -> None:
+        """
+        Listeners hear after each commit of the partitions that grew, each once,
+        whatever other listeners raise.
+        """
+        first, second, _ = self.log.createTopic("events", 3, {}).partitions
+        told: list[tuple[Sequence[Partition], int]] = []
+
+        def explode(partitions: Sequence[Partition]) -> None:
+            raise ZeroDivisionError
+
+        self.log.subscribe(explode)
+        self.log.subscribe(lambda partitions: told.append((partitions, first.highWatermark)))
+        for partition in (first, second, first):
+            self.append(partition)
+        self.assertEqual(told, [])
+        self.clock.turn()
+        self.assertEqual(told, [([first, second], 2)])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.clock.turn()
+        self.log.createTopic("other", 1, {})
+        self.clock.turn()
+        self.assertEqual(len(told), 1)
+
+    def test_listenerAppends(self) -> None:
+        """
+        A listener may append; it is told again in the next turn.
+        """
+        events = self.partition()
+        told: list[int] = []
+
+        def listen(partitions: Sequence[Partition]) -> None:
+            told.append(events.highWatermark)
+            if events.highWatermark < 3:
+                self.append(events)
+
+        self.log.subscribe(listen)
+        self.append(events)
+        self.clock.turn()
+        self.assertEqual(told, [1])
+        self.clock.turn()
+        self.clock.turn()
+        self.assertEqual(told, [1, 2, 3])
+
+    def test_restart(self) -> None:
+        """
+        After a restart everything is where it was.
+        """
+        events = self.partition()
+        for timestampMs in (7, 9, 8):
+            self.append(events, timestampMs, timestampMs)
+        self.clock.turn()
+        batches = self.read(events, 0, 10_000)
+        self.reopenLog()
+        again = self.partition()
+        for name in ("nextOffset", "highWatermark", "logStartOffset", "sizeBytes"):
+            self.assertEqual(getattr(again, name), getattr(events, name), name)
+        self.assertEqual(self.read(again, 0, 10_000), batches)
+        self.assertEqual(self.append(again).baseOffset, 6)
+
+    def test_closeCommits(self) -> None:
+        """
+        What is appended when the log is closed is committed.
+        """
+        self.append(self.partition())
+        self.reopenLog()
+        self.assertEqual(self.partition().highWatermark, 1)
+
+
+class FailureTests(LogTestCase):
+    """
+    When the storage fails, it is as if nothing had been appended.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have some committed batches, one of them with a producer.
+        """
+        super().setUp()
+        self.events = self.partition()
+        self.told: list[Exception | None] = []
+        self.append(self.events, 5, producerId=1, producerEpoch=0, baseSequence=0)
+        self.append(self.events, 3)
+        self.clock.turn()
+        self.before = self.state()
+
+    def state(self) -> tuple[list[object], object, list[bytes]]:
+        """
+        Everything in memory that appends change.
+        """
+        events = self.events
+        names = ("logStartOffset", "highWatermark", "nextOffset", "sizeBytes", "deleted")
+        return [getattr(events, name) for name in names], dict(self.log._producers._states), self.read(events, 0)
+
+    def appendSome(self) -> None:
+        """
+        Append for the producer that is known, for a new one, and for none.
+        """
+        self.append(self.events, 100, producerId=1, producerEpoch=0, baseSequence=1)
+        self.append(self.events, 200, 300, producerId=2, producerEpoch=0, baseSequence=0)
+        self.append(self.events, 400)
+        self.log.whenCommitted(self.told.append)
+
+    def checkRecovery(self) -> None:
+        """
+        Everything is as before, and the same appends succeed now.
+        """
+        self.assertEqual(self.state(), self.before)
+        self.assertIsInstance(self.told.pop(), LogFailed)
+        self.appendSome()
+        self.clock.turn()
+        self.assertEqual((self.told, self.events.highWatermark), ([None], 6))
+        self.reopenLog()
+        events = self.partition()
+        self.assertEqual(events.highWatermark, 6)
+        repeated = self.append(events, 200, 300, producerId=2, producerEpoch=0, baseSequence=0)
+        self.assertEqual(repeated, (3, True))
+
+    def test_append(self) -> None:
+        """
+        A batch that is too large to be kept is written at once; if it does not fit, it takes those before it along, and
+        nothing is taken for the rest of the turn.
+        """
+        self.appendSome()
+        self.failCommits(storageError(errno.ENOSPC))
+        failed = self.assertRaises(LogFailed, self.append, self.events, 1, valueBytes=100_000)
+        self.assertIn("make room", str(failed))
+        self.failCommits(None)
+        self.assertRaises(LogFailed, self.append, self.events)
+        self.clock.turn()
+        self.checkRecovery()
+
+    def test_severalPartitions(self) -> None:
+        """
+        If one partition of a turn cannot be written, those that were written before are cut off again.
+        """
+        others = self.log.createTopic("others", 3, {}).partitions
+        for partition in others:
+            self.append(partition)
+        self.clock.turn()
+        for partition in others:
+            self.append(partition, valueBytes=100)
+        patch = self.patch(type(others[2]), "write", self.failThird(others[2]))
+        self.clock.turn()
+        patch.restore()
+        for _ in range(2):
+            self.assertEqual([partition.nextOffset for partition in others], [1, 1, 1])
+            files = [
+                os.path.join(partition.directory, "0" * 20 + ".log")
+                for partition in partitionsOf(self.log.topic("others"))
+            ]
+            self.assertEqual({os.path.getsize(file) for file in files}, {len(makeBatch(0)[0])})
+            self.reopenLog()
+            others = self.log.topic("others").partitions
+
+    def failThird(self, third: Partition) -> Callable[..., None]:
+        """
+        What L{PartitionLog.write} does when the disk is full before a certain partition.
+        """
+        write = PartitionLog.write
+
+        def failing(partition: PartitionLog, *arguments: Any) -> None:
+            if partition is third:
+                raise storageError(errno.ENOSPC)
+            write(partition, *arguments)
+
+        return failing
+
+    def test_revertFails(self) -> None:
+        """
+        If the disk does not even cut off what it has taken, nothing is taken any more until a restart, which takes what
+        is whole of it.
+        """
+        self.appendSome()
+        self.failCommits(storageError(errno.ENOSPC))
+
+        def fail(*_: object) -> None:
+            raise storageError(errno.EIO)
+
+        patch = self.patch(LocalFile, "truncate", fail)
+        self.clock.turn()
+        patch.restore()
+        self.failCommits(None)
+        self.assertIsInstance(self.told.pop(), LogFailed)
+        for _ in range(2):
+            self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.append, self.events)))
+            self.assertRaises(LogFailed, self.log.createTopic, "other", 1, {})
+            self.clock.turn()
+        self.assertEqual(self.state(), self.before)
+        with capturedLogs():
+            self.reopenLog()
+        self.events = self.partition()
+        self.assertEqual(self.events.highWatermark, 5)
+        self.assertEqual(self.read(self.events, 0)[:2], self.before[2])
+        repeated = self.append(self.events, 200, 300, producerId=2, producerEpoch=0, baseSequence=0)
+        self.assertEqual(repeated, (3, True))
+
+    def test_commit(self) -> None:
+        """
+        A commit that fails takes all its appends along.
+        """
+        self.appendSome()
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.failCommits(None)
+        self.checkRecovery()
+
+    def test_nobodyHears(self) -> None:
+        """
+        Listeners do not hear of what was lost.
+        """
+        heard: list[Sequence[Partition]] = []
+        self.log.subscribe(heard.append)
+        self.appendSome()
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.assertEqual(heard, [])
+
+    def test_closed(self) -> None:
+        """
+        Files of which something was cut off are closed like any other when they have been flushed.
+        """
+        partitions = self.log.createTopic("many", 20, {}).partitions
+        self.reopenLog(maxOpenFiles=8)
+        partitions = self.log.topic("many").partitions
+        for number in range(0, 20, 4):
+            for partition in partitions[number : number + 4]:
+                self.append(partition)
+            self.failCommits(storageError(errno.ENOSPC))
+            self.clock.turn()
+            self.failCommits(None)
+            self.clock.advance(1.0)
+        for number in range(0, 20, 4):
+            for partition in partitions[number : number + 4]:
+                self.append(partition)
+            self.clock.turn()
+            self.clock.advance(1.0)
+        self.assertEqual([partition.highWatermark for partition in partitions], [1] * 20)
+
+    def test_problems(self) -> None:
+        """
+        What is wrong is said for a while.
+        """
+        self.assertEqual(list(self.log.problems), [])
+        self.appendSome()
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.failCommits(None)
+        (problem,) = self.log.problems
+        self.assertIn("make room", problem)
+        self.clock.advance(60.0)
+        self.assertEqual(list(self.log.problems), [])
+
+
+class OpenFilesTests(LogTestCase):
+    """
+    C{maxOpenFiles} bounds the files that are open.
+    """
+
+    limits = {**LogTestCase.limits, "maxOpenFiles": 4}
+
+    def test_tooManyUnflushed(self) -> None:
+        """
+        While too many files wait to be flushed, batches for others are refused, and take along nothing else of their
+        turn; a flush of everything begins, after which there is room.
+        """
+        partitions = self.log.createTopic("events", 8, {}).partitions
+        self.clock.advance(1.0)
+        accepted = 0
+        for partition in partitions:
+            try:
+                self.append(partition)
+                accepted += 1
+            except LogFailed as refused:
+                self.assertIn("log.max.open.files", str(refused))
+        self.assertEqual(accepted, 4)
+        self.clock.turn()
+        self.assertEqual([partition.highWatermark for partition in partitions], [1] * 4 + [0] * 4)
+        self.clock.turn()
+        for partition in partitions[4:]:
+            self.append(partition)
+        self.clock.turn()
+        self.assertEqual([partition.highWatermark for partition in partitions], [1] * 8)
+
+    def test_manyRead(self) -> None:
+        """
+        Any number of partitions is read with few files open.
+        """
+        for number in range(12):
+            self.append(self.partition(f"events{number}"))
+            self.clock.advance(1.0)
+        for number in range(12):
+            self.assertEqual(len(self.read(self.partition(f"events{number}"), 0)), 1)
+        self.assertLessEqual(len(self.log._openFiles), 4)
+
+
+class IdempotenceTests(LogTestCase):
+    """
+    Batches of idempotent producers are appended once.
+    """
+
+    def send(self, baseSequence: int, *, epoch: int = 0, count: int = 1) -> tuple[int, bool]:
+        """
+        Append a batch of producer 7.
+        """
+        return self.append(self.partition(), *[0] * count, producerId=7, producerEpoch=epoch, baseSequence=baseSequence)
+
+    def test_duplicate(self) -> None:
+        """
+        A duplicate is answered with the old offset and not appended, before and
+        after a restart.
+        """
+        self.append(self.partition())
+        self.assertEqual(self.send(0, count=3), (1, False))
+        self.assertEqual(self.send(3), (4, False))
+        self.clock.turn()
+        for _ in range(2):
+            self.assertEqual(self.send(0, count=3), (1, True))
+            self.assertEqual(self.send(3), (4, True))
+            self.assertEqual(self.partition().nextOffset, 5)
+            self.reopenLog()
+        self.assertEqual(self.send(4), (5, False))
+
+    def test_duplicateOfPending(self) -> None:
+        """
+        A duplicate of a batch that is not committed yet waits for that commit,
+        and is told if it fails.
+        """
+        told: list[Exception | None] = []
+        self.send(0)
+        self.assertEqual(self.send(0), (0, True))
+        self.log.whenCommitted(told.append)
+        self.assertEqual(told, [])
+        self.clock.turn()
+        self.assertEqual(told, [None])
+        self.assertEqual(self.send(0), (0, True))
+        self.log.whenCommitted(told.append)
+        self.assertEqual(told, [None, None])
+        self.send(1)
+        self.assertEqual(self.send(1), (1, True))
+        self.log.whenCommitted(told.append)
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.assertIsInstance(told[2], LogFailed)
+        self.failCommits(None)
+        self.assertEqual(self.send(1), (1, False))
+
+    def test_refusals(self) -> None:
+        """
+        Batches out of order and old epochs are refused with Kafka's errors,
+        and nothing is appended.
+        """
+        self.send(0, epoch=1)
+        self.assertRaises(OutOfOrderSequence, self.send, 2, epoch=1)
+        self.assertRaises(OutOfOrderSequence, self.send, 1, epoch=2)
+        self.assertRaises(InvalidProducerEpoch, self.send, 1, epoch=0)
+        self.assertEqual((OutOfOrderSequence.errorCode, InvalidProducerEpoch.errorCode), (45, 47))
+        self.assertEqual(self.partition().nextOffset, 1)
+        self.assertEqual(self.send(0, epoch=2), (1, False))
+
+    def test_deletedTopic(self) -> None:
+        """
+        With a topic its producers' states go.
+        """
+        self.send(0)
+        self.send(1)
+        self.log.deleteTopic("events")
+        self.assertEqual(self.send(5), (0, False))
+
+
+class OwnerTests(LogTestCase):
+    """
+    The log remembers who owns a producer.
+    """
+
+    def send(self, producerId: int, owner: str, index: int = 0) -> None:
+        """
+        Append the first batch of a producer to a partition.
+        """
+        buffer, batch = makeBatch(1, producerId=producerId, producerEpoch=0, baseSequence=0)
+        self.log.append(self.partitions[index], buffer, batch, owner)
+
+    def setUp(self) -> None:
+        """
+        Have a topic with two partitions.
+        """
+        super().setUp()
+        self.partitions = self.log.createTopic("events", 2, {}).partitions
+
+    def test_restart(self) -> None:
+        """
+        Owners are the same after a restart, and so is the size of what is
+        remembered; who appends without saying so has no name.
+        """
+        self.assertEqual((list(self.log.producers()), self.log.producerStateBytes), ([], 0))
+        self.send(7, "alice")
+        self.send(7, "alice", 1)
+        self.send(8, "bob")
+        self.append(self.partitions[0], 1, producerId=9, producerEpoch=0, baseSequence=0)
+        self.append(self.partitions[0], 1)
+        self.clock.turn()
+        owners = {("alice", 7), ("bob", 8), ("", 9)}
+        sizeBytes = self.log.producerStateBytes
+        self.assertEqual((set(self.log.producers()), len(list(self.log.producers()))), (owners, 3))
+        self.reopenLog()
+        self.assertEqual((set(self.log.producers()), self.log.producerStateBytes), (owners, sizeBytes))
+
+    def test_lost(self) -> None:
+        """
+        Who owns a producer is lost with the batch that said so.
+        """
+        self.send(7, "alice")
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.assertEqual((list(self.log.producers()), self.log.producerStateBytes), ([], 0))
+
+    def test_changed(self) -> None:
+        """
+        A producer belongs to the owner that appended last.
+        """
+        self.send(7, "alice")
+        self.send(7, "bob", 1)
+        self.clock.turn()
+        self.assertEqual(list(self.log.producers()), [("bob", 7)])
+
+    def test_anyName(self) -> None:
+        """
+        Owners may have any name.
+        """
+        owners = ["Ålice=\N{SNOWMAN}", "\udc80\ud800", "x" * 1000]
+        for producerId, owner in enumerate(owners):
+            self.send(producerId, owner)
+        self.reopenLog()
+        self.assertEqual(sorted(self.log.producers()), sorted((owner, number) for number, owner in enumerate(owners)))
+
+    def test_bounded(self) -> None:
+        """
+        Owners of producers that are not remembered any more are dropped by a sweep, or earlier if there are too many.
+        """
+        self.reopenLog(maxProducers=10)
+        self.partitions = self.log.topic("events").partitions
+        for producerId in range(3000):
+            self.send(producerId, "somebody")
+            if producerId % 50 == 0:
+                self.clock.turn()
+        self.clock.turn()
+        self.assertLess(len(self.log._owners), 1100)
+        self.sweep()
+        self.assertEqual((len(self.log._owners), len(list(self.log.producers()))), (10, 10))
+
+
+class ProducerIdTests(LogTestCase):
+    """
+    Producer ids are never given twice.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have threads that wait.
+        """
+        super().setUp()
+        self.threads = Threads()
+
+    def openWithThreads(self) -> SegmentLog:
+        """
+        Open the log again, with those threads.
+        """
+        self.successResultOf(self.log.close())
+        log = SegmentLog(self.path, self.clock, lambda: 0.0, self.threads.deferToThread, disk=self.disk)
+        self.clock.turn()
+        return log
+
+    def finish(self, log: SegmentLog) -> None:
+        """
+        Close such a log.
+        """
+        closed = log.close()
+        while self.threads.waiting:
+            self.threads.run()
+        self.successResultOf(closed)
+
+    def take(self, log: SegmentLog, count: int) -> list[int]:
+        """
+        Allocate some ids, some in each turn.
+        """
+        ids: list[int] = []
+        for number in range(count):
+            ids.append(log.allocateProducerId())
+            if number % 100 == 99:
+                self.clock.turn()
+        return ids
+
+    def test_restart(self) -> None:
+        """
+        After a restart no id is given again, whether the log was closed or not.
+        """
+        ids = self.take(self.log, 10)
+        path = self.mktemp()
+        shutil.copytree(self.path, path)
+        ids += self.take(self.log, 1500)
+        self.assertEqual(ids, list(range(1510)))
+        self.reopenLog()
+        after = self.take(self.log, 10)
+        self.assertGreater(min(after), max(ids))
+        self.successResultOf(self.log.close())
+        self.path = path
+        self.log = self.openLog()
+        self.assertGreater(self.log.allocateProducerId(), 10)
+
+    def test_reserved(self) -> None:
+        """
+        The next ids are reserved before the present ones are used up; none is given before the disk has confirmed that.
+        """
+        log = self.openWithThreads()
+        first = log.allocateProducerId()
+        self.assertEqual(self.take(log, 999), list(range(first + 1, first + 1000)))
+        for _ in range(2):
+            self.assertRaises(NoProducerId, log.allocateProducerId)
+            self.clock.turn()
+        self.assertEqual(NoProducerId.errorCode, 14)
+        while self.threads.waiting:
+            self.threads.run()
+        self.assertEqual(self.take(log, 400), list(range(first + 1000, first + 1400)))
+        self.finish(log)
+
+    def test_notStored(self) -> None:
+        """
+        If the reservation is lost, the present ids are given all the same, and then none until one succeeds.
+        """
+        self.failCommits(storageError(errno.ENOSPC))
+        ids = self.take(self.log, 700)
+        self.clock.turn()
+        while True:
+            try:
+                ids.append(self.log.allocateProducerId())
+            except (LogFailed, NoProducerId):
+                break
+            self.clock.turn()
+        self.assertEqual(ids, list(range(1000)))
+        self.failCommits(None)
+        self.clock.turn()
+        try:
+            self.log.allocateProducerId()
+        except NoProducerId:
+            self.clock.turn()
+        self.assertIn(self.log.allocateProducerId(), (1000, 1001))
+
+    def test_notStoredAtOnce(self) -> None:
+        """
+        This also holds if the reservation is written at once.
+        """
+        self.reopenLog(maxPendingBytes=1)
+        first = self.log.allocateProducerId()
+        self.take(self.log, 499)
+        self.failCommits(storageError(errno.ENOSPC))
+        self.assertRaises(LogFailed, self.log.allocateProducerId)
+        self.failCommits(None)
+        self.clock.turn()
+        self.assertEqual(self.take(self.log, 1500), list(range(first + 500, first + 2000)))
+
+
+class LeaderEpochTests(LogTestCase):
+    """
+    The leader epoch grows with each start after which records may be missing.
+    """
+
+    def crash(self) -> None:
+        """
+        Open what is on the disk in this moment as if the process had died.
+        """
+        path = self.mktemp()
+        shutil.copytree(self.path, path)
+        self.successResultOf(self.log.close())
+        self.path = path
+        self.log = self.openLog()
+
+    def test_clean(self) -> None:
+        """
+        After a clean end it is the same.
+        """
+        for _ in range(3):
+            self.assertEqual(self.log.leaderEpoch, 0)
+            self.append(self.partition())
+            self.reopenLog()
+
+    def test_unclean(self) -> None:
+        """
+        After any other it is larger, also if two follow one another.
+        """
+        self.crash()
+        self.assertEqual(self.log.leaderEpoch, 1)
+        self.crash()
+        self.crash()
+        self.assertEqual(self.log.leaderEpoch, 3)
+        self.reopenLog()
+        self.assertEqual(self.log.leaderEpoch, 3)
+
+    def test_failedFlush(self) -> None:
+        """
+        An end after a failed flush is not clean.
+        """
+        self.disk.flushError = storageError(errno.EIO)
+        self.append(self.partition())
+        with capturedLogs():
+            self.clock.advance(1.0)
+        self.disk.flushError = None
+        self.reopenLog()
+        self.assertEqual(self.log.leaderEpoch, 1)
+
+    def test_endOfEpoch(self) -> None:
+        """
+        Each epoch ends where the next one begins; one that the log has not seen has no end.
+        """
+        for count in (2, 0, 3):
+            for _ in range(count):
+                self.append(self.partition())
+            self.clock.turn()
+            self.crash()
+        events = self.partition()
+        self.append(events)
+        self.assertEqual(
+            [self.log.endOfEpoch(events, epoch) for epoch in range(-1, 5)],
+            [(-1, -1), (0, 2), (0, 2), (2, 5), (2, 5), (-1, -1)],
+        )
+        self.clock.turn()
+        self.assertEqual(self.log.endOfEpoch(events, 3), (3, 6))
+        headers = [readBatch(batch).leaderEpoch for batch in self.read(events, 0)]
+        self.assertEqual(headers, [0, 0, 2, 2, 2, 3])
+        self.log.deleteTopic("events")
+        self.assertRaises(UnknownTopic, self.log.endOfEpoch, events, 0)
+
+
+class FlushTests(LogTestCase):
+    """
+    What is told when the disk has it.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a log with threads that wait, and two partitions that are on the disk.
+        """
+        super().setUp()
+        self.successResultOf(self.log.close())
+        self.threads = Threads()
+        self.flushed: list[str] = []
+        self.log = SegmentLog(self.path, self.clock, lambda: 0.0, self.threads.deferToThread, disk=self.disk)
+        self.addCleanup(self.finish)
+        self.clock.turn()
+        self.first, self.second = self.log.createTopic("events", 2, {}).partitions
+        for partition in (self.first, self.second):
+            self.append(partition)
+        self.clock.turn()
+        self.clock.advance(1.0)
+        self.run_()
+        self.told: list[Exception | None] = []
+        flush = LocalFile.flush
+
+        def note(file: LocalFile) -> None:
+            self.flushed.append(
+                os.path.relpath(os.readlink(f"/proc/self/fd/{file._descriptor}"), os.path.abspath(self.path))
+            )
+            flush(file)
+
+        self.patch(LocalFile, "flush", note)
+
+    def finish(self) -> None:
+        """
+        Close the log.
+        """
+        closed = self.log.close()
+        self.run_()
+        self.successResultOf(closed)
+
+    def run_(self) -> None:
+        """
+        Let the threads do all that they have.
+        """
+        while self.threads.waiting:
+            self.threads.run()
+
+    def urgent(self, partition: Partition, **header: int) -> None:
+        """
+        Append a batch whose flush somebody will wait for.
+        """
+        buffer, batch = makeBatch(1, **header)
+        self.log.append(partition, buffer, batch, isUrgent=True)
+
+    def parts(self) -> set[str]:
+        """
+        Which parts of the log have been flushed since this was last asked.
+        """
+        parts = {name.partition("/")[0] if name.startswith("doc") else name.split("/")[1] for name in self.flushed}
+        self.flushed.clear()
+        return {part.partition(".")[0] for part in parts}
+
+    def test_urgent(self) -> None:
+        """
+        A flush that somebody waits for comprises what was appended urgently, and nothing else; it is told when the
+        threads are done.
+        """
+        self.append(self.second)
+        self.urgent(self.first)
+        self.log.table("offsets").put(b"a", b"1")
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.assertEqual(self.told, [])
+        self.run_()
+        self.assertEqual((self.told, self.parts()), ([None], {"events-0"}))
+        self.clock.advance(1.0)
+        self.run_()
+        self.assertEqual(self.parts(), {"events-1", "documents"})
+        self.clock.advance(10.0)
+        self.assertEqual(self.threads.waiting, [])
+
+    def test_documents(self) -> None:
+        """
+        Changes of topics and of tables that flush are urgent.
+        """
+        self.append(self.first)
+        self.log.createTopic("other", 1, {})
+        self.log.whenFlushed(self.told.append)
+        self.run_()
+        self.assertEqual((self.told, self.parts()), ([None], {"documents"}))
+        self.log.table("quotas", isFlushed=True).put(b"a", b"1")
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.run_()
+        self.assertEqual((self.told, self.parts()), ([None, None], {"documents"}))
+
+    def test_shared(self) -> None:
+        """
+        Who comes during a round shares the next one; each is told as soon as its own is done.
+        """
+        self.urgent(self.first)
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        for _ in range(2):
+            self.urgent(self.second)
+            self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.assertEqual(len(self.threads.waiting), 1)
+        self.threads.run()
+        self.assertEqual(self.told, [None])
+        self.run_()
+        self.assertEqual(self.told, [None] * 3)
+
+    def test_nothing(self) -> None:
+        """
+        Who waits for nothing is told at once.
+        """
+        self.log.whenFlushed(self.told.append)
+        self.assertEqual(self.told, [None])
+
+    def test_duplicate(self) -> None:
+        """
+        A duplicate whose flush somebody waits for is flushed, though nobody waited for the batch itself, and though
+        the log has told others since that all they waited for is flushed.
+        """
+        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
+        self.append(self.first, **header)
+        self.urgent(self.second)
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.run_()
+        self.assertEqual((self.told, self.parts()), ([None], {"events-1"}))
+        self.urgent(self.first, **header)
+        self.log.whenFlushed(self.told.append)
+        self.assertEqual(self.told, [None])
+        self.run_()
+        self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
+
+    def test_duplicateOfPending(self) -> None:
+        """
+        This also holds for a duplicate of a batch that awaits its commit, or is being flushed.
+        """
+        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
+        self.append(self.first, **header)
+        self.urgent(self.first, **header)
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.urgent(self.first, **header)
+        self.log.whenFlushed(self.told.append)
+        self.assertEqual(self.told, [])
+        self.run_()
+        self.assertEqual((self.told, self.parts()), ([None, None], {"events-0"}))
+
+    def test_lost(self) -> None:
+        """
+        Who waits for what is lost is told that, and nothing is flushed for it.
+        """
+        self.urgent(self.first)
+        self.log.whenFlushed(self.told.append)
+        self.failCommits(storageError(errno.ENOSPC))
+        self.clock.turn()
+        self.failCommits(None)
+        self.assertEqual(([type(each) for each in self.told], self.threads.waiting), ([LogFailed], []))
+
+    def test_callbacks(self) -> None:
+        """
+        Who is told may append, wait again, and raise; others are told all the same.
+        """
+
+        def again(verdict: Exception | None) -> None:
+            self.told.append(verdict)
+            if len(self.told) < 3:
+                self.urgent(self.first)
+                self.log.whenFlushed(again)
+            raise ZeroDivisionError
+
+        for _ in range(2):
+            self.urgent(self.first)
+            self.log.whenFlushed(again)
+        for _ in range(5):
+            self.clock.turn()
+            self.run_()
+        self.assertEqual((self.told, self.first.highWatermark), ([None] * 4, 5))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
+
+    def test_callbackCloses(self) -> None:
+        """
+        Who is told may close the log; the others are told of success.
+        """
+        closed: list[Deferred[None]] = []
+        for partition in (self.first, self.second):
+            self.urgent(partition)
+            self.log.whenFlushed(lambda verdict: closed.append(self.log.close()))
+            self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.run_()
+        for each in closed:
+            self.successResultOf(each)
+        self.assertEqual((self.told, len(closed)), ([None, None], 2))
+
+    def test_failure(self) -> None:
+        """
+        A flush that fails is final: all who wait and all who come are told, nothing is appended any more, records can
+        still be read, and a restart has what was flushed before.
+        """
+        self.urgent(self.first)
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.urgent(self.second)
+        self.log.whenFlushed(self.told.append)
+        self.disk.flushError = storageError(errno.EIO)
+        with capturedLogs():
+            self.run_()
+        self.disk.flushError = None
+        self.clock.turn()
+        self.assertEqual([type(each) for each in self.told], [LogFailed] * 2)
+        for use in (
+            lambda: self.append(self.second),
+            lambda: self.log.createTopic("other", 1, {}),
+            lambda: self.log.deleteTopic("events"),
+            lambda: self.log.table("offsets").put(b"a", b"1"),
+        ):
+            self.assertIn("restart the broker", str(self.assertRaises(LogFailed, use)))
+            self.clock.turn()
+        self.log.whenFlushed(self.told.append)
+        self.assertIsInstance(self.told[-1], LogFailed)
+        (problem,) = self.log.problems[-1:]
+        self.assertIn("replace it", problem)
+        self.assertEqual(len(self.read(self.first, 0)), 2)
+        self.finish()
+        self.log = self.openLog()
+        self.assertGreaterEqual(self.partition().highWatermark, 1)
+        self.append(self.partition())
+        self.clock.turn()
+
+    def test_afterClose(self) -> None:
+        """
+        To ask for a flush after closing does no harm.
+        """
+        closing = self.log.close()
+        self.log.whenFlushed(self.told.append)
+        self.run_()
+        self.successResultOf(closing)
+        self.told.clear()
+        self.log.whenFlushed(self.told.append)
+        self.assertEqual(self.told, [None])
+        # A Deferred that was fired twice would be noticed only now.
+        gc.collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_deletedMeanwhile(self) -> None:
+        """
+        A topic may be deleted while its records are flushed; who waits is told, and its files go.
+        """
+        self.urgent(self.first)
+        self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.log.deleteTopic("events")
+        self.clock.turn()
+        self.run_()
+        self.assertEqual(self.told, [None])
+        self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
+
+
+class DirectoryTests(LogTestCase):
+    """
+    Opening and closing.
+    """
+
+    def other(self) -> SegmentLog:
+        """
+        Another log in the same directory.
+        """
+        return SegmentLog(self.path, self.clock, lambda: 0.0, maybeDeferred)
+
+    def test_inUse(self) -> None:
+        """
+        A directory in use is refused, naming it and the process.
+        """
+        refused = self.assertRaises(LogInUse, self.other)
+        self.assertIn(self.path, str(refused))
+        self.assertEqual(refused.pid, os.getpid())
+        self.append(self.partition())
+        self.clock.turn()
+        self.assertEqual(self.partition().highWatermark, 1)
+
+    def test_lmdb(self) -> None:
+        """
+        A directory of an earlier version is refused with the command that makes one for this version, and is left alone
+        and free.
+        """
+        path = self.mktemp()
+        os.mkdir(path)
+        with open(os.path.join(path, "data.mdb"), "wb") as file:
+            file.write(b"records")
+        for _ in range(2):
+            refused = self.assertRaises(LogFailed, SegmentLog, path, self.clock, lambda: 0.0, maybeDeferred)
+            self.assertIn(f"admission data migrate {path} NEW-DIRECTORY", str(refused))
+        self.assertEqual(sorted(os.listdir(path)), ["broker.lock", "data.mdb"])
+
+    def test_missingDocuments(self) -> None:
+        """
+        Records without the documents that say what they are of are refused, not removed.
+        """
+        self.append(self.partition())
+        self.successResultOf(self.log.close())
+        documents = os.path.join(self.path, "documents")
+        shutil.move(documents, documents + "-elsewhere")
+        for _ in range(2):
+            self.assertIn("restore a backup", str(self.assertRaises(LogFailed, self.other)))
+        self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), ["events-0.0"])
+        shutil.rmtree(documents)
+        shutil.move(documents + "-elsewhere", documents)
+        self.log = self.openLog()
+        self.assertEqual(self.partition().highWatermark, 1)
+
+    def test_damagedTopic(self) -> None:
+        """
+        A document that makes no sense is refused, naming the topic, and leaves the directory free.
+        """
+        self.partition()
+        self.log._documents.put("topics", b"events", b"{")
+        self.log._commits.appended(1, isKept=False)
+        self.successResultOf(self.log.close())
+        for _ in range(2):
+            self.assertIn("events", str(self.assertRaises(LogFailed, self.other)))
+
+    def test_unreadable(self) -> None:
+        """
+        A disk that cannot be read is a refusal in words, which leaves the directory free.
+        """
+        self.append(self.partition())
+        self.clock.turn()
+        path = self.mktemp()
+        shutil.copytree(self.path, path)
+
+        def fail(*_: object) -> None:
+            raise storageError(errno.EIO)
+
+        patch = self.patch(LocalFile, "read", fail)
+        for _ in range(2):
+            refused = self.assertRaises(LogFailed, SegmentLog, path, self.clock, lambda: 0.0, maybeDeferred)
+            self.assertIn("replace it", str(refused))
+        patch.restore()
+        self.path = path
+        self.successResultOf(self.other().close())
+
+    def test_orphans(self) -> None:
+        """
+        A start leaves directories alone that belong to no topic, and says so: the documents may be damaged.  No
+        partition ever gets their number.
+        """
+        self.append(self.partition())
+        self.successResultOf(self.log.close())
+        partitions = os.path.join(self.path, "partitions")
+        for name in ("gone-0.17", "lost+found"):
+            os.mkdir(os.path.join(partitions, name))
+            with open(os.path.join(partitions, name, "file"), "w") as file:
+                file.write("something")
+        with capturedLogs() as events:
+            self.log = self.openLog()
+        self.assertEqual(sorted(os.listdir(partitions)), ["events-0.0", "gone-0.17", "lost+found"])
+        (text,) = map(formatEvent, events)
+        self.assertIn("1 directories in", text)
+        self.assertIn("gone-0.17", text)
+        self.assertEqual(self.log.createTopic("other", 1, {}).partitions[0].number, 18)
+
+    def test_deletedBefore(self) -> None:
+        """
+        A start removes what a deletion has left, and then forgets about it.
+        """
+        self.append(self.partition())
+        self.clock.turn()
+        path = self.mktemp()
+        shutil.copytree(os.path.join(self.path, "partitions"), path)
+        self.log.deleteTopic("events")
+        self.successResultOf(self.log.close())
+        partitions = os.path.join(self.path, "partitions")
+        self.assertEqual(os.listdir(partitions), [])
+        self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
+        self.log = self.openLog()
+        self.log._documents.put("tombstones", (0).to_bytes(4, "big"), b"")
+        self.log._commits.appended(1)
+        self.successResultOf(self.log.close())
+        os.rmdir(partitions)
+        shutil.copytree(path, partitions)
+        self.log = self.openLog()
+        self.assertEqual(os.listdir(partitions), [])
+        self.clock.turn()
+        self.assertEqual(list(self.log._documents.tables["tombstones"]), [])
+
+    def test_noDirectory(self) -> None:
+        """
+        A partition without a directory is empty.
+        """
+        self.partition()
+        self.log.createTopic("other", 2, {})
+        self.reopenLog()
+        self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
+        self.assertEqual(self.partition().highWatermark, 0)
+
+    def test_clusterId(self) -> None:
+        """
+        The id of the cluster stays, and no other log has it.
+        """
+        clusterId = self.log.clusterId
+        self.assertEqual(len(clusterId), 22)
+        self.reopenLog()
+        self.assertEqual(self.log.clusterId, clusterId)
+        self.path = self.mktemp()
+        other = self.other()
+        self.assertNotEqual(other.clusterId, clusterId)
+        self.successResultOf(other.close())
+
+    def test_cleanStart(self) -> None:
+        """
+        After a clean end a start reads no records, whenever they were flushed.
+        """
+        self.reopenLog(segmentBytes=200)
+        events, other = self.partition(), self.partition("other")
+        self.append(other)
+        self.clock.turn()
+        self.clock.advance(1.0)
+        for _ in range(7):
+            self.append(events)
+            self.clock.turn()
+            self.clock.advance(0.4)
+        read: list[int] = []
+        run = PartitionRecovery.run
+
+        def note(recovery: PartitionRecovery) -> Recovered:
+            found = run(recovery)
+            read.append(found.readBytes)
+            return found
+
+        self.patch(PartitionRecovery, "run", note)
+        self.reopenLog()
+        self.assertEqual(read, [0, 0])
+        self.assertEqual((self.partition().highWatermark, self.partition("other").highWatermark), (7, 1))
+
+    def test_progress(self) -> None:
+        """
+        A start that takes more than a second says how far it is.
+        """
+        for number in range(3):
+            self.append(self.partition(f"events{number}"))
+        self.successResultOf(self.log.close())
+        run = PartitionRecovery.run
+
+        def slowly(recovery: PartitionRecovery) -> Recovered:
+            self.clock.advance(0.6)
+            return run(recovery)
+
+        patch = self.patch(PartitionRecovery, "run", slowly)
+        with capturedLogs() as events:
+            self.log = self.openLog()
+        patch.restore()
+        texts = [formatEvent(event) for event in events]
+        self.assertEqual(
+            texts, ["reading the log: 2 of 3 partitions, 0 MiB of records", "the log has been read in 1.8 s"]
+        )
+
+    def test_closed(self) -> None:
+        """
+        A closed log refuses whatever needs the storage; it can be closed again.
+        """
+        events = self.partition()
+        self.successResultOf(self.log.close())
+        self.successResultOf(self.log.close())
+        for use in (
+            lambda: self.append(events),
+            lambda: self.read(events, 0, 1000),
+            lambda: self.log.bytesAvailable(events, 0),
+            lambda: self.log.offsetForTimestamp(events, 0),
+            lambda: self.log.createTopic("other", 1, {}),
+            lambda: self.log.deleteTopic("events"),
+            self.log.allocateProducerId,
+        ):
+            self.assertRaises(LogClosed, use)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_closeWaits(self) -> None:
+        """
+        The directory is free when a flush that is going on, a last one, checkpoints and a snapshot are done, for
+        everybody who closed.
+        """
+        self.successResultOf(self.log.close())
+        threads = Threads()
+        log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread)
+        (events,) = log.createTopic("events", 1, {}).partitions
+        log.append(events, *makeBatch(1))
+        log.table("offsets").put(b"a", bytes(2 << 20))
+        self.clock.turn()
+        self.clock.advance(1.0)
+        log.append(events, *makeBatch(1))
+        closing = [log.close(), log.close()]
+        rounds = 0
+        while threads.waiting:
+            self.assertRaises(LogInUse, self.other)
+            for closed in closing:
+                self.assertNoResult(closed)
+            rounds += 1
+            threads.run()
+        self.assertGreater(rounds, 4)
+        for closed in closing:
+            self.successResultOf(closed)
+        other = self.other()
+        self.assertEqual((other.leaderEpoch, other.topic("events").partitions[0].highWatermark), (0, 2))
+        self.successResultOf(other.close())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_sweepWhileClosing(self) -> None:
+        """
+        A sweep that is due while the log is being closed does no harm.
+        """
+        self.successResultOf(self.log.close())
+        threads = Threads()
+        log = SegmentLog(self.path, self.clock, lambda: 1e6, threads.deferToThread, retentionSeconds=1.0)
+        self.clock.turn()
+        (events,) = log.createTopic("events", 1, {}).partitions
+        log.append(events, *makeBatch(1))
+        self.clock.turn()
+        while threads.waiting:
+            threads.run()
+        closed = log.close()
+        self.clock.advance(60.0)
+        for _ in range(5):
+            self.clock.turn()
+        while threads.waiting:
+            threads.run()
+        self.successResultOf(closed)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_removalWhileClosing(self) -> None:
+        """
+        Closing waits for files that are being removed.
+        """
+        self.successResultOf(self.log.close())
+        threads = Threads()
+        log = SegmentLog(self.path, self.clock, lambda: 0.0, threads.deferToThread)
+        self.clock.turn()
+        (events,) = log.createTopic("events", 1, {}).partitions
+        log.append(events, *makeBatch(1))
+        log.deleteTopic("events")
+        closed = log.close()
+        while threads.waiting:
+            self.assertNoResult(closed)
+            threads.run()
+        self.successResultOf(closed)
+        self.assertEqual(os.listdir(os.path.join(self.path, "partitions")), [])
+
+    def test_closeOnFullDisk(self) -> None:
+        """
+        A log on a full disk can be closed; it is not a clean end then.
+        """
+        self.append(self.partition())
+        self.clock.turn()
+        self.failCommits(storageError(errno.ENOSPC))
+        with capturedLogs() as events:
+            self.successResultOf(self.log.close())
+        self.assertIn("make room", formatEvent(events[-1]))
+        self.failCommits(None)
+        self.log = self.openLog()
+        self.assertEqual((self.log.leaderEpoch, self.partition().highWatermark), (1, 1))
+
+    def test_callbackCloses(self) -> None:
+        """
+        A callback may close the log; who waits behind it is told of success.
+        """
+        told: list[Exception | None] = []
+        self.append(self.partition())
+        self.log.whenCommitted(lambda verdict: self.log.close())
+        self.log.whenCommitted(told.append)
+        self.clock.turn()
+        self.assertEqual(told, [None])
+        self.log = self.openLog()
+        self.assertEqual(self.partition().highWatermark, 1)
