@@ -1,0 +1,738 @@
+"""
+Whether L{admission.kafka.broker.log.segmentlog} survives a loss of power, on a disk that keeps no more than it must.
+"""
+
+import errno
+import fnmatch
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from random import Random
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+from twisted.internet.defer import maybeDeferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.kafka.broker.log import checkpoint, documents, flushing, recovery, segmentlog
+from admission.kafka.broker.log.batchlookup import BatchPlace, Damaged, headers
+from admission.kafka.broker.log.disk import File
+from admission.kafka.broker.log.flushing import Round
+from admission.kafka.broker.log.interface import AppendResult, CommitCallback, LogFailed, Partition
+from admission.kafka.broker.log.partitionlog import PartitionLog, SegmentFiles
+from admission.kafka.broker.log.retention import Sweep
+from admission.kafka.broker.log.segmentlog import SegmentLog
+from admission.kafka.broker.log.topics import partitionsOf
+from tests.kit.logfixture import TurnClock, batchesIn, makeBatch, storageError
+from tests.kit.longform import longForm
+from tests.kit.powerhistory import FreeLock, PowerHistory, Violation
+from tests.kit.simulateddisk import FLUSHED, NEWEST, PowerLost, SimulatedDisk, SimulatedFile, SteppedThreads
+
+PRODUCED: dict[str, Any] = {"producerId": 7, "producerEpoch": 0, "baseSequence": 0}
+"""The header of the first batch of a producer."""
+
+HISTORIES = 300
+LONG_HISTORIES = 10_000
+
+MAX_SEEDS = 300
+LONG_MAX_SEEDS = 5000
+"""In how many histories a fault that was seeded must be found."""
+
+Ignores = Callable[[str, str], bool]
+Sabotage = AbstractContextManager[Any]
+
+
+class HistoriesTestCase(SynchronousTestCase):
+    """
+    Lives through histories.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a directory, to which nothing is written.
+        """
+        self.root = self.mktemp()
+        os.makedirs(self.root)
+
+    def tearDown(self) -> None:
+        """
+        Forget what the logs have reported: they die in the middle of everything.
+        """
+        gc.collect()
+        self.flushLoggedErrors()
+
+
+class HistoryTests(HistoriesTestCase):
+    """
+    The log keeps its promises.
+    """
+
+    def test_histories(self) -> None:
+        """
+        Whatever happens until power is lost or the process is killed, and whatever a disk makes of it: the log opens,
+        has what it has confirmed, in order and once, and has invented nothing.
+        """
+        for seed in range(HISTORIES):
+            PowerHistory(seed, self.root).run()
+
+    @longForm
+    def test_manyHistories(self) -> None:
+        """
+        The same holds for very many histories.
+        """
+        for seed in range(HISTORIES, LONG_HISTORIES):
+            PowerHistory(seed, self.root).run()
+
+
+class SabotageTests(HistoriesTestCase):
+    """
+    The histories find faults that are seeded on purpose.
+    """
+
+    def assertFound(
+        self,
+        sabotage: Callable[[], Sabotage] = nullcontext,
+        ignores: Ignores | None = None,
+        maxSeeds: int = MAX_SEEDS,
+    ) -> None:
+        """
+        Some history fails.
+
+        @param sabotage: makes the fault while it is entered.
+        @param ignores: which flushes the disk leaves out.
+        """
+        for seed in range(maxSeeds):
+            with sabotage():
+                try:
+                    PowerHistory(seed, self.root, ignores).run()
+                except Violation:
+                    return
+        self.fail(f"{maxSeeds} histories did not find it")
+
+    def test_segmentsNotFlushed(self) -> None:
+        """
+        A round leaves out the segments.
+        """
+        self.assertFound(ignores=ignoring("flush", "*.log"))
+
+    def test_documentsNotFlushed(self) -> None:
+        """
+        A round leaves out the documents.
+        """
+        self.assertFound(ignores=ignoring("flush", "*.journal"))
+
+    def test_namesOfSegmentsNotFlushed(self) -> None:
+        """
+        A round leaves out the directories with new segments.
+        """
+        self.assertFound(ignores=ignoring("flushDirectory", "*/partitions/*"))
+
+    def test_namesOfPartitionsNotFlushed(self) -> None:
+        """
+        A round leaves out the directory with new partitions.
+        """
+        self.assertFound(ignores=ignoring("flushDirectory", "*/partitions"))
+
+    def test_namesOfJournalsNotFlushed(self) -> None:
+        """
+        Nobody flushes the directory of the documents.
+        """
+        self.assertFound(ignores=ignoring("flushDirectory", "*/documents"))
+
+    def test_snapshotNotFlushed(self) -> None:
+        """
+        A snapshot gets its name before its contents are on the disk.
+        """
+        self.assertFound(ignores=ignoring("flush", "*.snapshot.tmp"))
+
+    def test_checkpointNotVerified(self) -> None:
+        """
+        A checkpoint is believed without its checksum.
+        """
+        self.assertFound(partial(patch.object, checkpoint, "crc32c", lambda *_: 1))
+
+    def test_checkpointBeforeFlush(self) -> None:
+        """
+        A checkpoint is written before the flush of what it is about.
+        """
+        begin = SegmentLog._beginFlush
+
+        def checkpointFirst(log: SegmentLog, isEverything: bool) -> Round:
+            round = begin(log, isEverything)
+            _, checkpoints = round.succeeded.args  # type: ignore[attr-defined]
+            try:
+                log._writeAll(checkpoints)
+            except OSError:
+                pass
+            return round
+
+        self.assertFound(partial(patch.object, SegmentLog, "_beginFlush", checkpointFirst))
+
+    def test_tornBatchesBelieved(self) -> None:
+        """
+        A start does not look at the checksums of batches.
+        """
+
+        def believed(file: File, begin: int, end: int, nextOffset: int) -> Iterator[BatchPlace]:
+            try:
+                yield from headers(file, begin, end)
+            except Damaged:
+                pass
+
+        self.assertFound(partial(patch.object, recovery, "wholeBatches", believed))
+
+    def test_confirmedBeforeFlush(self) -> None:
+        """
+        What is written is confirmed.
+        """
+
+        def confirm(log: SegmentLog, callback: CommitCallback, error: Exception | None) -> None:
+            callback(error)
+
+        self.assertFound(partial(patch.object, SegmentLog, "_awaitFlush", confirm))
+
+    def test_segmentsRemovedBeforeStart(self) -> None:
+        """
+        Segments are removed before it is on the disk where their partition starts.
+        """
+
+        def trim(sweep: Sweep, partition: PartitionLog) -> None:
+            removed = partition.trim(sweep._files, int(sweep._wallSeconds() * 1000))
+            if removed:
+                sweep._removeSegments(partition, removed, None)
+                sweep._swept.commitStart(partition)
+
+        self.assertFound(partial(patch.object, Sweep, "_trim", trim))
+
+    def test_flushRepeated(self) -> None:
+        """
+        A flush that has failed is tried again, and believed.
+        """
+
+        def insist(flushes: Sequence[Callable[[], object]]) -> None:
+            for flush in flushes:
+                try:
+                    flush()
+                except OSError:
+                    flush()
+
+        self.assertFound(partial(patch.object, flushing, "callAll", insist))
+
+    @longForm
+    def test_topicRemovedBeforeDocument(self) -> None:
+        """
+        The records of a deleted topic are removed before it is on the disk that it is deleted.
+        """
+        deleteTopic = SegmentLog.deleteTopic
+
+        def deleteNow(log: SegmentLog, name: str) -> None:
+            partitions = partitionsOf(log._topics.get(name))
+            deleteTopic(log, name)
+            log._removePartitions(partitions, None)
+
+        self.assertFound(partial(patch.object, SegmentLog, "deleteTopic", deleteNow), maxSeeds=LONG_MAX_SEEDS)
+
+    @longForm
+    def test_producerIdsBeforeFlush(self) -> None:
+        """
+        Producer ids are given before it is on the disk that they are reserved.
+        """
+        reserve = SegmentLog._reserveProducerIds
+
+        def reserveNow(log: SegmentLog) -> None:
+            reserve(log)
+            log._endProducerId += segmentlog._PRODUCER_IDS
+
+        self.assertFound(partial(patch.object, SegmentLog, "_reserveProducerIds", reserveNow), maxSeeds=LONG_MAX_SEEDS)
+
+    @longForm
+    def test_pageCacheBelieved(self) -> None:
+        """
+        A start after a failed flush believes the page cache.
+        """
+
+        def believe(file: SimulatedFile) -> None:
+            file._check("distrust")
+            file._inode.flush()
+
+        self.assertFound(partial(patch.object, SimulatedFile, "distrust", believe), maxSeeds=LONG_MAX_SEEDS)
+
+    @longForm
+    def test_removedSegmentsNotFlushed(self) -> None:
+        """
+        A round leaves out segments that retention has taken out, before it is on the disk that it has.
+        """
+        trim = PartitionLog.trim
+
+        def forget(partition: PartitionLog, *arguments: Any) -> Any:
+            removed = trim(partition, *arguments)
+            for segment in removed:
+                partition._dirty.pop(segment, None)
+            return removed
+
+        self.assertFound(partial(patch.object, PartitionLog, "trim", forget), maxSeeds=LONG_MAX_SEEDS)
+
+
+def ignoring(operation: str, pattern: str) -> Ignores:
+    """
+    Leave out an operation on paths of a pattern.
+    """
+    return lambda each, path: each == operation and fnmatch.fnmatch(path, pattern)
+
+
+class LossTests(SynchronousTestCase):
+    """
+    L{SegmentLog} after single misfortunes.
+    """
+
+    def setUp(self) -> None:
+        """
+        Open a log on a disk that loses power.
+        """
+        self.patch(segmentlog, "DirectoryLock", FreeLock)
+        self.root = self.mktemp()
+        os.makedirs(self.root)
+        self.disk = SimulatedDisk(self.root, Random(0))
+        self.openLog()
+
+    def openLog(self, **limits: Any) -> None:
+        """
+        Open the log as it is on the disk.
+        """
+        self.clock = TurnClock()
+        arguments = {"flushIntervalSeconds": 1000.0, "retentionSeconds": None, **limits}
+        self.log = SegmentLog(
+            self.root, self.clock, lambda: 1e6 + self.clock.seconds(), maybeDeferred, disk=self.disk, **arguments
+        )
+
+    def losePower(self, chosen: Callable[[str, bool], int] = lambda path, isName: FLUSHED, **limits: Any) -> None:
+        """
+        Lose power, and open what is left.
+        """
+        self.disk = self.disk.losePower(chosen)
+        self.openLog(**limits)
+
+    def kill(self, **limits: Any) -> None:
+        """
+        Kill the process, and open the log again.
+        """
+        self.disk = self.disk.kill()
+        self.openLog(**limits)
+
+    def reopen(self, **limits: Any) -> None:
+        """
+        Close the log and open it again.
+        """
+        self.successResultOf(self.log.close())
+        self.kill(**limits)
+
+    def partition(self, topicName: str = "events", configs: Mapping[str, str] = MappingProxyType({})) -> Partition:
+        """
+        The only partition of a topic, which is made if need be.
+        """
+        if topicName not in self.log.topics:
+            self.log.createTopic(topicName, 1, configs)
+        return self.log.topic(topicName).partitions[0]
+
+    def append(self, topicName: str = "events", isUrgent: bool = False, **header: int) -> AppendResult:
+        """
+        Append a batch of one record.
+        """
+        buffer, batch = makeBatch(0, **header)
+        return self.log.append(self.partition(topicName), buffer, batch, isUrgent=isUrgent)
+
+    def confirm(self, topicName: str = "events", **header: int) -> AppendResult:
+        """
+        Append a batch, and have it confirmed.
+        """
+        result = self.append(topicName, isUrgent=True, **header)
+        verdicts: list[Exception | None] = []
+        self.log.whenFlushed(verdicts.append)
+        self.clock.turn()
+        self.assertEqual(verdicts, [None])
+        return result
+
+    def offsets(self, topicName: str = "events") -> list[int]:
+        """
+        The first offsets of all batches.
+        """
+        partition = self.partition(topicName)
+        found: list[int] = []
+        offset = partition.logStartOffset
+        while offset < partition.highWatermark:
+            batches = batchesIn(self.log.read(partition, offset, 1 << 20))
+            found += [int.from_bytes(batch[:8], "big") for batch in batches]
+            offset = found[-1] + 1
+        return found
+
+    def failDisk(self, operation: str, pattern: str, code: int) -> None:
+        """
+        Have the disk fail from now on.
+        """
+        self.disk.fault = lambda each, path: (
+            storageError(code) if each == operation and fnmatch.fnmatch(path, pattern) else None
+        )
+
+    def test_firstRecords(self) -> None:
+        """
+        The first records that a log ever confirms are there.
+        """
+        self.confirm()
+        self.losePower()
+        self.assertEqual(self.offsets(), [0])
+
+    def test_sentAgainAfterKill(self) -> None:
+        """
+        A batch that was written, but not flushed when the process was killed, is on the disk with its name when it is
+        confirmed as a duplicate.
+        """
+        self.append(**PRODUCED)
+        self.clock.turn()
+        self.kill()
+        self.assertTrue(self.confirm(**PRODUCED).duplicate)
+        self.losePower()
+        self.assertEqual(self.offsets(), [0])
+
+    def test_sentAgainBeforeFlush(self) -> None:
+        """
+        A batch that no round has comprised is flushed before it is confirmed as a duplicate.
+        """
+        self.append(**PRODUCED)
+        self.confirm("others")
+        self.assertTrue(self.confirm(**PRODUCED).duplicate)
+        self.losePower()
+        self.assertEqual(self.offsets(), [0])
+
+    def test_sentAgainDuringFlush(self) -> None:
+        """
+        A batch that is being flushed is confirmed as a duplicate when that has succeeded.
+        """
+        threads = SteppedThreads()
+        self.disk = self.disk.kill()
+        self.log = SegmentLog(
+            self.root, self.clock, lambda: 1e6, threads.deferToThread, disk=self.disk, retentionSeconds=None
+        )
+        self.partition()
+        self.partition("others")
+        self.append(**PRODUCED)
+        self.append("others", isUrgent=True)
+        self.log.whenFlushed(lambda error: None)
+        self.clock.turn()
+        while threads.jobs:
+            threads.run(0)
+        self.clock.advance(1.0)
+        self.assertNotEqual(threads.jobs, [])
+        self.assertTrue(self.append(isUrgent=True, **PRODUCED).duplicate)
+        verdicts: list[Exception | None] = []
+        self.log.whenFlushed(verdicts.append)
+        self.clock.turn()
+        self.assertEqual(verdicts, [])
+        while threads.jobs:
+            threads.run(0)
+        self.assertEqual(verdicts, [None])
+        self.losePower()
+        self.assertEqual(self.offsets(), [0])
+
+    def test_removedInAnotherOrder(self) -> None:
+        """
+        Where all records were removed, and only the removal of the last segment has reached the disk, what is
+        appended next is there at the next start, too.
+        """
+        self.partition(configs={"segment.bytes": "1"})
+        for _ in range(3):
+            self.confirm(producerId=7, producerEpoch=0, baseSequence=self.partition().nextOffset)
+        self.log.setTopicConfigs("events", {"retention.ms": "1"})
+        self.clock.advance(30.0)
+        self.clock.turn()
+        self.clock.turn()
+        self.assertEqual(self.partition().logStartOffset, 3)
+        self.losePower(lambda path, isName: NEWEST if path.endswith("2.log") else FLUSHED)
+        self.log.setTopicConfigs("events", {})
+        self.confirm(producerId=7, producerEpoch=0, baseSequence=3)
+        self.losePower()
+        self.assertEqual(self.offsets(), [3])
+
+    def test_removedBeforeFlush(self) -> None:
+        """
+        Where the new start could not be stored, what retention has taken out is flushed with what is behind it.
+        """
+        self.partition(configs={"segment.bytes": "1"})
+        self.append()
+        self.clock.turn()
+        self.append()
+        self.clock.turn()
+        self.log.setTopicConfigs("events", {"segment.bytes": "1", "retention.bytes": "1"})
+        self.failDisk("write", "*.journal", errno.ENOSPC)
+        self.clock.advance(30.0)
+        self.clock.turn()
+        self.clock.turn()
+        self.assertEqual(self.partition().logStartOffset, 1)
+        self.disk.fault = None
+        self.confirm()
+        self.losePower()
+        self.assertEqual(self.offsets(), [0, 1, 2])
+
+    def test_producersOfRemadeCheckpoint(self) -> None:
+        """
+        A checkpoint that was made anew does not say that there were no producers.
+        """
+        self.partition(configs={"segment.bytes": "1"})
+        self.append(**PRODUCED)
+        self.clock.turn()
+        self.append()
+        self.reopen()
+        directory = f"{self.root}/partitions/events-0.0"
+        self.disk.remove(f"{directory}/{0:020d}.index")
+        self.kill()
+        self.offsets()
+        self.disk.remove(f"{directory}/{1:020d}.index")
+        self.kill()
+        self.assertEqual(self.append(**PRODUCED), (0, True))
+
+    def test_holeBehindCheckpoint(self) -> None:
+        """
+        A segment is cut off if the one before it is missing, also if all others were flushed.
+        """
+        self.append()
+        self.reopen()
+        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
+        for _ in range(2):
+            self.append()
+            self.clock.turn()
+        kept = ("2.log", ".index", ".index.tmp")
+        self.losePower(lambda path, isName: NEWEST if path.endswith(kept) else FLUSHED)
+        self.assertEqual((self.offsets(), self.partition().highWatermark), ([0], 1))
+
+    def test_failedRoll(self) -> None:
+        """
+        A segment that could not be begun does not stand between others later.
+        """
+        self.confirm()
+        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
+        self.failDisk("truncate", "*1.log", errno.EIO)
+        self.append()
+        self.clock.turn()
+        self.disk.fault = None
+        for configs in ({}, {"segment.bytes": "1"}):
+            self.log.setTopicConfigs("events", configs)
+            self.confirm()
+        self.losePower()
+        self.assertEqual(self.offsets(), [0, 1, 2])
+        self.reopen()
+        self.assertEqual(self.offsets(), [0, 1, 2])
+
+    def test_failedAppendComesBack(self) -> None:
+        """
+        What was cut off before the process was killed does not come back when there are segments behind it.
+        """
+        self.append()
+        self.reopen()
+        self.failDisk("write", "*.log", errno.ENOSPC)
+        self.disk._random.seed(1)
+        self.append(valueBytes=400)
+        self.clock.turn()
+        self.kill()
+        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
+        self.confirm()
+        self.losePower(lambda path, isName: 1)
+        self.assertEqual(self.offsets(), [0, 1])
+
+    def test_failedAppendComesBackAfterClose(self) -> None:
+        """
+        The same holds after the log was closed.
+        """
+        self.append()
+        self.reopen()
+        self.failDisk("write", "*.log", errno.ENOSPC)
+        self.disk._random.seed(1)
+        self.append(valueBytes=400)
+        self.clock.turn()
+        self.disk.fault = None
+        self.reopen()
+        self.log.setTopicConfigs("events", {"segment.bytes": "1"})
+        self.confirm()
+        self.losePower(lambda path, isName: 1)
+        self.assertEqual(self.offsets(), [0, 1])
+
+    def test_tooManyFiles(self) -> None:
+        """
+        While too many files wait to be flushed, appends fail, and afterwards they do not.
+        """
+        for name in ("a", "b", "c"):
+            self.confirm(name)
+        self.reopen(maxOpenFiles=2)
+        for name in ("a", "b"):
+            self.append(name)
+            self.clock.turn()
+        self.assertRaises(LogFailed, self.append, "c")
+        self.clock.turn()
+        self.append("c")
+        self.clock.turn()
+        self.assertEqual([self.offsets(name) for name in ("a", "b", "c")], [[0, 1]] * 3)
+
+    def test_brokenForGood(self) -> None:
+        """
+        A log that accepts nothing any more says so for as long as that is so.
+        """
+        self.confirm()
+        self.disk.fault = lambda operation, path: (
+            storageError(errno.EIO) if operation in ("write", "truncate") else None
+        )
+        self.append()
+        self.clock.turn()
+        self.disk.fault = None
+        self.clock.advance(100.0)
+        self.assertRaises(LogFailed, self.append)
+        self.assertEqual(len(self.log.problems), 1)
+
+    def test_closedWithoutSnapshot(self) -> None:
+        """
+        Closing begins no snapshot of the documents.
+        """
+        threads = SteppedThreads()
+        self.log = SegmentLog(
+            self.root, self.clock, lambda: 1e6, threads.deferToThread, disk=self.disk, retentionSeconds=None
+        )
+        self.patch(documents, "MIN_JOURNAL_BYTES", 1)
+        closed = self.log.close()
+        while threads.jobs and not closed.called:
+            threads.run(0)
+        self.successResultOf(closed)
+        self.assertEqual(threads.jobs, [])
+
+    def test_journalCut(self) -> None:
+        """
+        What is cut off a journal is gone from the disk before something is written in its place.
+        """
+        path = f"{self.root}/documents/{0:020d}.journal"
+        file = self.disk.open(path)
+        file.write([b"no frame"], file.size())
+        self.disk = self.disk.kill()
+        operations: list[str] = []
+
+        def listen(operation: str, path: str) -> None:
+            if "documents" in path and not path.endswith(".cut"):
+                operations.append(operation)
+
+        self.disk.fault = listen
+        self.openLog()
+        at = operations.index("truncate")
+        self.assertEqual(operations[at : at + 4], ["truncate", "flush", "flushDirectory", "write"])
+
+    def test_indexesDropped(self) -> None:
+        """
+        The index of a segment to which something is about to be appended stays in memory.
+        """
+        for name in ("a", "b"):
+            self.append(name)
+        self.patch(segmentlog, "SegmentFiles", partial(SegmentFiles, maxIndexBytes=1))
+        self.reopen()
+        for name in ("a", "b"):
+            self.append(name)
+        self.clock.turn()
+        self.assertEqual((self.offsets("a"), self.offsets("b")), ([0, 1], [0, 1]))
+
+    def test_fullDiskIsRead(self) -> None:
+        """
+        A log is opened and read although a checkpoint that is missing cannot be written.
+        """
+        self.partition(configs={"segment.bytes": "1"})
+        for _ in range(2):
+            self.append()
+            self.clock.turn()
+        self.reopen()
+        self.disk.remove(f"{self.root}/partitions/events-0.0/{0:020d}.index")
+        self.disk = self.disk.kill()
+        self.failDisk("write", "*.index.tmp", errno.ENOSPC)
+        self.openLog()
+        self.assertEqual(self.offsets(), [0, 1])
+
+
+class SimulatedDiskTests(SynchronousTestCase):
+    """
+    L{SimulatedDisk} loses what it may, and nothing else.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a file of which a part is flushed.
+        """
+        self.disk = SimulatedDisk("/data", Random(0))
+        self.file = self.disk.open("/data/file", create=True)
+        self.file.write([b"a" * 700], 0)
+        self.file.flush()
+        self.disk.flushDirectory("/data")
+        self.file.write([b"b" * 600], 400)
+
+    def images(self, disk: SimulatedDisk, name: str = "file") -> set[bytes | None]:
+        """
+        The contents that a file may have after a loss of power.
+        """
+        found: set[bytes | None] = set()
+        for seed in range(200):
+            image = disk.crash(Random(seed))
+            found.add(image.open(f"/data/{name}").read(0, 5000) if name in image.list("/data") else None)
+        return found
+
+    def test_flushed(self) -> None:
+        """
+        What was flushed is there.
+        """
+        self.file.flush()
+        self.assertEqual(self.images(self.disk), {b"a" * 400 + b"b" * 600})
+
+    def test_sectors(self) -> None:
+        """
+        What was not flushed may be there by sectors, with any length in between, or zeros.
+        """
+        images = {image for image in self.images(self.disk) if image is not None}
+        self.assertIn(b"a" * 700, images)
+        self.assertIn(b"a" * 400 + b"b" * 600, images)
+        self.assertIn(b"a" * 400 + b"b" * 112 + b"a" * 188 + bytes(300), images)
+        self.assertEqual({len(image) for image in images} - set(range(700, 1001)), set())
+
+    def test_names(self) -> None:
+        """
+        A file that was renamed has the old or the new name, or both, or none, until the directory is flushed.
+        """
+        self.disk.rename("/data/file", "/data/other")
+        found = {tuple(sorted(self.disk.crash(Random(seed)).list("/data"))) for seed in range(200)}
+        self.assertEqual(found, {("file",), ("other",), ("file", "other"), ()})
+
+    def test_killed(self) -> None:
+        """
+        Death of the process takes nothing back, and what was not flushed can still be lost.
+        """
+        killed = self.disk.kill()
+        self.assertEqual(killed.open("/data/file").read(0, 5000), b"a" * 400 + b"b" * 600)
+        self.assertIn(b"a" * 700, self.images(killed))
+        self.assertRaises(PowerLost, self.file.read, 0, 1)
+
+    def test_failedFlush(self) -> None:
+        """
+        What a failed flush has not written is still read, is not written by the next flush, and is gone when the disk
+        is asked.
+        """
+        new = b"a" * 400 + b"b" * 600
+        found: set[bytes] = set()
+        for seed in range(50):
+            disk = SimulatedDisk("/data", Random(seed))
+            file = disk.open("/data/file", create=True)
+            file.write([b"a" * 700], 0)
+            file.flush()
+            disk.flushDirectory("/data")
+            file.write([b"b" * 600], 400)
+            disk.fault = lambda operation, path: storageError(errno.EIO) if operation == "flush" else None
+            self.assertRaises(OSError, file.flush)
+            disk.fault = None
+            file.flush()
+            self.assertEqual(file.read(0, 5000), new)
+            file.distrust()
+            trusted = file.read(0, 5000)
+            self.assertEqual(disk.crash(Random(0)).open("/data/file").read(0, 5000), trusted)
+            found.add(trusted)
+        self.assertIn(new, found)
+        self.assertIn(b"a" * 700 + bytes(300), found)
