@@ -121,6 +121,45 @@ class BenchmarkTests(SynchronousTestCase):
         )
 
     @longForm
+    def test_log(self) -> None:
+        """
+        The log is measured beside a bare file and LMDB, writing beside flushes, and starts after a kill.
+        """
+        results = self.results("log")
+        self.check(
+            results["engines"],
+            {
+                "batchBytes",
+                "engine",
+                "appendMicroseconds",
+                "appendRatioToBare",
+                "readMicroseconds",
+                "readRatioToBare",
+                "spreadPercent",
+            },
+            batchBytes={1 << 10, 1 << 14, 1 << 20},
+            engine={"log", "LMDB", "bare file"},
+        )
+        self.check(
+            results["flushes"],
+            {
+                "partitions",
+                "writer",
+                "flushMilliseconds",
+                "writeP50Microseconds",
+                "writeP99Microseconds",
+                "writeMaxMicroseconds",
+            },
+            partitions={1, 16, 256},
+            writer={"reactor", "ordered thread"},
+        )
+        self.check(
+            results["starts"],
+            {"what", "partitions", "segmentBytes", "seconds", "partitionBytes"},
+            what={"killed", "empty", "used once"},
+        )
+
+    @longForm
     def test_purgatory(self) -> None:
         """
         Every way to wait is measured at saturation and at a steady rate, and nothing is left of operations that have
