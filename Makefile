@@ -8,7 +8,8 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts
-SLOW := tests/sockets tests/clients tests/offline tests/system
+CONNECTED := tests/sockets tests/clients
+ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 .PHONY: help run test test-fast test-long lint parity demo-offline follow-docs clean
@@ -29,10 +30,11 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --data $(DATA)
 
-# Those that share nothing on two cores, then those with real processes, clients and Spark one after the other.
+# Those that share nothing, and those that mostly wait for clients, on two cores; then those that take all of the machine
+# or look at what a process takes, one after the other.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -q -rs -n 2 --junitxml=build/fast.xml $(FAST)
-	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml $(SLOW)
+	$(BIN)/python -m pytest -q -rs -n 2 --junitxml=build/fast.xml $(FAST) $(CONNECTED)
+	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml $(ALONE)
 
 test-fast: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -n 2 $(FAST)
