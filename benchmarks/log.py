@@ -306,6 +306,8 @@ def _start(path: str) -> tuple[float, int, int]:
 
     @return: the seconds that it took, the memory that it needs, the number of its partitions.
     """
+    # A broker has flushed what is older than a second.
+    os.sync()
     printed = subprocess.run([sys.executable, "-c", _START, path], check=True, capture_output=True, text=True).stdout
     seconds, memoryBytes, partitions = printed.split()
     return float(seconds), int(memoryBytes), int(partitions)
@@ -336,12 +338,13 @@ def measureStarts(report: Report) -> None:
 
         for what, isUsed in (("empty", False), ("used once", True)):
             path = os.path.join(directory, what)
-            log = openLog(path, clock, maxOpenFiles=1_000_000)
+            log = openLog(path, clock)
             for number in range(partitionCount // 100):
                 topic = log.createTopic(f"{TOPIC}{number}", 100, {})
                 for partition in topic.partitions if isUsed else ():
                     log.append(partition, batch, header)
-                clock.advance(0)
+                # Flushed, so that the next may be appended to.
+                clock.advance(1)
             log.close()
             del log
             gc.collect()
