@@ -14,19 +14,10 @@ from twisted.python.usage import UsageError
 
 from ..clock import wallSeconds
 from ..kafka.broker.groups.groupstore import committedOffsets
+from ..kafka.broker.log.datadirectory import DOCUMENTS, PARTITIONS, isOldLog, lockHolder
 from ..kafka.broker.log.interface import LogRefusal
 from ..kafka.broker.log.logbackup import LogBackup, copiedBytes, copyLog, markUnclean, refuseOccupied
-from ..kafka.broker.log.logcheck import (
-    DOCUMENTS,
-    PARTITIONS,
-    LogReport,
-    Problem,
-    checkLog,
-    described,
-    isOldLog,
-    lockHolder,
-    logBytes,
-)
+from ..kafka.broker.log.logcheck import LogReport, Problem, checkLog, described, logBytes
 from ..plaintext import printable, table
 from ..units import roundedBytes
 from .console import CommandFailed, CommandGroup, CommandOptions, DirectoryOptions, Progress

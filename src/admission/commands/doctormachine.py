@@ -8,7 +8,6 @@ Each check is a function that returns a L{Finding}; its inputs are handed in.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from ..kafka.broker.log.datadirectory import isOldLog, lockHolder
 from ..kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
 from ..plaintext import printable
 from ..plugins import PolicyError, parseDescription
@@ -46,13 +46,9 @@ ENOUGH_BYTES = 50 << 30
 TOO_LITTLE_BYTES = 64 << 20
 """Less free space than this is of no use."""
 
-LOCK_FILE = "broker.lock"
-"""The file that a broker locks while it uses a directory."""
-
 MAX_TOPICS = 5
 """How many topics are listed with the space that they use."""
 
-_OLD_LOG = "data.mdb"
 
 _WITH_PORTS = ("tcp", "tcp6", "ssl", "mtls", "tls")
 _PRIVILEGES = (
@@ -223,13 +219,13 @@ def checkDirectory(path: Path) -> Finding:
         return Finding(Level.FAIL, f"{path} is a file", "--data takes a directory")
     if not mayWrite(path):
         return Finding(Level.FAIL, f"{path} cannot be written to by user {os.geteuid()}", remedy)
-    if (path / _OLD_LOG).exists():
+    if isOldLog(str(path)):
         return Finding(
             Level.FAIL,
             f"{path} has a log of an earlier version",
             f"admission data migrate {path} NEW-DIRECTORY makes one for this version",
         )
-    user = _userOf(path / LOCK_FILE)
+    user = lockHolder(str(path))
     return Finding(Level.OK, f"{path} is in use by {user}" if user else f"{path} can be written to")
 
 
@@ -326,21 +322,6 @@ def mayWrite(directory: Path) -> bool:
     Whether we may make files in C{directory}, and list them.
     """
     return os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
-
-
-def _userOf(lock: Path) -> str:
-    """
-    The process that holds the lock of a directory, such as C{"process 12"}; empty if there is none.
-    """
-    try:
-        with lock.open(encoding="ascii", errors="replace") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return f"process {file.read().strip() or 'unknown'}"
-    except OSError:
-        pass
-    return ""
 
 
 def _isBelow(description: str, firstFreePort: int) -> bool:

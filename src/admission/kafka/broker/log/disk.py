@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import IO, Final, Protocol
 
+from .datadirectory import LOCK_FILE
 from .interface import LogInUse
 
 _MAX_BUFFERS: Final = 1024
@@ -228,14 +229,12 @@ class DirectoryLock:
     process, however it ends.
     """
 
-    _NAME: Final = "broker.lock"
-
     def __init__(self, path: str) -> None:
         """
         @param path: a directory that exists.
         @raise LogInUse: if another process holds the lock.
         """
-        self._file: IO[bytes] = open(os.path.join(path, self._NAME), "a+b", buffering=0)  # noqa: SIM115
+        self._file: IO[bytes] = open(os.path.join(path, LOCK_FILE), "a+b", buffering=0)  # noqa: SIM115
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

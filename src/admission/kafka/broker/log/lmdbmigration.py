@@ -21,11 +21,12 @@ from twisted.internet.defer import maybeDeferred
 
 from admission.kafka.wire.batches import HEADER_BYTES, assignOffset, readHeader
 
+from .datadirectory import DOCUMENTS, LMDB_FILE, PARTITIONS
 from .disk import LocalDisk, explain
 from .documents import Documents
 from .interface import LogFailed
 from .logbackup import flushAll, writeDocuments
-from .logcheck import DOCUMENTS, PARTITIONS, LogReport, Tell, refuseInUse
+from .logcheck import LogReport, Tell, refuseInUse
 from .openfiles import OpenFiles
 from .partitionlog import DirtyFiles, PartitionLog, SegmentFiles
 from .producers import ProducerState
@@ -106,7 +107,7 @@ class OldLog:
             raise LogFailed(f"{path} cannot be read: {error}") from error
         try:
             neededBytes = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
-            if os.path.getsize(os.path.join(path, "data.mdb")) < neededBytes:
+            if os.path.getsize(os.path.join(path, LMDB_FILE)) < neededBytes:
                 # Reading behind the end of a mapped file would kill the process.
                 raise LogFailed(f"{path} is damaged: its file is shorter than it says; restore a backup")
             names = self._names()

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 
 from twisted.internet.defer import maybeDeferred
 
+from .datadirectory import DOCUMENTS, PARTITIONS
 from .disk import DirectoryLock, LocalDisk
 from .documents import Documents
 from .interface import LogFailed
-from .logcheck import DOCUMENTS, PARTITIONS, Tell, refuseInUse
+from .logcheck import Tell, refuseInUse
 from .openfiles import OpenFiles
 
 _COPIED: Final = re.compile(r"[0-9]{20}\.(?:log|index|journal|snapshot)")

@@ -6,7 +6,6 @@ damaged, and what a start would do about that.  Nothing is written.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from admission.kafka.wire.batches import HEADER_BYTES, readHeader
 
 from .batchlookup import BatchPlace, wholeBatches
 from .checkpoint import Checkpoint, checkpointName, holds, readCheckpoint
+from .datadirectory import DOCUMENTS, PARTITIONS, lockHolder
 from .disk import File, LocalDisk, LocalFile, explain
 from .documents import FORMAT, Documents, frames
 from .interface import LogFailed, LogInUse, Topic
@@ -28,11 +28,6 @@ from .retentionlimits import NO_LIMITS
 from .segment import segmentName
 from .topics import Topics, numberIn, partitionsOf
 
-DOCUMENTS: Final = "documents"
-PARTITIONS: Final = "partitions"
-
-_LOCK: Final = "broker.lock"
-_LMDB_FILE: Final = "data.mdb"
 _SEGMENT: Final = re.compile(r"([0-9]{20})\.log")
 _JOURNAL: Final = re.compile(r"([0-9]{20})\.(?:journal|snapshot)")
 
@@ -201,21 +196,6 @@ class Hole:
     nextOffset: int | None
 
 
-def lockHolder(path: str) -> str:
-    """
-    The process that uses a directory, such as C{"process 12"}; empty if none does.
-    """
-    try:
-        with open(os.path.join(path, _LOCK), encoding="ascii", errors="replace") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return f"process {file.read().strip() or 'unknown'}"
-    except OSError:
-        pass
-    return ""
-
-
 def refuseInUse(path: str) -> None:
     """
     @raise LogInUse: if a broker uses the directory.
@@ -223,13 +203,6 @@ def refuseInUse(path: str) -> None:
     holder = lockHolder(path).removeprefix("process ")
     if holder:
         raise LogInUse(path, int(holder) if holder.isdigit() else None)
-
-
-def isOldLog(path: str) -> bool:
-    """
-    Whether a directory has a log of the version that was in LMDB.
-    """
-    return os.path.exists(os.path.join(path, _LMDB_FILE))
 
 
 def logBytes(path: str) -> int:

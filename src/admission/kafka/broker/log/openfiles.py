@@ -17,6 +17,8 @@ class LogFile:
 
     @ivar path: where it is.
     @ivar isDirty: whether it has bytes for which no flush has begun.
+    @ivar isFlushing: whether a thread has its descriptor.
+    @ivar isRemoved: whether it is gone from the disk, or about to be.
     """
 
     __slots__ = ("__weakref__", "isDirty", "isFlushing", "isRemoved", "path")

@@ -25,6 +25,7 @@ from zope.interface import implementer
 from admission.kafka.wire.batches import RecordBatch, assignOffset
 
 from .checkpoint import Checkpoint
+from .datadirectory import DOCUMENTS, LMDB_FILE, PARTITIONS
 from .disk import DirectoryLock, Disk, LocalDisk, explain
 from .documents import Documents
 from .flushing import DeferToThread, Flusher, Round, callAll
@@ -74,8 +75,6 @@ _NEXT_PRODUCER_ID: Final = b"next producer id"
 _CLEAN: Final = b"clean"
 
 _OWN_TABLES: Final = {_OWNERS, _FACTS, *OWN_TABLES}
-
-_LMDB_FILE: Final = "data.mdb"
 
 _PROGRESS_SECONDS: Final = 1.0
 
@@ -170,13 +169,13 @@ class SegmentLog:
         self._lock = DirectoryLock(path)
         self._openFiles = OpenFiles(disk, maxOpenFiles)
         try:
-            if _LMDB_FILE in disk.list(path):
+            if LMDB_FILE in disk.list(path):
                 raise LogFailed(
                     f"{path} has a log of an earlier version; admission data migrate {path} NEW-DIRECTORY makes one for"
                     " this version"
                 )
-            partitionsPath = os.path.join(path, "partitions")
-            self._documents = Documents(disk, self._openFiles, os.path.join(path, "documents"), deferToThread)
+            partitionsPath = os.path.join(path, PARTITIONS)
+            self._documents = Documents(disk, self._openFiles, os.path.join(path, DOCUMENTS), deferToThread)
             self._files = SegmentFiles(disk, self._openFiles)
             self._producers = ProducerStates(maxProducers)
             self._maxOwners = 2 * maxProducers + 1000

@@ -366,6 +366,22 @@ class OpenFilesTests(LogTestCase):
         self.clock.turn()
         self.assertEqual([partition.highWatermark for partition in partitions], [1] * 8)
 
+    def test_halfFull(self) -> None:
+        """
+        When half of them have unflushed bytes, a flush of everything begins, long before the interval is over.
+        """
+        partitions = self.log.createTopic("events", 3, {}).partitions
+        self.clock.advance(1.0)
+        for partition in partitions[:2]:
+            self.append(partition)
+        self.clock.turn()
+        self.clock.turn()
+        self.assertTrue(all(each.isDirty for each in partitionsOf(self.log.topic("events"))[:2]))
+        self.append(partitions[2])
+        self.clock.turn()
+        self.clock.turn()
+        self.assertFalse(any(each.isDirty for each in partitionsOf(self.log.topic("events"))))
+
     def test_manyRead(self) -> None:
         """
         Any number of partitions is read with few files open.
@@ -950,6 +966,37 @@ class FlushTests(LogTestCase):
         self.append(self.partition())
         self.clock.turn()
 
+    def test_duplicateAfterFailure(self) -> None:
+        """
+        After a flush that failed a duplicate is not confirmed either.
+        """
+        header = {"producerId": 5, "producerEpoch": 0, "baseSequence": 0}
+        self.urgent(self.first, **header)
+        self.clock.turn()
+        self.disk.flushError = storageError(errno.EIO)
+        self.log.whenFlushed(self.told.append)
+        self.run_()
+        self.disk.flushError = None
+        self.assertIn("restart the broker", str(self.assertRaises(LogFailed, self.append, self.first, **header)))
+
+    def test_oneRemovalAtATime(self) -> None:
+        """
+        However many topics are deleted at once, their files are removed in one thread, so that flushes find others.
+        """
+        for number in range(5):
+            self.append(self.log.createTopic(f"other{number}", 1, {}).partitions[0])
+        self.clock.turn()
+        for number in range(5):
+            self.log.deleteTopic(f"other{number}")
+        partitions = os.path.join(self.path, "partitions")
+        for _ in range(40):
+            self.clock.turn()
+            # A flush, and a removal.
+            self.assertLessEqual(len(self.threads.waiting), 2)
+            if self.threads.waiting:
+                self.threads.run()
+        self.assertEqual([name for name in os.listdir(partitions) if name.startswith("other")], [])
+
     def test_afterClose(self) -> None:
         """
         To ask for a flush after closing does no harm.
@@ -1081,6 +1128,53 @@ class DirectoryTests(LogTestCase):
         self.assertIn("1 directories in", text)
         self.assertIn("gone-0.17", text)
         self.assertEqual(self.log.createTopic("other", 1, {}).partitions[0].number, 18)
+
+    def test_damagedPast(self) -> None:
+        """
+        After a clean end nothing but the end of the last segment is cut off: what is damaged in the middle is lost, and
+        the records behind it are not, even if all checkpoints are missing.
+        """
+        self.reopenLog(segmentBytes=200)
+        events = self.partition()
+        for _ in range(8):
+            self.append(events)
+            self.clock.turn()
+        self.successResultOf(self.log.close())
+        directory = partitionsOf(self.log.topic("events"))[0].directory
+        for name in os.listdir(directory):
+            if name.endswith(".index"):
+                os.unlink(os.path.join(directory, name))
+        segments = sorted(os.listdir(directory))
+        with open(os.path.join(directory, segments[1]), "r+b") as file:
+            file.seek(62)
+            file.write(b"damage")
+        with capturedLogs() as logged:
+            self.log = self.openLog(segmentBytes=200)
+        self.assertIn("are lost", " ".join(map(formatEvent, logged)))
+        events = self.partition()
+        self.assertEqual([each for each in sorted(os.listdir(directory)) if each.endswith(".log")], segments)
+        self.assertEqual((events.logStartOffset, events.highWatermark), (0, 8))
+        lost = int(segments[1][:20])
+        self.assertEqual(int.from_bytes(self.log.read(events, lost, 1)[:8], "big"), int(segments[2][:20]))
+
+    def test_failedCheckpoint(self) -> None:
+        """
+        A checkpoint that cannot be written costs the next start time; others are written all the same, and nothing is
+        lost.
+        """
+        first, second = self.log.createTopic("events", 2, {}).partitions
+        for partition in (first, second):
+            self.append(partition)
+        self.clock.turn()
+        stored = partitionsOf(self.log.topic("events"))
+        os.mkdir(stored[0].segments[-1].checkpointPath)
+        with capturedLogs() as logged:
+            self.successResultOf(self.log.close())
+        self.assertIn("could not be written", " ".join(map(formatEvent, logged)))
+        self.assertTrue(os.path.exists(stored[1].segments[-1].checkpointPath))
+        os.rmdir(stored[0].segments[-1].checkpointPath)
+        self.log = self.openLog()
+        self.assertEqual([each.highWatermark for each in self.log.topic("events").partitions], [1, 1])
 
     def test_deletedBefore(self) -> None:
         """
