@@ -349,6 +349,12 @@ class SimulatedDisk:
             directory.set(self.tick(), name, node)
         return SimulatedFile(self, path, node, self._random)
 
+    def reserve(self, path: str, sizeBytes: int) -> None:
+        self._check("reserve", path)
+        directory, name = self._parent(path)
+        if name not in directory.names:
+            directory.set(self.tick(), name, _Inode(path))
+
     def list(self, path: str) -> list[str]:
         self._check("list", path)
         directory = self._find(path)

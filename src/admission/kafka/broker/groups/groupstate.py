@@ -27,7 +27,7 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of consumers; other programs may form groups, too."""
 
 _GROUP_BYTES: Final = 2000
-_OFFSET_BYTES: Final = 300
+_OFFSET_BYTES: Final = 500
 
 _MAX_TOPICS: Final = 100_000
 _VERSION_BYTES: Final = 2
@@ -132,9 +132,9 @@ class Offset(NamedTuple):
     @property
     def sizeBytes(self) -> int:
         """
-        About how much memory it takes.
+        About how much memory it takes, here and in the table of the log.
         """
-        return _OFFSET_BYTES + len(self.metadata)
+        return _OFFSET_BYTES + 2 * len(self.metadata)
 
 
 def _counted(things: Sized) -> str:

@@ -94,6 +94,12 @@ class Disk(Protocol):
         @param create: whether to make it if it does not exist.
         """
 
+    def reserve(self, path: str, sizeBytes: int) -> None:
+        """
+        Make a file that takes room and says nothing; no file of that name is left if there is
+        too little.
+        """
+
     def list(self, path: str) -> list[str]:
         """
         The names in a directory, in no particular order; none if there is no such
@@ -190,6 +196,16 @@ class LocalDisk:
     def open(self, path: str, create: bool = False) -> LocalFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return LocalFile(os.open(path, flags, 0o644))
+
+    def reserve(self, path: str, sizeBytes: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, sizeBytes)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
 
     def list(self, path: str) -> list[str]:
         try:

@@ -11,6 +11,7 @@ the frames behind it up to the first that is missing or torn.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -32,6 +33,9 @@ FORMAT: Final = 2
 
 MIN_JOURNAL_BYTES: Final = 1 << 20
 """A journal smaller than this is never replaced by a snapshot."""
+
+SPARE_BYTES: Final = 1 << 20
+"""How much room on the disk is kept for changes that make more."""
 
 _MAGIC: Final = b"admission log "
 _HEADER_BYTES: Final = 32
@@ -92,7 +96,6 @@ class Documents:
 
     @ivar tables: tables by name, values by key.
     @ivar isUrgent: whether somebody waits for the disk to have what was written.
-    @ivar sizeBytes: the size of all keys and values.
     """
 
     _log = Logger()
@@ -106,7 +109,6 @@ class Documents:
         """
         self.tables: dict[str, dict[bytes, bytes]] = {}
         self.isUrgent = False
-        self.sizeBytes = 0
         self._disk = disk
         self._files = files
         self._directory = directory
@@ -119,7 +121,9 @@ class Documents:
         self._oldest = self._generation = 0
         self._position = 0
         self._snapshotBytes = 0
-        self._hasWritten = self._willBeUrgent = False
+        self._hasWritten = self._willBeUrgent = self._willMakeRoom = False
+        self._sparePath = os.path.join(directory, "spare")
+        self._hasSpare = False
         self._journal = LogFile("")
         # Journals with unflushed bytes: the last one, and its predecessor until there is a snapshot.
         self._dirty: dict[LogFile, None] = {}
@@ -133,15 +137,14 @@ class Documents:
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         values = self.tables.setdefault(table, {})
-        self._note(table, key, values.get(key))
+        self._before.append((table, key, values.get(key)))
         values[key] = value
-        self.sizeBytes += len(key) + len(value)
         self._changes.append(_encode(table, key, value))
 
     def delete(self, table: str, key: bytes) -> None:
         values = self.tables.get(table, {})
         if key in values:
-            self._note(table, key, values.pop(key))
+            self._before.append((table, key, values.pop(key)))
             self._changes.append(_encode(table, key, None))
 
     def urge(self) -> None:
@@ -150,10 +153,24 @@ class Documents:
         """
         self._willBeUrgent = True
 
-    def _note(self, table: str, key: bytes, before: bytes | None) -> None:
-        self._before.append((table, key, before))
-        if before is not None:
-            self.sizeBytes -= len(key) + len(before)
+    def makesRoom(self) -> None:
+        """
+        What was changed since the last commit lets files be removed: the spare room is for it where the disk is full.
+        """
+        self._willMakeRoom = True
+
+    def keepSpare(self) -> None:
+        """
+        Take the spare room, unless it is there or the disk has none.
+        """
+        if self._hasSpare:
+            return
+        try:
+            self._disk.reserve(self._sparePath, SPARE_BYTES)
+            self._hasSpare = True
+        except OSError:
+            # Whatever is wrong with the disk, writing to it will tell.
+            pass
 
     @property
     def hasChanges(self) -> bool:
@@ -172,7 +189,15 @@ class Documents:
         file = self._files.willWrite(self._journal)
         # Only now: revert() must not need a file that was refused.
         self._hasWritten = True
-        file.write(frame, self._position)
+        try:
+            file.write(frame, self._position)
+        except OSError as error:
+            isFull = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not (isFull and self._willMakeRoom and self._hasSpare):
+                raise
+            self._disk.remove(self._sparePath)
+            self._hasSpare = False
+            file.write(frame, self._position)
 
     def settle(self, isLast: bool = False) -> None:
         """
@@ -198,13 +223,10 @@ class Documents:
         """
         for table, key, before in reversed(self._before):
             values = self.tables[table]
-            if key in values:
-                self.sizeBytes -= len(key) + len(values[key])
             if before is None:
                 values.pop(key, None)
             else:
                 values[key] = before
-                self.sizeBytes += len(key) + len(before)
         hasWritten = self._hasWritten
         self._forget()
         if hasWritten:
@@ -213,7 +235,7 @@ class Documents:
     def _forget(self) -> None:
         self._changes.clear()
         self._before.clear()
-        self._hasWritten = self._willBeUrgent = False
+        self._hasWritten = self._willBeUrgent = self._willMakeRoom = False
 
     @property
     def isDirty(self) -> bool:
@@ -346,7 +368,7 @@ class Documents:
                 self._apply(changes)
         finally:
             file.close()
-        self.tables, self.sizeBytes = {}, 0
+        self.tables = {}
         return False
 
     def _readJournal(self, generation: int) -> bool:
@@ -381,12 +403,10 @@ class Documents:
             key = changes[at : at + keyBytes]
             at += keyBytes
             values = self.tables.setdefault(table, {})
-            before = values.pop(key, None)
-            if before is not None:
-                self.sizeBytes -= keyBytes + len(before)
-            if valueBytes >= 0:
+            if valueBytes < 0:
+                values.pop(key, None)
+            else:
                 values[key] = changes[at : at + valueBytes]
-                self.sizeBytes += keyBytes + valueBytes
                 at += valueBytes
 
     def _beginSnapshot(self) -> None:

@@ -141,7 +141,6 @@ class Flusher:
         running.addCallback(self._over, round)
 
     def _over(self, results: list[tuple[bool, Any]], round: Round) -> None:
-        self._isRunning = False
         failures: list[Failure] = [result for isSuccess, result in results if not isSuccess]
         if failures:
             error = failures[0].value
@@ -154,6 +153,8 @@ class Flusher:
             self._failed()
         else:
             round.succeeded()
+        # Only now: whoever was told may wait for the next round already, and all of them take part in it.
+        self._isRunning = False
         self._next()
 
 

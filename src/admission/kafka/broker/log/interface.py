@@ -378,7 +378,7 @@ class ILog(Interface):
         @raise UnknownTopic: if the topic has been deleted.
         @raise OutOfOrderSequence: if batches are missing before this one.
         @raise InvalidProducerEpoch: if the producer has been replaced.
-        @raise LogFailed: if the storage fails.  Then everything appended
+        @raise LogFailed: if the storage fails.  If that was in writing, everything appended
             since the last commit is lost as well, the callbacks are
             told, and nothing can be appended for the rest of this turn.
         """

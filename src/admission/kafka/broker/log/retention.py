@@ -47,6 +47,11 @@ class SweptLog(Protocol):
         @raise LogFailed: if that cannot be written.
         """
 
+    def keepSpare(self) -> None:
+        """
+        Keep room on the disk for the next time that it is full.
+        """
+
     def whenFlushed(self, callback: CommitCallback) -> None:
         """
         As L{admission.kafka.broker.log.interface.ILog.whenFlushed}.
@@ -155,6 +160,7 @@ class Sweep:
     def _sweep(self) -> Iterator[None]:
         for deleted in [partition for partition in self._untold if partition.deleted]:
             self._files.close(self._untold.pop(deleted))
+        self._swept.keepSpare()
         for examined, partition in enumerate(self._topics.partitions()):
             if examined % _SLICE_PARTITIONS == 0:
                 yield

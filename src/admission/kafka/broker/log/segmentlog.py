@@ -382,6 +382,12 @@ class SegmentLog:
                 self._documents.delete(_OWNERS, key)
             self._commits.appended(len(forgotten) * _OWNER_KEY.size)
 
+    def keepSpare(self) -> None:
+        """
+        Keep room on the disk for commits that make more, also where it is full.
+        """
+        self._documents.keepSpare()
+
     def commitStart(self, partition: PartitionLog) -> None:
         """
         Commit where a partition starts, urgently.
@@ -705,7 +711,8 @@ class SegmentLog:
             callback(error)
             return
         self._flushWaiters.append((self._commitCount, callback))
-        self._flusher.soon()
+        if self._flushingCount < self._commitCount:
+            self._flusher.soon()
 
     def _writeCheckpoints(self) -> None:
         if self._isCheckpointing:

@@ -210,6 +210,7 @@ class Topics:
             self._documents.delete(_STARTS, number)
             self._documents.put(_TOMBSTONES, number, b"")
         self._documents.urge()
+        self._documents.makesRoom()
         self._commit()
         del self.byName[name]
         del self._byId[topic.topicId]
@@ -239,6 +240,7 @@ class Topics:
         """
         self._documents.put(_STARTS, NUMBER.pack(partition.number), _COUNTER.pack(partition.logStartOffset))
         self._documents.urge()
+        self._documents.makesRoom()
 
     def _checkRoom(self, added: int) -> None:
         if self.partitionCount + added > self._maxPartitions:

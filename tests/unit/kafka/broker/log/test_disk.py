@@ -216,6 +216,22 @@ class LocalDiskTests(DiskTestCase):
     L{LocalDisk} knows files by their paths.
     """
 
+    def test_reserve(self) -> None:
+        """
+        A file takes the room that it is to reserve, also if it was made before; where there is too little room, it
+        does not stay.
+        """
+        for sizeBytes in (1 << 16, 1 << 17):
+            self.disk.reserve(self.named("spare"), sizeBytes)
+            self.assertGreaterEqual(os.stat(self.named("spare")).st_blocks * 512, sizeBytes)
+
+        def refuse(descriptor: int, offset: int, length: int) -> None:
+            raise storageError(errno.ENOSPC)
+
+        self.patch(os, "posix_fallocate", refuse)
+        error = self.assertRaises(OSError, self.disk.reserve, self.named("spare"), 1 << 18)
+        self.assertEqual((error.errno, self.disk.list(self.path)), (errno.ENOSPC, []))
+
     def test_names(self) -> None:
         """
         Files are listed, renamed over others, and removed; to remove or list what is

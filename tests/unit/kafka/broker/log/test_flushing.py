@@ -104,6 +104,27 @@ class FlusherTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual((self.happened(), self.threads.waiting), (["flushed", "succeeded"], []))
 
+    def test_toldTogether(self) -> None:
+        """
+        Who waits again as soon as he is told waits for the same next round as the others who are told.
+        """
+
+        def succeeded() -> None:
+            self.reports.append("told")
+            self.flusher.soon()
+            self.reports.append("told, too")
+            self.flusher.soon()
+
+        def begin(isEverything: bool) -> Round:
+            self.reports.append("begun")
+            return Round([self.flushes[0]], succeeded)
+
+        self.patch(self, "begin", begin)
+        self.flusher = self.build(self.threads.deferToThread)
+        self.flusher.soon()
+        self.threads.run()
+        self.assertEqual(self.happened(), ["begun", "flushed", "told", "told, too", "begun"])
+
     def test_dueDuringRound(self) -> None:
         """
         If the interval ends during a round, the next one flushes everything, and serves who waits as well.

@@ -301,7 +301,7 @@ class DocumentTests(CheckTestCase):
         """
         The only journal.
         """
-        (path,) = Path(self.path, "documents").iterdir()
+        (path,) = Path(self.path, "documents").glob("*.journal")
         return path
 
     def test_torn(self) -> None:

@@ -412,6 +412,7 @@ class LossTests(SynchronousTestCase):
         """
         threads = SteppedThreads()
         self.disk = self.disk.kill()
+        self.clock = TurnClock()
         self.log = SegmentLog(
             self.root, self.clock, lambda: 1e6, threads.deferToThread, disk=self.disk, retentionSeconds=None
         )

@@ -7,6 +7,7 @@ import os
 
 from twisted.logger import LogLevel, capturedLogs
 
+from admission.kafka.broker.log.documents import SPARE_BYTES
 from admission.kafka.broker.log.interface import LogFailed, OffsetOutOfRange, Partition
 from admission.kafka.broker.log.partitionlog import PartitionLog
 from admission.kafka.broker.log.segmentlog import SegmentLog
@@ -22,6 +23,13 @@ class RetentionTestCase(LogTestCase):
     """
 
     limits = {**LogTestCase.limits, "segmentBytes": 1}
+
+    def setUp(self) -> None:
+        """
+        Note what is told.
+        """
+        super().setUp()
+        self.told: list[Exception | None] = []
 
     def fill(self, partition: Partition, *timestampsMs: int, **header: int) -> None:
         """
@@ -243,6 +251,58 @@ class RetentionTests(RetentionTestCase):
         self.failCommits(None)
         self.sweep()
         self.assertEqual((self.extent(events), self.bases(events)), ((2, 3, BATCH_BYTES), [2]))
+
+    def test_fullDisk(self) -> None:
+        """
+        On a full disk the log writes where a partition starts into room that it has kept for that, and keeps some for
+        the next time.  Records get none of it.
+        """
+        events = self.partition()
+        self.log.setTopicConfigs("events", {"retention.bytes": str(BATCH_BYTES)})
+        self.fill(events, 0, 0, 0)
+        spare = self.fillDisk()
+        self.append(events)
+        self.log.whenCommitted(self.told.append)
+        self.settle()
+        self.assertIsInstance(self.told.pop(), LogFailed)
+        self.assertTrue(os.path.exists(spare))
+        self.sweep()
+        self.assertEqual((self.extent(events), self.bases(events)), ((2, 3, BATCH_BYTES), [2, 3]))
+        self.assertFalse(os.path.exists(spare))
+        self.sweep()
+        self.assertGreaterEqual(os.stat(spare).st_blocks * 512, SPARE_BYTES)
+        self.reopenLog()
+        self.assertEqual(self.partition().logStartOffset, 2)
+
+    def test_deletedOnFullDisk(self) -> None:
+        """
+        So a topic can be deleted.
+        """
+        events = self.partition()
+        self.fill(events, 0)
+        self.fillDisk()
+        self.log.deleteTopic("events")
+        self.settle()
+        self.assertEqual(self.files(events), [])
+
+    def fillDisk(self) -> str:
+        """
+        Have the disk refuse to write until the spare room is given back.
+
+        @return: the path of that.
+        """
+        self.settle()
+        self.failCommits(storageError(errno.ENOSPC))
+        spare = os.path.join(self.path, "documents", "spare")
+        remove = self.disk.remove
+
+        def removed(path: str) -> None:
+            remove(path)
+            if path == spare:
+                self.failCommits(None)
+
+        self.patch(self.disk, "remove", removed)
+        return spare
 
     def test_failureInTurn(self) -> None:
         """

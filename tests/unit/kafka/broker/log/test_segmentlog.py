@@ -916,6 +916,21 @@ class FlushTests(LogTestCase):
         self.assertEqual((self.told, self.first.highWatermark), ([None] * 4, 5))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 4)
 
+    def test_sameRound(self) -> None:
+        """
+        Who waits for what a round already comprises begins no other.
+        """
+        rounds: list[bool] = []
+        begin = self.log._flusher._begin
+        self.patch(self.log._flusher, "_begin", lambda isEverything: rounds.append(isEverything) or begin(isEverything))
+        self.urgent(self.first)
+        for _ in range(3):
+            self.log.whenFlushed(self.told.append)
+        self.clock.turn()
+        self.log.whenFlushed(self.told.append)
+        self.run_()
+        self.assertEqual((self.told, rounds), ([None] * 4, [False]))
+
     def test_callbackCloses(self) -> None:
         """
         Who is told may close the log; the others are told of success.
