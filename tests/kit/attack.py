@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from attrs import define
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.kit.brokerfixture import requestFrame
 from tests.kit.brokerprocess import PATIENCE_SECONDS, SampledBroker
 from tests.kit.goodclient import GoodClient, Noticed
 from tests.kit.longform import isLongForm
@@ -40,11 +41,17 @@ UNEXPLAINED_SHARE = 0.15
 
 STALL_SECONDS = 0.1
 LATENCY_RATIO = 2.0
-LATENCY_FLOOR_SECONDS = 0.02 if isLongForm() else 0.05
-"""The latency that is never too much.  In the short form, two late requests of two hundred make the 99th percentile."""
+LATENCY_FLOOR_SECONDS = 0.02 if isLongForm() else STALL_SECONDS
+"""
+The latency that is never too much.  In the short form a single stall, as long as it may be, takes more than a hundredth
+of the time.
+"""
 
-WATCHED_SECONDS = 10.0 if isLongForm() else 2.0
-"""For how long to watch at least, before and during an attack."""
+BEFORE_SECONDS = 10.0 if isLongForm() else 2.0
+"""For how long the client of good manners is watched before the first attack."""
+
+DURING_SECONDS = 10.0 if isLongForm() else 1.0
+"""For how long it is watched during an attack at least."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -112,11 +119,13 @@ class AttackTestCase(SynchronousTestCase):
     paceSeconds = 0.01
     recordBytes = 100
     broker: SampledBroker
+    _calm: tuple[float, Noticed] | None = None
 
     def setUp(self) -> None:
         """
         Start the broker and the client of good manners.
         """
+        self._excesses: list[str] = []
         settings = (
             f"queued.max.request.bytes={self.poolBytes}",
             f"socket.request.max.bytes={self.largestBytes}",
@@ -137,9 +146,11 @@ class AttackTestCase(SynchronousTestCase):
 
     def connect(self, receiveBufferBytes: int | None = None) -> RawClient:
         """
-        An attacker's connection.
+        An attacker's connection, closed when the test ends at the latest.
         """
-        return RawClient(self.broker.port, receiveBufferBytes=receiveBufferBytes)
+        client = RawClient(self.broker.port, receiveBufferBytes=receiveBufferBytes)
+        self.addCleanup(client.close)
+        return client
 
     def together(self, function: Callable[[_T], _R], each: Sequence[_T]) -> list[_R]:
         """
@@ -148,39 +159,80 @@ class AttackTestCase(SynchronousTestCase):
         with ThreadPoolExecutor(len(each)) as threads:
             return list(threads.map(function, each))
 
+    def exchange(self, clients: Sequence[RawClient], request: Any) -> list[bytes | None]:
+        """
+        Have all of C{clients} send a request, and then wait for their answers.
+
+        @return: the responses; L{None} for a client whose connection is closed instead.
+        @raise TimeoutError: if one gets neither.
+        """
+
+        def receive(client: RawClient) -> bytes | None:
+            try:
+                return client.receiveFrame()
+            except ConnectionError:
+                return None
+
+        frame = requestFrame(request, 1)
+        for client in clients:
+            client.sendBytes(frame)
+        return self.together(receive, clients)
+
     @contextmanager
     def attack(self, name: str) -> Iterator[None]:
         """
-        What happens inside is the attack.  Afterwards look at what it has cost, while what it holds is still held.
-
-        @raise AssertionError: if it has cost too much; all that was too much is in the message.
+        What happens inside is an attack.  Then print what it has cost, as long as what it holds is still held, and
+        note for L{assertAffordable} what was too much.
         """
+        if self._calm is None:
+            self._calm = self._atRest()
+        calmStallSeconds, before = self._calm
         self.good.noticed()
-        self.broker.watch()
-        time.sleep(WATCHED_SECONDS)
-        before = self.good.noticed()
-        calm = self.broker.watch()
+        ledgerFrom = self.broker.watch()["ledgerBytes"]
         growthFrom = self.broker.peakAnonymousBytes = self.broker.anonymousBytes()
         begun = time.monotonic()
         yield
-        time.sleep(max(begun + WATCHED_SECONDS - time.monotonic(), 0.0))
+        time.sleep(max(begun + DURING_SECONDS - time.monotonic(), 0.0))
         during = self.good.noticed()
         report = self.broker.report()
         figures = Figures(
             self.broker.peakAnonymousBytes - growthFrom,
-            report["peakLedgerBytes"] - calm["ledgerBytes"],
+            report["peakLedgerBytes"] - ledgerFrom,
             report["leastAvailableBytes"],
             report["stallSeconds"],
-            calm["stallSeconds"],
+            calmStallSeconds,
             before,
             during,
         )
         print(f"\n{name}: {figures}")
-        excesses = "; ".join(self._excesses(figures))
-        if excesses:
-            self.fail(f"{name} costs too much: {excesses}")
+        self._excesses += [f"{name}: {excess}" for excess in self._excessesIn(figures)]
 
-    def _excesses(self, figures: Figures) -> Iterator[str]:
+    def assertAffordable(self) -> None:
+        """
+        No attack has cost too much.  When all attackers are gone the broker holds no memory for requests, and its log
+        has no complaint.
+        """
+        self.good.stop()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        report = self.broker.report()
+        while report["sensors"]["Connections"] or report["availableBytes"] != report["sizeBytes"]:
+            if time.monotonic() > deadline:
+                self._excesses.append(f"it still holds memory when all are gone: {report['ledger']}")
+                break
+            time.sleep(0.05)
+            report = self.broker.report()
+        if self._excesses:
+            self.fail("\n".join(self._excesses))
+        self.assertEqual(self.broker.complaints(), [])
+
+    def _atRest(self) -> tuple[float, Noticed]:
+        self.good.noticed()
+        self.broker.watch()
+        time.sleep(BEFORE_SECONDS)
+        before = self.good.noticed()
+        return float(self.broker.report()["stallSeconds"]), before
+
+    def _excessesIn(self, figures: Figures) -> Iterator[str]:
         limitBytes = self.poolBytes + ALLOWANCE_BYTES
         if figures.growthBytes > limitBytes:
             yield f"memory grew by {figures.growthBytes / MIB:.0f} MiB, and {limitBytes / MIB:.0f} are allowed"
@@ -205,16 +257,3 @@ class AttackTestCase(SynchronousTestCase):
             )
         for failure in sorted(set(figures.during.failures)):
             yield f"the good client got {failure}"
-
-    def assertRecovered(self) -> None:
-        """
-        When all attackers are gone the broker holds no memory for requests, and its log has no complaint.
-        """
-        self.good.stop()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        report: dict[str, Any] = self.broker.report()
-        while report["sensors"]["Connections"] or report["availableBytes"] != report["sizeBytes"]:
-            self.assertLess(time.monotonic(), deadline, f"it still holds memory: {report}")
-            time.sleep(0.05)
-            report = self.broker.report()
-        self.assertEqual(self.broker.complaints(), [])
