@@ -11,6 +11,7 @@ are floors.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -141,7 +142,7 @@ class AttackTestCase(SynchronousTestCase):
 
     def _end(self) -> None:
         if self.broker.isRunning():
-            self.broker.stop()
+            self.broker.kill()
         self.broker.remove()
 
     def connect(self, receiveBufferBytes: int | None = None) -> RawClient:
@@ -177,6 +178,21 @@ class AttackTestCase(SynchronousTestCase):
         for client in clients:
             client.sendBytes(frame)
         return self.together(receive, clients)
+
+    def waitUntilWaiting(self, clients: Sequence[RawClient]) -> None:
+        """
+        Wait until the broker has come to the request of each of C{clients}: it has answered, closed the connection, or
+        parked the request.
+        """
+
+        poll = select.poll()
+        for client in clients:
+            poll.register(client.socket, select.POLLIN)
+
+        def isDone(report: dict[str, Any]) -> bool:
+            return len(poll.poll(0)) + int(report["sensors"]["RequestPurgatorySize"]) >= len(clients)
+
+        self.broker.waitUntil(isDone)
 
     @contextmanager
     def attack(self, name: str) -> Iterator[None]:

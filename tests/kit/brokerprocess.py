@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -398,7 +399,9 @@ class SampledBroker(MeasuredBroker):
 
     def _sample(self) -> None:
         while self._isSampling and self.isRunning():
-            self.peakAnonymousBytes = max(self.peakAnonymousBytes, self.anonymousBytes())
+            # It may have ended just now.
+            with suppress(OSError):
+                self.peakAnonymousBytes = max(self.peakAnonymousBytes, self.anonymousBytes())
             time.sleep(0.003)
 
 

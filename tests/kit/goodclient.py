@@ -23,6 +23,9 @@ from tests.kit.brokerprocess import ENVIRONMENT, BrokerProcess
 from tests.kit.fairclock import FairClock
 from tests.kit.rawclient import RawClient, produceRequest
 
+HOST = "127.0.0.2"
+"""Its address, which no attacker has."""
+
 _LEADER_ONLY = 1
 """The acknowledgement that waits for no disk, which is not what is attacked here."""
 
@@ -100,7 +103,7 @@ class _Session:
         @raise AssertionError: if it is an error.
         """
         if self._client is None:
-            self._client = RawClient(self._port)
+            self._client = RawClient(self._port, host=HOST)
         entity, frame = self._requests[number % len(self._requests)]
         try:
             self._client.sendBytes(frame)
