@@ -76,7 +76,7 @@ class WokenFetchesTests(AttackTestCase):
         with self.attack(f"{FETCHES} Fetches get a record of {RECORD_BYTES} bytes and read it"):
             self.wake()
             received = _receivedBytes(self.clients)
-        self.assertGreater(min(received), RECORD_BYTES, "one was closed or got nothing")
+        self.require(min(received) > RECORD_BYTES, "one was closed or got nothing")
         self.end()
 
 

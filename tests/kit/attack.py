@@ -223,6 +223,15 @@ class AttackTestCase(SynchronousTestCase):
         print(f"\n{name}: {figures}")
         self._excesses += [f"{name}: {excess}" for excess in self._excessesIn(figures)]
 
+    def require(self, isSo: bool, otherwise: str) -> None:
+        """
+        Note something else for L{assertAffordable}.
+
+        @param otherwise: what to say if it is not so.
+        """
+        if not isSo:
+            self._excesses.append(otherwise)
+
     def assertAffordable(self) -> None:
         """
         No attack has cost too much.  When all attackers are gone the broker holds no memory for requests, and its log

@@ -26,6 +26,8 @@ from tests.kit.rawclient import RawClient, produceRequest
 HOST = "127.0.0.2"
 """Its address, which no attacker has."""
 
+CLIENT_ID = "good"
+
 _LEADER_ONLY = 1
 """The acknowledgement that waits for no disk, which is not what is attacked here."""
 
@@ -92,7 +94,7 @@ class _Session:
         self._port = port
         metadata = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": topic}])
         produce = produceRequest(topic, batchOf(bytes(recordBytes)), acks=_LEADER_ONLY)
-        self._requests = [(each, requestFrame(each, 1)) for each in (metadata, produce)]
+        self._requests = [(each, requestFrame(each, 1, CLIENT_ID)) for each in (metadata, produce)]
         self._client: RawClient | None = None
 
     def ask(self, number: int) -> None:
