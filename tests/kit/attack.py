@@ -101,6 +101,39 @@ class Figures:
         )
 
 
+def excessesIn(figures: Figures, poolBytes: int) -> Iterator[str]:
+    """
+    What is more than it may be.
+
+    @param poolBytes: the size of the pool.
+    @return: clauses for a person.
+    """
+    limitBytes = poolBytes + ALLOWANCE_BYTES
+    if figures.growthBytes > limitBytes:
+        yield f"memory grew by {figures.growthBytes / MIB:.0f} MiB, and {limitBytes / MIB:.0f} are allowed"
+    unexplainedBytes = figures.growthBytes - figures.ledgerBytes
+    if figures.growthBytes >= EXPLAINED_FROM_BYTES and unexplainedBytes > UNEXPLAINED_SHARE * figures.growthBytes:
+        yield (
+            f"memory grew by {figures.growthBytes / MIB:.0f} MiB, and the ledger knows of "
+            f"{figures.ledgerBytes / MIB:.0f}"
+        )
+    limitSeconds = max(STALL_SECONDS, 2 * figures.calmStallSeconds)
+    if figures.stallSeconds > limitSeconds:
+        yield (
+            f"the reactor stood still for {1000 * figures.stallSeconds:.0f} ms, and {1000 * limitSeconds:.0f} "
+            "are allowed"
+        )
+    calmSeconds, latencySeconds = (each.quantile(0.99) for each in (figures.before, figures.during))
+    limitSeconds = max(LATENCY_FLOOR_SECONDS, LATENCY_RATIO * calmSeconds)
+    if latencySeconds > limitSeconds:
+        yield (
+            f"the good client's 99th percentile went from {1000 * calmSeconds:.0f} to {1000 * latencySeconds:.0f} "
+            f"ms, and {1000 * limitSeconds:.0f} are allowed"
+        )
+    for failure in sorted(set(figures.during.failures)):
+        yield f"the good client got {failure}"
+
+
 class AttackTestCase(SynchronousTestCase):
     """
     One broker for each test.
@@ -221,7 +254,7 @@ class AttackTestCase(SynchronousTestCase):
             during,
         )
         print(f"\n{name}: {figures}")
-        self._excesses += [f"{name}: {excess}" for excess in self._excessesIn(figures)]
+        self._excesses += [f"{name}: {excess}" for excess in excessesIn(figures, self.poolBytes)]
 
     def require(self, isSo: bool, otherwise: str) -> None:
         """
@@ -256,29 +289,3 @@ class AttackTestCase(SynchronousTestCase):
         time.sleep(BEFORE_SECONDS)
         before = self.good.noticed()
         return float(self.broker.report()["stallSeconds"]), before
-
-    def _excessesIn(self, figures: Figures) -> Iterator[str]:
-        limitBytes = self.poolBytes + ALLOWANCE_BYTES
-        if figures.growthBytes > limitBytes:
-            yield f"memory grew by {figures.growthBytes / MIB:.0f} MiB, and {limitBytes / MIB:.0f} are allowed"
-        unexplainedBytes = figures.growthBytes - figures.ledgerBytes
-        if figures.growthBytes >= EXPLAINED_FROM_BYTES and unexplainedBytes > UNEXPLAINED_SHARE * figures.growthBytes:
-            yield (
-                f"memory grew by {figures.growthBytes / MIB:.0f} MiB, and the ledger knows of "
-                f"{figures.ledgerBytes / MIB:.0f}"
-            )
-        limitSeconds = max(STALL_SECONDS, 2 * figures.calmStallSeconds)
-        if figures.stallSeconds > limitSeconds:
-            yield (
-                f"the reactor stood still for {1000 * figures.stallSeconds:.0f} ms, and {1000 * limitSeconds:.0f} "
-                "are allowed"
-            )
-        calmSeconds, latencySeconds = (each.quantile(0.99) for each in (figures.before, figures.during))
-        limitSeconds = max(LATENCY_FLOOR_SECONDS, LATENCY_RATIO * calmSeconds)
-        if latencySeconds > limitSeconds:
-            yield (
-                f"the good client's 99th percentile went from {1000 * calmSeconds:.0f} to {1000 * latencySeconds:.0f} "
-                f"ms, and {1000 * limitSeconds:.0f} are allowed"
-            )
-        for failure in sorted(set(figures.during.failures)):
-            yield f"the good client got {failure}"
