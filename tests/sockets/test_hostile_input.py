@@ -93,7 +93,7 @@ ATTACKS = {
     ),
     "more elements than are allowed": Attack(
         rawRequest(METADATA, 1, struct.pack(">i", 60_000) + 60_000 * b"\x00\x01a"),
-        "topics announces 60000 elements with .* and 50000 elements allowed",
+        "topics announces 60000 elements with .* and 20000 elements allowed",
     ),
     "a request over HTTP": Attack(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "it looks like an HTTP request"),
     "a body that never arrives": Attack(
