@@ -19,6 +19,7 @@ from .property import (
     DURATION,
     INTEGER,
     MILLISECONDS,
+    PRINCIPALS,
     QUOTA,
     QUOTA_OVERRIDES,
     SECONDS,
@@ -160,6 +161,13 @@ class Settings:
         "30s",
         "A client that has to log in (`--auth`) and has not within this time is closed.",
         minimum="1ms",
+    )
+    superUsers: frozenset[str] = setting(
+        "super.users",
+        PRINCIPALS,
+        "",
+        "Who may change limits, topics and groups where clients log in or have certificates, as in "
+        "`User:alice;User:CN=admin,O=Acme`.",
     )
     autoCreateTopicsEnable: bool = setting(
         "auto.create.topics.enable", BOOLEAN, "true", "Whether using a topic creates it."

@@ -290,7 +290,7 @@ class KafkaConnection(AdmittedProtocol):
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
             self.broker.control.beginRequest(request, self.factory.clock.seconds())
-        answer = servedApi.serve(self.broker, request)
+        answer = servedApi.answer(self.broker, request)
         if not isinstance(answer, Deferred):
             self._answer(request, answer)
             return

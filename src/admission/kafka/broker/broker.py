@@ -22,6 +22,7 @@ from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
 from ..quotalimits import QuotaLimits
 from ..security.login import Logins
+from ..security.superusers import SuperUsers
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
@@ -75,8 +76,10 @@ class Broker:
     @ivar limits: the limits of the policies; can be changed at run time.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar portal: checks the logins of clients; L{None} if they need none.
+    @ivar asksForCertificates: whether clients of some port may have certificates.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
     @ivar logins: how its clients log in.
+    @ivar superUsers: who may change limits, topics and groups.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
     @ivar isDraining: whether L{drain} was called.
@@ -90,9 +93,11 @@ class Broker:
     clock: IReactorTime
     wallSeconds: Callable[[], float]
     portal: Portal | None = None
+    asksForCertificates: bool = False
     largestResponseBytes: int = field(init=False)
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
+    superUsers: SuperUsers = field(init=False)
     groups: GroupCoordinator = field(init=False)
     isDraining: bool = field(init=False, default=False)
     _throttled: set[Any] = field(init=False, factory=set)
@@ -108,6 +113,9 @@ class Broker:
             self.settings.connectionFailedAuthenticationDelaySeconds,
             self.settings.saslServerMaxReceiveSize,
         )
+        # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
+        hasNames = self.portal is not None or self.asksForCertificates
+        self.superUsers = SuperUsers(self.settings.superUsers, hasNames or bool(self.settings.superUsers))
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
         self.groups = GroupCoordinator(
