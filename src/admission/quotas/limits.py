@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from itertools import product
-from math import inf, isfinite
-from typing import TypeVar
+from math import isfinite
+from typing import Final, TypeVar
 
 from attrs import frozen
 
@@ -17,6 +17,9 @@ from ..interfaces import DEFAULT, QuotaEntity
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+UNLIMITED: Final = float(2**63)
+"""Kafka's limit that is none: its largest whole number, 2^63 - 1, as the nearest double."""
 
 EntityKey = tuple[str | None, ...]
 """A user and a client id, L{None} for what does not matter, or an address alone."""
@@ -99,7 +102,7 @@ class LimitTable:
     """
 
     def __init__(
-        self, limitNames: Sequence[str], kinds: Collection[EntityKind] = CLIENT_KINDS, unlimited: float = inf
+        self, limitNames: Sequence[str], kinds: Collection[EntityKind] = CLIENT_KINDS, unlimited: float = UNLIMITED
     ) -> None:
         self.limitNames = tuple(limitNames)
         self.kinds = frozenset(kinds)
