@@ -211,6 +211,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self._sweeping.clock = clock
         self._forgetting = LoopingCall(lambda: self.control.sweep(clock.seconds()))
         self._forgetting.clock = clock
+        gate.account("policies", lambda: self.control.sizeBytes)
         gate.onPressure(self._pressed)
 
     def start(self) -> None:

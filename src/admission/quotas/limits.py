@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from attrs import frozen
 
 from ..interfaces import DEFAULT, QuotaEntity
+from ..names import boundedName
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -64,7 +65,14 @@ def kindOf(entity: QuotaEntity) -> EntityKind:
 
 
 def keyOf(entity: QuotaEntity) -> EntityKey:
-    return (entity.user, entity.clientId) if entity.ip is None else (entity.ip,)
+    """
+    The names of an entity as requests have them.
+    """
+    return (_bounded(entity.user), _bounded(entity.clientId)) if entity.ip is None else (entity.ip,)
+
+
+def _bounded(name: str | None) -> str | None:
+    return None if name is None else boundedName(name)
 
 
 @frozen

@@ -26,6 +26,7 @@ from twisted.web.server import NOT_DONE_YET
 from ..interfaces import IHistogram, QuotaStatus, Request
 from ..metrics.prometheus import CONTENT_TYPE, exposition
 from ..metrics.prometheusnames import Naming
+from ..names import boundedName
 from ..profiling.profiler import Profiler, ProfilerStopped
 from .document import StatusDocument
 from .pageresource import BadQuestion, Page, Pieces, refuse
@@ -130,7 +131,7 @@ class StatusPages:
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
         user, clientId = question.get("user", self._anonymous), question.get("clientId", "")
-        document, request = self._document, Request("", user, clientId, ip, 0)
+        document, request = self._document, Request("", boundedName(user), boundedName(clientId), ip, 0)
         wallSeconds = document.wallSeconds()
         yield _encoded(
             {

@@ -17,6 +17,7 @@ from zope.interface.verify import verifyObject
 from ..interfaces import (
     CONNECTION,
     NOTHING,
+    IAccountable,
     IIdentityAudit,
     IQuotaPolicy,
     IReplayable,
@@ -154,7 +155,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
         """
         policy = self.build()
         verifyObject(IQuotaPolicy, policy)
-        for interface in (IReplayable, IRequestLifecycle, IRestorable, IIdentityAudit):
+        for interface in (IAccountable, IReplayable, IRequestLifecycle, IRestorable, IIdentityAudit):
             if interface.providedBy(policy):
                 verifyObject(interface, policy)
         self.assertIs(policy.isShadow, False)

@@ -17,6 +17,7 @@ from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import NOTHING, IPurgatory
+from admission.names import boundedName
 
 from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
@@ -115,7 +116,8 @@ class Broker:
         )
         # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
         hasNames = self.portal is not None or self.asksForCertificates
-        self.superUsers = SuperUsers(self.settings.superUsers, hasNames or bool(self.settings.superUsers))
+        superUsers = frozenset(map(boundedName, self.settings.superUsers))
+        self.superUsers = SuperUsers(superUsers, hasNames or bool(superUsers))
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
         self.groups = GroupCoordinator(
