@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from ipaddress import ip_address
 from itertools import islice
@@ -159,7 +160,11 @@ class StatusPages:
         the labels' texts and the value.
         """
         values = {name: finite(value) for name, value in self._sensors}
-        histograms = {name: _histogramFields(each) for name, each in self._sensors.histograms.items()}
+        histograms = {
+            name: fields
+            for name, each in self._sensors.histograms.items()
+            if (fields := self._sensors.tryRead(name, partial(_histogramFields, each))) is not None
+        }
         yield f'{{"values": {json.dumps(values)},\n"histograms": {json.dumps(histograms)},\n"families": {{'
         separator = "\n"
         for name, family in list(self._sensors.families.items()):

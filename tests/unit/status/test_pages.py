@@ -96,6 +96,20 @@ class PagesTests(StatusTestCase):
         )
         self.assertIn("admission_requests_running 7.0\n", response.body)
 
+    def test_brokenSensor(self) -> None:
+        """
+        A sensor that raises takes no page with it.
+        """
+        self.sensors.addGauge("Raises", lambda now: 1 / 0)
+        histogram = Histogram()
+        del histogram.counts
+        self.sensors.addHistogram("Waits", histogram)
+        self.sensors.addGauge("RunningRequests", lambda now: 7)
+        self.assertIn("admission_requests_running 7.0\n", self.get("/metrics").body)
+        measured = self.get("/sensors").document
+        self.assertEqual((measured["values"], measured["histograms"]), ({"RunningRequests": 7}, {}))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError, AttributeError)), 2)
+
     def test_namings(self) -> None:
         """
         What the driver measures has the names that the driver gives it.
