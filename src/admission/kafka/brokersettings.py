@@ -42,8 +42,11 @@ POOL = "queued.max.request.bytes"
 LARGEST_REQUEST = "socket.request.max.bytes"
 _LARGEST_REQUEST_BYTES = 100 << 20
 
-RESERVED_DESCRIPTORS = 64
-"""The files that the broker has open besides connections: the log, its ports, recordings, and a reserve."""
+RESERVED_DESCRIPTORS = 128
+"""
+The files that the broker has open besides connections: the log, its ports, those who read the status port, recordings,
+and a reserve.
+"""
 
 CREATE_TIME = "CreateTime"
 APPEND_TIME = "LogAppendTime"
