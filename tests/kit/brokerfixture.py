@@ -122,7 +122,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def requestFrame(entity: Any, correlationId: int) -> bytes:
+def requestFrame(entity: Any, correlationId: int, clientId: str = "test") -> bytes:
     """
     A frame of header and body, as a client sends it.
     """
@@ -132,7 +132,7 @@ def requestFrame(entity: Any, correlationId: int) -> bytes:
             "request_api_key": entity.__api_key__,
             "request_api_version": entity.__version__,
             "correlation_id": correlationId,
-            "client_id": "test",
+            "client_id": clientId,
         },
     )
     return framed(encode(header) + encode(entity))

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -283,9 +284,29 @@ class MeasuredBroker(BrokerProcess):
         """
         Its sensors, its memory pool and the ledger, as they are now.
         """
+        return self._asked("")
+
+    def watch(self) -> dict[str, Any]:
+        """
+        The same, and then begin to note anew the largest values, which reports
+        have as well from now on; see L{tests.kit.memorybroker.Watch}.
+        """
+        return self._asked("watch")
+
+    def anonymousBytes(self) -> int:
+        """
+        Its resident anonymous memory, private and shared; the pages of the
+        log's file are the system's.
+        """
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return sum(
+            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
+        )
+
+    def _asked(self, question: str) -> dict[str, Any]:
         process = self.process
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("\n")
+        process.stdin.write(f"{question}\n")
         process.stdin.flush()
         line = process.stdout.readline()
         assert line, f"the broker has gone:\n{self.log()}"
@@ -346,6 +367,42 @@ class MeasuredBroker(BrokerProcess):
     def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
         assert process.stderr is not None
         return process.stderr
+
+
+class SampledBroker(MeasuredBroker):
+    """
+    A broker whose resident memory is watched from outside.
+
+    @ivar peakAnonymousBytes: the most it had since that was last set.
+    """
+
+    def __init__(self, *options: str) -> None:
+        super().__init__(*options)
+        self.peakAnonymousBytes = 0
+        self._isSampling = True
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def start(self) -> None:
+        """
+        Start it, and begin to watch.
+        """
+        super().start()
+        self._sampler.start()
+
+    def stop(self) -> int:
+        """
+        Watch no longer, and end it.
+        """
+        self._isSampling = False
+        self._sampler.join()
+        return super().stop()
+
+    def _sample(self) -> None:
+        while self._isSampling and self.isRunning():
+            # It may have ended just now.
+            with suppress(OSError):
+                self.peakAnonymousBytes = max(self.peakAnonymousBytes, self.anonymousBytes())
+            time.sleep(0.003)
 
 
 @cache

@@ -14,8 +14,15 @@ _Test = TypeVar("_Test", bound=Callable[..., object])
 LONG = "ADMISSION_LONG"
 
 
+def isLongForm() -> bool:
+    """
+    Whether the long form is asked for.
+    """
+    return bool(os.environ.get(LONG))
+
+
 def longForm(test: _Test) -> _Test:
     """
     Run a test, or all those of a class, only when the long form is asked for, as C{make test-long} does.
     """
-    return skipUnless(os.environ.get(LONG), "takes long: make test-long runs it")(test)
+    return skipUnless(isLongForm(), "takes long: make test-long runs it")(test)

@@ -74,17 +74,26 @@ class RawClient:
     requests, so it counts nothing.
     """
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None, receiveBufferBytes: int | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        receiveBufferBytes: int | None = None,
+        host: str | None = None,
+    ) -> None:
         """
         @param port: on 127.0.0.1.
         @param tls: with what to do a handshake, if at all.
         @param receiveBufferBytes: how much the kernel takes in for us, at about.
+        @param host: the address that the broker sees, if another loopback address than its own.
         """
         self.socket = socket.socket()
         self.socket.settimeout(PATIENCE_SECONDS)
         if receiveBufferBytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receiveBufferBytes)
         try:
+            if host is not None:
+                self.socket.bind((host, 0))
             # The broker may have taken it and let go of it already; whoever reads will see.
             with suppress(ConnectionResetError):
                 self.socket.connect(("127.0.0.1", port))

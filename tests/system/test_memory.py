@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.request import urlopen
@@ -23,7 +22,7 @@ from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch, readBatch
-from tests.kit.brokerprocess import PATIENCE_SECONDS, MeasuredBroker, certificates, freePort
+from tests.kit.brokerprocess import PATIENCE_SECONDS, SampledBroker, certificates, freePort
 from tests.kit.longform import longForm
 
 MIB = 1 << 20
@@ -78,50 +77,6 @@ def produceError(response: bytes) -> int:
     """
     (errorCode,) = struct.unpack_from(">h", response, 4 + 2 + 6 + 4 + 4)
     return int(errorCode)
-
-
-class SampledBroker(MeasuredBroker):
-    """
-    A broker whose resident memory is watched from outside.
-
-    @ivar peakAnonymousBytes: the most it had since that was last set.
-    """
-
-    def __init__(self, *options: str) -> None:
-        super().__init__(*options)
-        self.peakAnonymousBytes = 0
-        self._isSampling = True
-        self._sampler = threading.Thread(target=self._sample, daemon=True)
-
-    def start(self) -> None:
-        """
-        Start it, and begin to watch.
-        """
-        super().start()
-        self._sampler.start()
-
-    def stop(self) -> int:
-        """
-        Watch no longer, and end it.
-        """
-        self._isSampling = False
-        self._sampler.join()
-        return super().stop()
-
-    def anonymousBytes(self) -> int:
-        """
-        Its resident anonymous memory, private and shared; the pages of the
-        log's file are the system's.
-        """
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return sum(
-            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
-        )
-
-    def _sample(self) -> None:
-        while self._isSampling and self.isRunning():
-            self.peakAnonymousBytes = max(self.peakAnonymousBytes, self.anonymousBytes())
-            time.sleep(0.003)
 
 
 class Producer(threading.Thread):

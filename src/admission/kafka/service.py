@@ -283,6 +283,7 @@ class BrokerService(Service):
         started.push_async_callback(log.close)
         certified = any(listener.asksForCertificates for listener in config.listeners)
         self.broker = Broker(settings, log, gate, purgatory, control, clock, wallSeconds, self._portal, certified)
+        started.callback(self.broker.timeSlices.close)
         self._warnOfNoSuperUsers()
         self._startGroups()
         self._startRecording(recorder, gateSeed)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attrs import frozen
-from twisted.internet.defer import Deferred
 
 from admission.interfaces import Refusal
+from admission.timeslices import Steps
 
 from ..kafkarequest import KafkaRequest
 from .api import (
@@ -25,7 +25,7 @@ from .api import (
     quotaapi,
     topicapi,
 )
-from .broker import Answer, Broker, Serve, Work
+from .broker import Answer, Broker, Serve, Waiting
 
 
 @frozen
@@ -45,7 +45,7 @@ class ServedApi:
     refuse: Callable[[KafkaRequest], Answer] | None = None
     forbid: Callable[[KafkaRequest, str], Answer] | None = None
 
-    def answer(self, broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+    def answer(self, broker: Broker, request: KafkaRequest) -> Answer | Waiting | Steps[Answer | Waiting]:
         """
         Serve a request, or tell its client that it may not make it.
         """

@@ -10,45 +10,39 @@ about groups have no room for a reason at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
 
 _TOPIC = 2
 """The type of resource in IncrementalAlterConfigs."""
+
+T = TypeVar("T")
 
 
 def quotasForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
     The answer to AlterClientQuotas.
     """
-    entries = (
-        {
-            "entity": [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity],
-            "error_code": ErrorCode.cluster_authorization_failed,
-        }
-        for entry in request.entity.entries
-    )
-    return {"entries": _explained(entries, reason)}
+
+    def describe(entry: Any) -> dict[str, Any]:
+        entity = [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity]
+        return {"entity": entity, "error_code": ErrorCode.cluster_authorization_failed}
+
+    return {"entries": _explained(request.entity.entries, describe, reason)}
 
 
 def creationForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
     The answer to CreateTopics.
     """
-    topics = (
-        {
-            "name": name,
-            "num_partitions": -1,
-            "replication_factor": -1,
-            "error_code": ErrorCode.topic_authorization_failed,
-        }
-        for name in dict.fromkeys(topic.name for topic in request.entity.topics)
-    )
-    return {"topics": _explained(topics, reason)}
+    names = dict.fromkeys(topic.name for topic in request.entity.topics)
+    nothing = {"num_partitions": -1, "replication_factor": -1}
+    return {"topics": _explained(names, lambda name: {**_topic(name), **nothing}, reason)}
 
 
 def partitionsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -56,8 +50,7 @@ def partitionsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]
     The answer to CreatePartitions.
     """
     names = dict.fromkeys(topic.name for topic in request.entity.topics)
-    results = ({"name": name, "error_code": ErrorCode.topic_authorization_failed} for name in names)
-    return {"results": _explained(results, reason)}
+    return {"results": _explained(names, _topic, reason)}
 
 
 def deletionForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -69,42 +62,31 @@ def deletionForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
         wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in entity.topics)
     else:
         wanted = dict.fromkeys((name, None) for name in entity.topic_names)
-    responses = (
-        {"name": name, "topic_id": topicId, "error_code": ErrorCode.topic_authorization_failed}
-        for name, topicId in wanted
-    )
-    return {"responses": _explained(responses, reason)}
+    return {"responses": _explained(wanted, lambda topic: {**_topic(topic[0]), "topic_id": topic[1]}, reason)}
 
 
 def configsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
     The answer to IncrementalAlterConfigs.
     """
-    responses = (
-        {
-            "resource_type": resourceType,
-            "resource_name": name,
-            "error_code": ErrorCode.topic_authorization_failed
-            if resourceType == _TOPIC
-            else ErrorCode.cluster_authorization_failed,
-        }
-        for resourceType, name in dict.fromkeys(
-            (resource.resource_type, resource.resource_name) for resource in request.entity.resources
-        )
-    )
-    return {"responses": _explained(responses, reason)}
+
+    def describe(resource: tuple[int, str]) -> dict[str, Any]:
+        resourceType, name = resource
+        isTopic = resourceType == _TOPIC
+        errorCode = ErrorCode.topic_authorization_failed if isTopic else ErrorCode.cluster_authorization_failed
+        return {"resource_type": resourceType, "resource_name": name, "error_code": errorCode}
+
+    resources = dict.fromkeys((each.resource_type, each.resource_name) for each in request.entity.resources)
+    return {"responses": _explained(resources, describe, reason)}
 
 
 def groupsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
     The answer to DeleteGroups.
     """
-    return {
-        "results": [
-            {"group_id": groupId, "error_code": ErrorCode.group_authorization_failed}
-            for groupId in dict.fromkeys(request.entity.groups_names)
-        ]
-    }
+    groupIds = list(dict.fromkeys(request.entity.groups_names))
+    errorCode = ErrorCode.group_authorization_failed
+    return {"results": Rows(groupIds, lambda groupId: {"group_id": groupId, "error_code": errorCode})}
 
 
 def offsetsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -114,8 +96,17 @@ def offsetsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.group_authorization_failed}
 
 
-def _explained(parts: Iterable[dict[str, Any]], reason: str) -> list[dict[str, Any]]:
-    explained = list(parts)
-    for first in explained[:1]:
-        first["error_message"] = reason
-    return explained
+def _topic(name: str | None) -> dict[str, Any]:
+    return {"name": name, "error_code": ErrorCode.topic_authorization_failed}
+
+
+def _explained(things: Iterable[T], describe: Callable[[T], dict[str, Any]], reason: str) -> Rows[T]:
+    listed = list(things)
+
+    def explained(thing: T) -> dict[str, Any]:
+        described = describe(thing)
+        if thing is listed[0]:
+            described["error_message"] = reason
+        return described
+
+    return Rows(listed, explained)
