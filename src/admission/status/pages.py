@@ -36,6 +36,9 @@ from .sections import finite
 ROWS_PER_PIECE = 200
 """How many rows of a long list are written in one turn."""
 
+MAX_ROWS = 1000
+"""How many rows of a family are in C{/sensors}; clients may make any number of names."""
+
 _ASSETS = Path(__file__).parent / "assets"
 
 _HTML, _TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
@@ -157,7 +160,8 @@ class StatusPages:
         """
         An object of C{values}, C{histograms} and C{families}.  A family has the
         names of its C{labels} and a list of C{values}; each of them is a list of
-        the labels' texts and the value.
+        the labels' texts and the value.  Of more than L{MAX_ROWS} the rest is only
+        counted: C{leftOut}.
         """
         values = {name: finite(value) for name, value in self._sensors}
         histograms = {
@@ -171,10 +175,13 @@ class StatusPages:
             labels = json.dumps(family.labelNames)
             yield f'{separator}{json.dumps(name)}: {{"isCounter": {json.dumps(family.isCounter)}, "labels": {labels}, '
             yield '"values": ['
-            yield from _rows(
-                [*labelValues, finite(value)] for labelValues, value in family.read(self._sensors.seconds())
-            )
-            yield "]}"
+            rows = iter(family.read(self._sensors.seconds()))
+            yield from _rows([*labelValues, finite(value)] for labelValues, value in islice(rows, MAX_ROWS))
+            leftOut = 0
+            while some := sum(1 for _ in islice(rows, ROWS_PER_PIECE)):
+                leftOut += some
+                yield ""
+            yield f'], "leftOut": {leftOut}}}'
             separator = ",\n"
         yield "}}\n"
 

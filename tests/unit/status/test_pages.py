@@ -14,7 +14,7 @@ from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheusnames import Naming
-from admission.status.pages import ROWS_PER_PIECE, StatusPages
+from admission.status.pages import MAX_ROWS, ROWS_PER_PIECE, StatusPages
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
@@ -266,11 +266,21 @@ class PagesTests(StatusTestCase):
                         "isCounter": False,
                         "labels": ["user", "client-id"],
                         "values": [["a", "", 1.5], ["b", "c", None]],
+                        "leftOut": 0,
                     },
-                    "Nobody": {"isCounter": True, "labels": ["user"], "values": []},
+                    "Nobody": {"isCounter": True, "labels": ["user"], "values": [], "leftOut": 0},
                 },
             },
         )
+
+    def test_manyRows(self) -> None:
+        """
+        However many rows a family has, the page has a bounded number, and says how many are left out.
+        """
+        self.sensors.addFamily("Bytes", ("user",), lambda now: [((str(row),), row) for row in range(MAX_ROWS + 777)])
+        family = self.get("/sensors").document["families"]["Bytes"]
+        self.assertEqual(family["values"], [[str(row), row] for row in range(MAX_ROWS)])
+        self.assertEqual(family["leftOut"], 777)
 
     def test_familyChanges(self) -> None:
         """
