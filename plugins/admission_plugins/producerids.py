@@ -19,6 +19,7 @@ from admission.interfaces import (
     ADMITTED,
     DEFAULT,
     Decision,
+    IAccountable,
     IIdentityAudit,
     IReplayable,
     IRestorable,
@@ -136,7 +137,7 @@ class ProducerIdMeter:
         return not self.known.layersAt(now) and self.bucket.isFull(now)
 
 
-@implementer(IReplayable, IRestorable, IIdentityAudit)
+@implementer(IReplayable, IRestorable, IIdentityAudit, IAccountable)
 class ProducerIds(QuotaPolicy):
     """
     Tokens and known ids for each user who has a limit.
@@ -202,6 +203,10 @@ class ProducerIds(QuotaPolicy):
         self._limits = LimitTable(self.limitNames, [EntityKind.USER], UNLIMITED)
         self.limits = self._limits.limits
         self._meters = Meters(self._limits, PRODUCER_IDS_RATE, self._build, maxMeters, byUser)
+
+    @property
+    def sizeBytes(self) -> int:
+        return self.memory.usedBytes + self._meters.sizeBytes
 
     def decide(self, request: Request, now: float) -> Decision:
         identities = request.identities

@@ -20,6 +20,7 @@ from .interfaces import (
     ADMITTED,
     NOTHING,
     Decision,
+    IAccountable,
     IIdentityAudit,
     IQuotaPolicy,
     IRequestLifecycle,
@@ -169,8 +170,23 @@ class AdmissionControl:
             for index, (name, policy) in enumerate(policies)
         ]
         self.limitNames: Sequence[str] = sorted({name for _, policy in policies for name in policy.limitNames})
+        self._accountable = [member for member in self._members if IAccountable.providedBy(member.policy)]
         self._nothingDue = Charge(0.0, (0.0,) * len(policies))
         self._findLimiting()
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory the policies keep about clients, as far as they say.
+        """
+        total = 0
+        for member in self._accountable:
+            try:
+                total += int(IAccountable(member.policy).sizeBytes)
+            except Exception:
+                # The ledger shows what the others hold.
+                member.failures += 1
+        return total
 
     @property
     def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:

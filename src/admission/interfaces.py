@@ -498,7 +498,8 @@ class Request(NamedTuple):
     @ivar kind: the operation, in the protocol's words (C{"Produce"});
         L{CONNECTION} for a connection that has been opened, L{RECEIVED} and
         L{SENT} for bytes on a connection whose requests are not told apart.
-    @ivar principal: who asks, as the server authenticated it.
+    @ivar principal: who asks, as the server authenticated it; bounded in length,
+        as C{clientId} is, by L{admission.names.boundedName}.
     @ivar clientId: what the client calls itself; may be empty.
     @ivar peer: the address of the client, without its port.
     @ivar sizeBytes: the request's size on the wire, without its length prefix.
@@ -748,6 +749,14 @@ class IReplayable(Interface):
 
         @return: a key, or L{None} if the policy ignores the request.
         """
+
+
+class IAccountable(Interface):
+    """
+    A policy that says how much memory it keeps about clients.
+    """
+
+    sizeBytes: int = Attribute("About how many bytes; for the ledger, and read often.")
 
 
 class IRequestLifecycle(Interface):

@@ -12,7 +12,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import cache
 from itertools import count
@@ -31,7 +31,9 @@ from confluent_kafka import (
     Producer,
     TopicPartition as ConfluentPartition,
 )
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -44,6 +46,8 @@ from tests.kit.clientcases import until
 from tests.kit.rawclient import RawClient, tlsContext
 
 NAME, PASSWORD = "alice", "open, sesame="
+SUPER_USER = "root"
+SUPER_CERTIFICATE = "CN=client"
 DELAY_SECONDS = 0.4
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -64,14 +68,18 @@ class SecuredBroker(BrokerProcess):
         os.close(descriptor)
         os.unlink(self.passwordPath)
         atexit.register(lambda: Path(self.passwordPath).unlink(missing_ok=True))
-        self.setPassword(NAME, PASSWORD)
+        for name in (NAME, SUPER_USER):
+            self.setPassword(name, PASSWORD)
         files = certificates()
         certified = (
             f"mtls:{self.certifiedPort}:interface=127.0.0.1:privateKey={files.serverKey}"
             f":certKey={files.serverCertificate}:caKey={files.authority}"
         )
         delay = f"connection.failed.authentication.delay.ms={DELAY_SECONDS * 1000:.0f}"
-        super().__init__("--listen", certified, "--auth", f"scram:{self.passwordPath}", "--set", delay)
+        superUsers = f"super.users=User:{SUPER_USER};User:{SUPER_CERTIFICATE}"
+        super().__init__(
+            *("--listen", certified, "--auth", f"scram:{self.passwordPath}", "--set", delay, "--set", superUsers)
+        )
 
     def setPassword(self, name: str, password: str) -> None:
         """
@@ -103,6 +111,7 @@ class Door:
     @ivar tls: whether to use TLS.
     @ivar certificate: whether to show a certificate.
     @ivar password: what to log in with.
+    @ivar name: whom to log in as.
     """
 
     port: int
@@ -110,6 +119,7 @@ class Door:
     tls: bool = False
     certificate: bool = False
     password: str = PASSWORD
+    name: str = NAME
 
     @property
     def protocol(self) -> str:
@@ -183,7 +193,7 @@ class ConfluentTests(SecurityTestCase):
             **settings,
         }
         if door.mechanism is not None:
-            common |= {"sasl.mechanism": door.mechanism, "sasl.username": NAME, "sasl.password": door.password}
+            common |= {"sasl.mechanism": door.mechanism, "sasl.username": door.name, "sasl.password": door.password}
         if door.tls:
             common |= {"ssl.ca.location": str(files.authority)}
         if door.certificate:
@@ -228,6 +238,57 @@ class ConfluentTests(SecurityTestCase):
             if message.error() is not None:
                 raise KafkaException(message.error())
         return [message.value() for message in messages]
+
+    def changes(self, door: Door, topic: str) -> Iterator[tuple[int, Future[Any]]]:
+        """
+        Change topics, and C{topic} first, and a group that does not exist.
+
+        @return: the error for who may not do it, and the outcome, of each.
+        """
+        admin = AdminClient(self.configuration(door))
+        entry = ConfigEntry("retention.ms", "5000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        for asked in (
+            admin.incremental_alter_configs([resource]),
+            admin.create_partitions([NewPartitions(topic, 3)]),
+            admin.create_topics([NewTopic(f"{topic}.fresh", 1, 1)]),
+            admin.delete_topics([topic]),
+        ):
+            yield KafkaError.TOPIC_AUTHORIZATION_FAILED, *asked.values()
+        yield KafkaError.GROUP_AUTHORIZATION_FAILED, *admin.delete_consumer_groups([f"{topic}.group"]).values()
+
+    def test_ordinaryUser(self) -> None:
+        """
+        A client that is no super user produces to a new topic, and is refused to change or delete it, to create
+        another by itself, or to delete a group.
+        """
+        door = Door(self.broker.port, "SCRAM-SHA-256")
+        self.roundTrip(door, self.topic)
+        told: list[str] = []
+        for code, outcome in self.changes(door, self.topic):
+            error = self.assertRaises(KafkaException, outcome.result, PATIENCE_SECONDS).args[0]
+            self.assertEqual(error.code(), code)
+            told.append(error.str())
+        # This client asks to delete topics and groups in versions that have no room for a reason.
+        for each in told[:3]:
+            self.assertIn(f"add 'User:{NAME}' to super.users of the broker", each)
+        self.assertIn(b"value", self.roundTrip(door, self.topic))
+
+    def test_superUser(self) -> None:
+        """
+        A super user may do all that, whether it has that name from a login or from a certificate.
+        """
+        login = Door(self.broker.port, "SCRAM-SHA-256", name=SUPER_USER)
+        for door in (login, Door(self.broker.certifiedPort, tls=True, certificate=True)):
+            topic = f"{self.topic}.{door.port}"
+            self.roundTrip(Door(self.broker.port, "SCRAM-SHA-256"), topic)
+            for code, outcome in self.changes(door, topic):
+                error = outcome.exception(PATIENCE_SECONDS)
+                if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    assert error is not None
+                    self.assertEqual(error.args[0].code(), KafkaError.GROUP_ID_NOT_FOUND)
+                else:
+                    self.assertIs(error, None)
 
     def errors(self, door: Door, isEnough: Callable[[], bool]) -> set[int]:
         """
@@ -299,7 +360,7 @@ class KafkaPythonTests(SecurityTestCase):
         if door.mechanism is not None:
             common |= {
                 "sasl_mechanism": door.mechanism,
-                "sasl_plain_username": NAME,
+                "sasl_plain_username": door.name,
                 "sasl_plain_password": door.password,
             }
         if door.tls:
@@ -331,6 +392,21 @@ class KafkaPythonTests(SecurityTestCase):
                 kafka.errors.KafkaError, KafkaProducer, **self.configuration(door), bootstrap_timeout_ms=2500
             )
 
+    def test_superUsers(self) -> None:
+        """
+        A client that is no super user is refused to delete a topic, and a super user may.
+        """
+        ordinary = Door(self.broker.port, "SCRAM-SHA-256")
+        with closing(KafkaProducer(**self.configuration(ordinary))) as producer:
+            producer.send(self.topic, b"value").get(PATIENCE_SECONDS)
+        with closing(KafkaAdminClient(**self.configuration(ordinary))) as admin:
+            refused = self.assertRaises(kafka.errors.TopicAuthorizationFailedError, admin.delete_topics, [self.topic])
+            self.assertIn("super.users", str(refused))
+        superUser = Door(self.broker.port, "SCRAM-SHA-256", name=SUPER_USER)
+        with closing(KafkaAdminClient(**self.configuration(superUser))) as admin:
+            admin.delete_topics([self.topic])
+            self.assertNotIn(self.topic, admin.list_topics())
+
 
 class AiokafkaTests(SecurityTestCase):
     """
@@ -350,7 +426,7 @@ class AiokafkaTests(SecurityTestCase):
         if door.mechanism is not None:
             common |= {
                 "sasl_mechanism": door.mechanism,
-                "sasl_plain_username": NAME,
+                "sasl_plain_username": door.name,
                 "sasl_plain_password": door.password,
             }
         if door.tls:
@@ -456,7 +532,7 @@ class RawTests(SecurityTestCase):
         self.broker.setPassword("bob", "second")
         self.assertEqual(self.logIn(self.connect(), "bob", "first"), ErrorCode.sasl_authentication_failed)
         self.assertEqual(self.logIn(self.connect(), "bob", "second"), ErrorCode.none)
-        before.createTopic(self.topic)
+        before.allTopics()
 
     def test_certificateOfStrangers(self) -> None:
         """

@@ -102,6 +102,15 @@ class SpendsWhenRead(Policy):
         registry.addGauge(name, lambda now: self.record(produce("client-0"), produced(1), now))
 
 
+class Unreadable(Policy):
+    """
+    A sensor of it returns no number.
+    """
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        registry.addGauge(name, lambda now: "much")  # type: ignore[arg-type, return-value]
+
+
 class Amnesiac(Policy):
     """
     Sweeping forgets debts.
@@ -420,6 +429,7 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
             (SpendsWhenAsked, "test_recordingNothing"),
             (SpendsWhenExplaining, "test_explaining"),
             (SpendsWhenRead, "test_sensors"),
+            (Unreadable, "test_sensors"),
             (Amnesiac, "test_sweeping"),
             (OneForAll, "test_replayKey"),
             (KeyOfRequest, "test_replayKey"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import frozen
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -137,11 +138,12 @@ class StatusTestCase(SynchronousTestCase):
         self.root: Resource = StatusPages(self.clock, document, ANONYMOUS).root
         self.site = StatusSite(self.root, self.clock, ["Broker.example"])
 
-    def connect(self) -> tuple[StatusChannel, StatusTransport]:
+    def connect(self, host: str = "192.0.2.9") -> tuple[StatusChannel, StatusTransport]:
         """
-        Open a connection.
+        Open a connection from an address.
         """
-        channel, transport = self.site.buildProtocol(None), StatusTransport()
+        channel = self.site.buildProtocol(None)
+        transport = StatusTransport(peerAddress=IPv4Address("TCP", host, 54321))
         channel.makeConnection(transport)
         self.addCleanup(self.disconnect, channel)
         return channel, transport

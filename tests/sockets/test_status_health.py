@@ -5,6 +5,7 @@ The health of a broker that stops, asked over the network.
 from __future__ import annotations
 
 import json
+import socket
 from http.client import HTTPConnection
 from typing import Any
 
@@ -20,15 +21,16 @@ from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.unit.kafka.test_service import LOOPBACK, ServiceTestCase
 
 
-class DrainTests(ServiceTestCase):
+class StatusPortTestCase(ServiceTestCase):
     """
-    The status port outlives the ports of clients.
+    A test with a broker that has a status port.
     """
 
-    @inlineCallbacks
-    def test_drain(self) -> Any:
+    def startWithStatus(self) -> tuple[BrokerService, int]:
         """
-        While the last connections end, the port answers that nobody should come; then it closes.
+        Start the broker.
+
+        @return: it, and the number of the status port.
         """
         status = Listener("status", serverFromString(reactor, LOOPBACK), None)
         config = BrokerConfig(
@@ -37,23 +39,9 @@ class DrainTests(ServiceTestCase):
             self.path,
             statusListener=status,
         )
-        service = BrokerService(reactor, config)
-        self.start(service)
+        service = self.start(BrokerService(reactor, config))
         assert service._statusPort is not None and service._statusPort._port is not None
-        port = service._statusPort._port.getHost().port  # type: ignore[attr-defined]
-        code, body = yield self.get(port)
-        self.assertEqual((code, body), (200, {"status": "ok"}))
-        lingering: Deferred[None] = Deferred()
-        self.patch(service.factory, "closeAll", lambda: lingering)
-        stopped = service.stopService()
-        code, body = yield self.get(port)
-        self.assertEqual((code, body["status"]), (503, "unavailable"))
-        self.assertEqual(service._ports, [])
-        self.assertFalse(stopped.called)
-        lingering.callback(None)
-        yield stopped
-        self.assertIs(service._statusPort._port, None)
-        self.assertEqual(service._statusPort.site.channels, set())
+        return service, service._statusPort._port.getHost().port  # type: ignore[attr-defined]
 
     def get(self, port: int) -> Any:
         """
@@ -70,3 +58,56 @@ class DrainTests(ServiceTestCase):
                 connection.close()
 
         return deferToThread(ask)
+
+
+class DrainTests(StatusPortTestCase):
+    """
+    The status port outlives the ports of clients.
+    """
+
+    @inlineCallbacks
+    def test_drain(self) -> Any:
+        """
+        While the last connections end, the port answers that nobody should come; then it closes.
+        """
+        service, port = self.startWithStatus()
+        assert service._statusPort is not None
+        code, body = yield self.get(port)
+        self.assertEqual((code, body), (200, {"status": "ok"}))
+        lingering: Deferred[None] = Deferred()
+        self.patch(service.factory, "closeAll", lambda: lingering)
+        stopped = service.stopService()
+        code, body = yield self.get(port)
+        self.assertEqual((code, body["status"]), (503, "unavailable"))
+        self.assertEqual(service._ports, [])
+        self.assertFalse(stopped.called)
+        lingering.callback(None)
+        yield stopped
+        self.assertIs(service._statusPort._port, None)
+        self.assertEqual(service._statusPort.site.channels, set())
+
+
+class SlowClientTests(StatusPortTestCase):
+    """
+    Clients of the status port that are slow keep nobody out.
+    """
+
+    @inlineCallbacks
+    def test_slow(self) -> Any:
+        """
+        Beside many that are silent, ask byte by byte or do not read, health is answered each time.
+        """
+        _, port = self.startWithStatus()
+        slow: list[socket.socket] = []
+        self.addCleanup(lambda: [each.close() for each in slow])
+
+        def attack() -> None:
+            for beginning in (b"", b"GET /healthz HT", b"GET /sensors HTTP/1.1\r\n\r\n") * 25:
+                each = socket.create_connection(("127.0.0.1", port))
+                slow.append(each)
+                each.sendall(beginning)
+
+        for _ in range(3):
+            yield deferToThread(attack)
+            code, body = yield self.get(port)
+            self.assertEqual((code, body), (200, {"status": "ok"}))

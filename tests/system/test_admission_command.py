@@ -302,14 +302,15 @@ class LoginTests(AdmissionCommandTestCase):
 
     def test_login(self) -> None:
         """
-        A user that C{admission users} has added can change limits, with the right password; nobody else can.
+        A super user that C{admission users} has added can change limits, with the right password; nobody else can.
         """
         directory = Path(self.broker.dataPath).parent
         users, right, wrong = (directory / name for name in ("users", "right", "wrong"))
         right.write_text("open sesame\n")
         wrong.write_text("sesame\n")
-        self.succeed(f"users set --password-stdin --iterations 4096 {users} alice", "open sesame\n")
-        broker = BrokerProcess("--auth", f"scram:{users}")
+        for user in ("alice", "bob"):
+            self.succeed(f"users set --password-stdin --iterations 4096 {users} {user}", "open sesame\n")
+        broker = BrokerProcess("--auth", f"scram:{users}", "--set", "super.users=User:alice")
         self.addCleanup(broker.remove)
         broker.start()
         place = f"quotas set --broker {broker.address}"
@@ -321,9 +322,19 @@ class LoginTests(AdmissionCommandTestCase):
                     f"{place} --login alice --password-file {wrong} --user bob producer_byte_rate=2M",
                     "check --login, the password and --sasl-mechanism",
                 ),
+                *(
+                    (
+                        f"{place.replace('set', change)} --login bob --password-file {right} --user bob {limit}",
+                        "the broker refuses: only super users may do this, and 'bob' is none; log in as one of them, "
+                        "or add 'User:bob' to super.users of the broker",
+                    )
+                    for change, limit in (("set", "producer_byte_rate=2M"), ("remove", "producer_byte_rate"))
+                ),
                 (f"{place} --user bob producer_byte_rate=2M", "if it wants to know who you are, give --login"),
             ]
         )
+        described = self.succeed(f"quotas describe --broker {broker.address} --login bob --password-file {right}")
+        self.assertIn("producer_byte_rate=1M", described)
         self.assertEqual(broker.complaints(), [])
 
 

@@ -55,6 +55,7 @@ class RogueTests(SynchronousTestCase):
             [ROGUE, STEADY],
             *("--set", f"max.producer.ids={REMEMBERED}"),
             *("--set", f"num.partitions={PARTITIONS}"),
+            *("--set", f"super.users=User:{STEADY}"),
         )
         self.addCleanup(self.broker.remove)
         self.broker.start()

@@ -18,6 +18,7 @@ from admission.interfaces import (
     DEFAULT,
     NOTHING,
     Decision,
+    IAccountable,
     IIdentityAudit,
     IQuotaPolicy,
     IRequestLifecycle,
@@ -237,6 +238,32 @@ class SafetyTests(ControlTestCase):
         self.assertIn("the quota policy a failed (1 times since the last report)", told[0][0])
         self.assertIn("(3 times since the last report)", told[3][0])
         self.flushLoggedErrors(ZeroDivisionError)
+
+
+@implementer(IAccountable)
+class AccountableQuota(ScriptedQuota):
+    """
+    Says how much memory it keeps.
+    """
+
+    def __init__(self, sizeBytes: Any) -> None:
+        super().__init__()
+        self.sizeBytes = sizeBytes
+
+
+class AccountTests(ControlTestCase):
+    """
+    What policies keep is in the ledger.
+    """
+
+    def test_sizeBytes(self) -> None:
+        """
+        It is the sum of what policies say; one that says nothing, or nonsense, takes nothing from the others.
+        """
+        control = self.compose(
+            a=AccountableQuota(5), b=ScriptedQuota(), c=AccountableQuota("much"), d=AccountableQuota(7)
+        )
+        self.assertEqual(control.sizeBytes, 12)
 
 
 class ShadowTests(ControlTestCase):

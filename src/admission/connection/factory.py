@@ -20,6 +20,7 @@ from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from ..request import ServerRequest
 from .hangup import HangUpWatch
+from .heaptrim import heapTrimOf
 
 TLS_CONNECTION_BYTES = 48 << 10
 """What an open connection with TLS is charged for: objects, and TLS state with an incomplete record."""
@@ -211,17 +212,22 @@ class AdmittedFactory(protocol.ServerFactory):
         self._sweeping.clock = clock
         self._forgetting = LoopingCall(lambda: self.control.sweep(clock.seconds()))
         self._forgetting.clock = clock
+        self._heapTrim = heapTrimOf(gate, clock)
+        gate.account("policies", lambda: self.control.sizeBytes)
         gate.onPressure(self._pressed)
 
     def start(self) -> None:
         """
-        Start closing idle connections, and having policies forget idle clients.
+        Start closing idle connections, having policies forget idle clients, and
+        giving memory back that nobody uses after a burst.
         """
         interval = max(self.limits.idleSeconds / SWEEPS_PER_IDLE_TIME, 0.1)
         self._sweeping.start(min(interval, 10.0), now=False)
         self._forgetting.start(SWEEP_SECONDS, now=False)
+        self._heapTrim.start()
 
     def stop(self) -> None:
+        self._heapTrim.stop()
         for looping in (self._sweeping, self._forgetting):
             if looping.running:
                 looping.stop()

@@ -17,6 +17,7 @@ from zope.interface import directlyProvides, implementer, providedBy
 
 from ..clock import wholeMicroseconds
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
+from ..names import boundedName
 from .bytequota import ByteQuota
 from .deadline import Deadline
 from .factory import AdmittedFactory
@@ -367,6 +368,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
                 name = self.factory.nameOf(self.wrappedProtocol)
                 if not (name is None or (isinstance(name, tuple) and len(name) == 2)):
                     raise TypeError(f"nameOf must return (principal, clientId) or None, not {name!r}")
+                if name is not None:
+                    name = boundedName(name[0]), boundedName(name[1])
             except Exception:
                 name = None
                 self._failed()

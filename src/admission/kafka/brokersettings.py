@@ -19,6 +19,7 @@ from .property import (
     DURATION,
     INTEGER,
     MILLISECONDS,
+    PRINCIPALS,
     QUOTA,
     QUOTA_OVERRIDES,
     SECONDS,
@@ -41,8 +42,11 @@ POOL = "queued.max.request.bytes"
 LARGEST_REQUEST = "socket.request.max.bytes"
 _LARGEST_REQUEST_BYTES = 100 << 20
 
-RESERVED_DESCRIPTORS = 64
-"""The files that the broker has open besides connections: the log, its ports, recordings, and a reserve."""
+RESERVED_DESCRIPTORS = 128
+"""
+The files that the broker has open besides connections: the log, its ports, those who read the status port, recordings,
+and a reserve.
+"""
 
 CREATE_TIME = "CreateTime"
 APPEND_TIME = "LogAppendTime"
@@ -160,6 +164,13 @@ class Settings:
         "30s",
         "A client that has to log in (`--auth`) and has not within this time is closed.",
         minimum="1ms",
+    )
+    superUsers: frozenset[str] = setting(
+        "super.users",
+        PRINCIPALS,
+        "",
+        "Who may change limits, topics and groups where clients log in or have certificates, as in "
+        "`User:alice;User:CN=admin,O=Acme`.",
     )
     autoCreateTopicsEnable: bool = setting(
         "auto.create.topics.enable", BOOLEAN, "true", "Whether using a topic creates it."

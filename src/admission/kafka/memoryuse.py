@@ -56,7 +56,7 @@ _GROUPS = (
     Group("parked operations", subclassOf(DelayedOperation), (PARKED,)),
     Group("groups of consumers", subclassOf(GroupCoordinator), ("groups",)),
     Group("log tables", subclassOf(SegmentLog), ("producers",)),
-    Group("quota policies and filters", implementing(IQuotaPolicy)),
+    Group("quota policies and filters", implementing(IQuotaPolicy), ("policies",)),
     Group("exporters", implementing(IMetricsExporter)),
     Group("sensors", subclassOf(SensorRegistry, Histogram)),
 )

@@ -68,6 +68,13 @@ class Listener:
     endpoint: IStreamServerEndpoint
     advertised: Address | None
 
+    @property
+    def asksForCertificates(self) -> bool:
+        """
+        Whether its clients may have certificates, whatever is put before the endpoint.
+        """
+        return "mtls" in self.description.split(":")
+
 
 class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
     """

@@ -277,6 +277,20 @@ def _parseOverrides(text: str) -> dict[str, float]:
     return overrides
 
 
+def _parsePrincipals(text: str) -> frozenset[str]:
+    names = set()
+    for each in filter(None, map(str.strip, text.split(";"))):
+        kind, _, name = each.partition(":")
+        if kind != "User" or not name:
+            raise ValueError(f"{each!r} is no principal: write User:NAME, as in User:alice;User:CN=admin,O=Acme")
+        names.add(name)
+    return frozenset(names)
+
+
+def _formatPrincipals(names: Iterable[str]) -> str:
+    return ";".join(f"User:{name}" for name in sorted(names))
+
+
 INTEGER = Kind("", _parseInteger)
 BOOLEAN = Kind("", _parseBoolean, lambda value: str(value).lower())
 TEXT = Kind("", str)
@@ -286,6 +300,9 @@ WORDS = Kind("", _parseWords, ",".join)
 
 ADDRESSES = Kind("", _parseAddresses, _formatAddresses)
 """A tuple of hosts and ports, given as C{HOST:PORT} with commas."""
+
+PRINCIPALS = Kind("", _parsePrincipals, _formatPrincipals)
+"""A set of names, given as C{User:NAME} with semicolons, since the subjects of certificates have commas."""
 
 SIZE = Kind("bytes", parseBytes)
 SIZE_OR_OFF = Kind("bytes", _parseSizeOrOff)

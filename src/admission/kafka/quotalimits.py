@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import DEFAULT, QuotaEntity
-from ..quotas.limits import kindOf
+from ..quotas.limits import UNLIMITED, kindOf
 from .broker.log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
 
 MAX_ENTITIES: Final = 10_000
@@ -32,9 +32,6 @@ _VERSION: Final = 1
 
 _TOLERANCE: Final = 1e-6
 """How far a limit that must be a whole number may be from one."""
-
-_MAX_LIMIT: Final = 2**63 - 1
-"""The largest limit: Kafka's largest byte rate, and far from where floats become infinite."""
 
 _NO_LIMIT: Final = 2**31 - 1
 """The smallest of Kafka's numbers for no limit."""
@@ -368,8 +365,8 @@ def _checkLimit(name: str, limit: float) -> float:
     """
     if not (math.isfinite(limit) and limit > 0):
         raise LimitRefused(f"{name} must be a positive number, not {_formatLimit(limit)}")
-    if limit > _MAX_LIMIT:
-        raise LimitRefused(f"{name} is {_formatLimit(limit)}, and may be {_MAX_LIMIT}; remove it for no limit")
+    if limit > UNLIMITED:
+        raise LimitRefused(f"{name} is {_formatLimit(limit)}, and may be {2**63 - 1}, which means no limit")
     if name.endswith("_byte_rate") or name == "connection_creation_rate":
         whole = round(limit)
         if whole < 1 or abs(limit - whole) > _TOLERANCE:

@@ -283,8 +283,10 @@ class BrokerService(Service):
         control.addSensors(self.sensors)
         log = self._openLog(clock)
         started.push_async_callback(log.close)
-        self.broker = Broker(settings, log, gate, purgatory, control, clock, wallSeconds, self._portal)
+        certified = any(listener.asksForCertificates for listener in config.listeners)
+        self.broker = Broker(settings, log, gate, purgatory, control, clock, wallSeconds, self._portal, certified)
         started.callback(self.broker.timeSlices.close)
+        self._warnOfNoSuperUsers()
         self._startGroups()
         self._startRecording(recorder, gateSeed)
 
@@ -447,6 +449,13 @@ class BrokerService(Service):
         except LogRefusal as error:
             raise CannotStart(f"admission: the groups cannot be read: {error}") from error
         self._started.callback(self.broker.groups.stop)
+
+    def _warnOfNoSuperUsers(self) -> None:
+        if self.broker.superUsers.isEnforced and not self.broker.superUsers.names:
+            self.log.warn(
+                "clients have names here and super.users is empty: nobody can change limits, topics and groups, except "
+                "for topics that are created by use; super.users=User:NAME says who may"
+            )
 
     def _maxLogFiles(self) -> int:
         """

@@ -349,7 +349,7 @@ class KafkaConnection(AdmittedProtocol):
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
             self.broker.control.beginRequest(request, self.factory.clock.seconds())
-        work = servedApi.serve(self.broker, request)
+        work = servedApi.answer(self.broker, request)
         answer: Answer | Waiting
         if isinstance(work, Generator):
             answer = self.broker.timeSlices.run(self.holder, work, request.workedInSlices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from attrs import define, field, frozen
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.samples import Sample
 
 from ..interfaces import IHistogram
 from .prometheusnames import COUNTER_SUFFIX, Naming, namingsOf
@@ -47,10 +49,12 @@ class _Source:
     """
     A sensor of a metric.
 
+    @ivar name: the sensor's.
     @ivar labels: the labels that the sensor's name contains.
     @ivar sensor: the value of a gauge or counter, or else the sensor itself.
     """
 
+    name: str
     naming: Naming
     labels: Mapping[str, str]
     sensor: float | IHistogram | Family
@@ -94,7 +98,8 @@ def exposition(registry: SensorRegistry, namings: Sequence[Naming] = ()) -> Iter
         choose = nsmallest if metric.isLeastFirst else nlargest
         for source in metric.sources:
             if IHistogram.providedBy(source.sensor):
-                _addHistogram(made, source.labels, source.sensor)
+                read = partial(_samplesOf, name, source.labels, source.sensor)
+                made.samples += registry.tryRead(source.name, read) or ()
                 continue
             unread = _rowsOf(source, registry.seconds())
             while some := list(islice(unread, ROWS_PER_TURN)):
@@ -130,7 +135,7 @@ def _metricsOf(registry: SensorRegistry, namings: Sequence[Naming]) -> dict[str,
                 # Two sensors of different authors whose names differ only in punctuation.
                 name = f"{name}_{ofKind}"
             metric = metrics.setdefault(name, _Metric(ofKind, naming.help, naming.isLeastFirst))
-            metric.sources.append(_Source(naming, labels, source))
+            metric.sources.append(_Source(sensor, naming, labels, source))
 
     for name, value in registry:
         add(name, "counter" if name in registry.counters else "gauge", value)
@@ -147,7 +152,8 @@ def _rowsOf(source: _Source, now: float) -> Iterator[_Row]:
         names = [_labelName(naming.labels.get(name, name)) for name in sensor.labelNames]
         for texts, value in sensor.read(now):
             if not math.isnan(value):
-                labels = (text[:MAX_LABEL_CHARACTERS] for text in texts)
+                # A name that cannot be encoded must not take the whole page with it.
+                labels = (text[:MAX_LABEL_CHARACTERS].encode("utf-8", "replace").decode() for text in texts)
                 yield value * naming.scale, {**source.labels, **dict(zip(names, labels, strict=True))}
     elif isinstance(sensor, int | float):
         yield sensor * naming.scale, source.labels
@@ -168,14 +174,16 @@ def _suffixOf(metric: Metric) -> str:
     return COUNTER_SUFFIX if metric.type == "counter" else ""
 
 
-def _addHistogram(metric: Metric, labels: Mapping[str, str], histogram: IHistogram) -> None:
+def _samplesOf(name: str, labels: Mapping[str, str], histogram: IHistogram) -> list[Sample]:
+    samples: list[Sample] = []
     total = 0
     for bound, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
         total += count
         upTo = "+Inf" if math.isinf(bound) else f"{bound:g}"
-        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": upTo}, total)
-    metric.add_sample(f"{metric.name}_sum", dict(labels), histogram.total)
-    metric.add_sample(f"{metric.name}_count", dict(labels), total)
+        samples.append(Sample(f"{name}_bucket", {**labels, "le": upTo}, float(total)))
+    samples.append(Sample(f"{name}_sum", dict(labels), float(histogram.total)))
+    samples.append(Sample(f"{name}_count", dict(labels), float(total)))
+    return samples
 
 
 def _labelName(name: str) -> str:

@@ -127,6 +127,7 @@ NAMINGS = (
         "admission_quota_shadow_refusals_total",
         "Requests a shadow policy would have refused.",
     ),
+    Naming("SensorFailures", "admission_sensor_failures_total", "How often a sensor could not be read."),
     Naming("QuotaPolicyFailures", "admission_quota_policy_failures_total", "Exceptions a policy has raised."),
     Naming(
         METER + "byte-rate",

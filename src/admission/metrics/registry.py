@@ -6,11 +6,17 @@ The sensors of one server, by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any, TypeVar
 
 from attrs import frozen
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from ..interfaces import IHistogram, ISensorRegistry
+
+T = TypeVar("T")
 
 
 @frozen
@@ -20,7 +26,8 @@ class Family:
 
     @ivar labelNames: the names of the labels.
     @ivar read: given the time, yields the values of the labels and the value of
-        each sensor; see L{ISensorRegistry.addFamily}.
+        each sensor; see L{ISensorRegistry.addFamily}.  Leaves out what cannot be
+        read.
     @ivar isCounter: whether the values only grow.
     """
 
@@ -34,12 +41,19 @@ class SensorRegistry:
     """
     Gauges, which are read on demand, counters, histograms and families.
 
+    Policies publish sensors, too: one that raises, or returns something else than
+    a number, is left out wherever all are read, is counted each time, and is
+    logged the first time.
+
     @ivar seconds: the monotonic clock of the sensors.
     @ivar histograms: the histograms by name, in the order of addition; a
         live view.
     @ivar families: likewise the families.
     @ivar counters: likewise the functions that read the counters.
+    @ivar failures: by name, how often a sensor could not be read.
     """
+
+    _log = Logger()
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self.seconds = seconds
@@ -50,6 +64,7 @@ class SensorRegistry:
         self.histograms: Mapping[str, IHistogram] = self._histograms
         self._families: dict[str, Family] = {}
         self.families: Mapping[str, Family] = self._families
+        self.failures: dict[str, int] = {}
 
     def addGauge(self, name: str, read: Callable[[float], float]) -> None:
         self._refuseDuplicate(name)
@@ -71,7 +86,8 @@ class SensorRegistry:
         isCounter: bool = False,
     ) -> None:
         self._refuseDuplicate(name)
-        self._families[name] = Family(tuple(labelNames), read, isCounter)
+        names = tuple(labelNames)
+        self._families[name] = Family(names, partial(self._rows, name, len(names), read), isCounter)
 
     def __iter__(self) -> Iterator[tuple[str, float]]:
         """
@@ -81,7 +97,9 @@ class SensorRegistry:
         now = self.seconds()
         for sensors in (self._gauges, self._counters):
             for name, read in sensors.items():
-                yield name, read(now)
+                value = self.tryRead(name, lambda read=read: _number(read(now)))  # type: ignore[misc]
+                if value is not None:
+                    yield name, value
 
     def __getitem__(self, name: str) -> float:
         """
@@ -92,6 +110,44 @@ class SensorRegistry:
         read = self._counters.get(name) or self._gauges[name]
         return read(self.seconds())
 
+    def tryRead(self, name: str, read: Callable[[], T]) -> T | None:
+        """
+        Read a sensor in a way of one's own, such as a histogram.
+
+        @return: the result of C{read}, or L{None} if it raises.
+        """
+        try:
+            return read()
+        except Exception:
+            self._failed(name)
+            return None
+
+    def _rows(
+        self, name: str, labelCount: int, read: Callable[[float], Iterable[tuple[Sequence[str], float]]], now: float
+    ) -> Iterator[tuple[Sequence[str], float]]:
+        try:
+            for labels, value in read(now):
+                if len(labels) != labelCount or not all(isinstance(each, str) for each in labels):
+                    raise TypeError(f"it has {labelCount} labels, which are texts, and not {labels!r:.300}")
+                yield labels, _number(value)
+        except Exception:
+            self._failed(name)
+
+    def _failed(self, name: str) -> None:
+        count = self.failures[name] = self.failures.get(name, 0) + 1
+        if count == 1:
+            self._log.failure("the sensor {name} cannot be read and is left out; this is said once", name=name)
+
     def _refuseDuplicate(self, name: str) -> None:
         if any(name in sensors for sensors in (self._gauges, self._counters, self._histograms, self._families)):
             raise ValueError(f"there is a sensor {name!r} already")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, Real):
+        # An integer stays exact, unless it is too large for what it will be written as.
+        converted = float(value)
+        return value if isinstance(value, int) else converted
+    raise TypeError(f"a sensor is a number, and not {value!r:.300}")

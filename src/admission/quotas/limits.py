@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from itertools import product
-from math import inf, isfinite
-from typing import TypeVar
+from math import isfinite
+from typing import Final, TypeVar
 
 from attrs import frozen
 
 from ..interfaces import DEFAULT, QuotaEntity
+from ..names import boundedName
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+UNLIMITED: Final = float(2**63)
+"""Kafka's limit that is none: its largest whole number, 2^63 - 1, as the nearest double."""
 
 EntityKey = tuple[str | None, ...]
 """A user and a client id, L{None} for what does not matter, or an address alone."""
@@ -61,7 +65,14 @@ def kindOf(entity: QuotaEntity) -> EntityKind:
 
 
 def keyOf(entity: QuotaEntity) -> EntityKey:
-    return (entity.user, entity.clientId) if entity.ip is None else (entity.ip,)
+    """
+    The names of an entity as requests have them.
+    """
+    return (_bounded(entity.user), _bounded(entity.clientId)) if entity.ip is None else (entity.ip,)
+
+
+def _bounded(name: str | None) -> str | None:
+    return None if name is None else boundedName(name)
 
 
 @frozen
@@ -99,7 +110,7 @@ class LimitTable:
     """
 
     def __init__(
-        self, limitNames: Sequence[str], kinds: Collection[EntityKind] = CLIENT_KINDS, unlimited: float = inf
+        self, limitNames: Sequence[str], kinds: Collection[EntityKind] = CLIENT_KINDS, unlimited: float = UNLIMITED
     ) -> None:
         self.limitNames = tuple(limitNames)
         self.kinds = frozenset(kinds)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from sys import getsizeof
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import frozen
 
@@ -23,6 +24,12 @@ MAX_METERS = 10_000
 
 OVERFLOW = "<overflow>"
 """The label, in place of a name, of a meter that clients share for lack of room."""
+
+_METER_BYTES: Final = 260
+"""About what a meter takes with its place in the table, without its names; a mean of both algorithms."""
+
+_FOUND_BYTES: Final = 60
+"""About what a place among what was found lately takes."""
 
 _RECENT_SECONDS = 10.0
 _MIN_SPAN_SECONDS = 0.001
@@ -321,6 +328,14 @@ class Meters(Generic[M]):
         # whole when any of it may be wrong.
         self._found: dict[str, dict[str, M | None]] = {}
         self._foundCount = 0
+        self._nameBytes = self._foundNameBytes = 0
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory this takes, names included.
+        """
+        return len(self) * _METER_BYTES + self._nameBytes + self._foundCount * _FOUND_BYTES + self._foundNameBytes
 
     def __len__(self) -> int:
         """
@@ -438,6 +453,7 @@ class Meters(Generic[M]):
                     meter.setLimit(limit, now)
                     continue
                 dropped.append(self._meters.pop(key))
+                self._nameBytes -= _sizeOfNames(key)
             self._named.discard(key)
         shared = self._shared.get(changed)
         if shared is not None:
@@ -457,6 +473,7 @@ class Meters(Generic[M]):
             for key in [key for key, meter in meters.items() if meter.isIdle(now)]:
                 del meters[key]
         self._named.intersection_update(self._meters)
+        self._nameBytes = sum(map(_sizeOfNames, self._meters))
 
     def addSensors(
         self,
@@ -508,6 +525,7 @@ class Meters(Generic[M]):
     def _obtain(self, request: Request, now: float) -> M | None:
         first, second = self._by(request)
         limit, meter = self._resolve(first, second), None
+        isNew = False
         if limit is not None:
             key = self._key(first, second, limit)
             meter = self._meters.get(key)
@@ -516,13 +534,22 @@ class Meters(Generic[M]):
                     # Not to be found again: there may be room the next time.
                     return self._share(limit, now)
                 meter = self._meters[key] = self._build(limit, now)
+                self._nameBytes += _sizeOfNames(key)
+                isNew = True
                 if limit.isNamed:
                     self._named.add(key)
         if second is not None:
             if self._foundCount >= 2 * self._maxMeters:
                 self._forget()
-            self._found.setdefault(request.principal, {})[request.clientId] = meter
+            names = self._found.get(request.principal)
+            if names is None:
+                names = self._found[request.principal] = {}
+                self._foundNameBytes += getsizeof(request.principal) + getsizeof(names)
+            names[request.clientId] = meter
             self._foundCount += 1
+            if not isNew:
+                # Otherwise it is the name that the meter has.
+                self._foundNameBytes += getsizeof(request.clientId)
         return meter
 
     def _share(self, limit: Limit, now: float) -> M:
@@ -535,7 +562,7 @@ class Meters(Generic[M]):
 
     def _forget(self) -> None:
         self._found.clear()
-        self._foundCount = 0
+        self._foundCount = self._foundNameBytes = 0
 
     def _isFull(self) -> bool:
         return len(self._meters) - len(self._named) >= self._maxMeters
@@ -558,6 +585,10 @@ def noteDelay(meter: Meter, delaySeconds: float, now: float) -> None:
     if meter.delays is None:
         meter.delays = SampledMean()
     meter.delays.record(delaySeconds, now)
+
+
+def _sizeOfNames(key: EntityKey) -> int:
+    return sum(getsizeof(name) for name in key if name is not None)
 
 
 def _isOf(key: EntityKey, name: EntityKey) -> bool:

@@ -15,6 +15,7 @@ from zope.interface import implementer
 from ..interfaces import (
     ADMITTED,
     Decision,
+    IAccountable,
     IQuotaPolicy,
     IReplayable,
     ISensorRegistry,
@@ -67,7 +68,7 @@ class QuotaPolicy(ABC):
         pass
 
 
-@implementer(IReplayable)
+@implementer(IReplayable, IAccountable)
 class MeteredPolicy(QuotaPolicy):
     """
     A policy that refuses nobody and throttles clients over a limit.  Subclasses
@@ -93,6 +94,10 @@ class MeteredPolicy(QuotaPolicy):
         self.horizonSeconds = horizonSeconds
         self.isLimiting = limits.isLimiting
         self.isShadow = isShadow
+
+    @property
+    def sizeBytes(self) -> int:
+        return sum(meters.sizeBytes for meters in self._meters)
 
     def decide(self, request: Request, now: float) -> Decision:
         return ADMITTED

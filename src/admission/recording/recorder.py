@@ -6,6 +6,7 @@ Records a server's requests and passes the events on to exporters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from ..interfaces import IMetricsExporter, QuotaEntity
+from ..interfaces import IHistogram, IMetricsExporter, QuotaEntity
 from ..metrics.registry import SensorRegistry
 from .events import (
     CLOSED,
@@ -264,9 +265,8 @@ class EventRecorder:
         for name, value in registry:
             yield name, COUNTER if name in registry.counters else GAUGE, value, None
         for name, histogram in registry.histograms.items():
-            for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-                yield name, COUNTER, count, f"le={bound:g}"
-            yield name, COUNTER, histogram.total, "total"
+            for count, label in registry.tryRead(name, partial(_countsOf, histogram)) or ():
+                yield name, COUNTER, count, label
         for name, family in registry.families.items():
             kind = COUNTER if family.isCounter else GAUGE
             members = iter(family.read(registry.seconds()))
@@ -293,3 +293,8 @@ class EventRecorder:
             self._log.failure(
                 "the exporter {name} failed, {count} times so far", name=member.name, count=member.failures
             )
+
+
+def _countsOf(histogram: IHistogram) -> list[tuple[float, str]]:
+    buckets = zip((*histogram.bounds, float("inf")), histogram.counts, strict=True)
+    return [*((float(count), f"le={bound:g}") for bound, count in buckets), (float(histogram.total), "total")]

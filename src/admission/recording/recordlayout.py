@@ -20,6 +20,7 @@ from zlib import crc32
 
 from attrs import frozen
 
+from ..names import boundedName
 from .schema import OVERFLOW, ColumnType, Table
 
 SLOT_BYTES = 256
@@ -152,7 +153,7 @@ class Layout:
 
 class TextCodes(dict[str | None, int]):
     """
-    The codes of texts, for a bounded number of texts: C{codes[text]} makes a code for a new one.
+    The codes of texts, for a bounded number of bounded texts: C{codes[text]} makes a code for a new one.
 
     @ivar overflows: how often a text got no code of its own.
     """
@@ -168,6 +169,10 @@ class TextCodes(dict[str | None, int]):
         self.overflows = 0
 
     def __missing__(self, text: str) -> int:
+        name = boundedName(text)
+        if name != text:
+            # A name that is long is not kept, however often it comes.
+            return self[name]
         if self._room <= 0:
             self.overflows += 1
             return OVERFLOW_CODE

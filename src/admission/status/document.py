@@ -214,6 +214,12 @@ class StatusDocument:
         registry.addGauge("ConnectionsAllowed", lambda now: server.limits.maxConnections)
         registry.addGauge("Healthy", lambda now: not self.reasons)
         registry.addGauge("UptimeSeconds", lambda now: now - self._startedSeconds)
+        registry.addFamily(
+            "SensorFailures",
+            ("sensor",),
+            lambda now: [((name,), count) for name, count in registry.failures.items()],
+            isCounter=True,
+        )
         registry.addFamily("BuildInfo", ("version",), lambda now: [((__version__,), 1)])
         self._process.addSensors(registry)
 

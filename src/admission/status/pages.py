@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from ipaddress import ip_address
 from itertools import islice
@@ -26,6 +27,7 @@ from twisted.web.server import NOT_DONE_YET
 from ..interfaces import IHistogram, QuotaStatus, Request
 from ..metrics.prometheus import CONTENT_TYPE, exposition
 from ..metrics.prometheusnames import Naming
+from ..names import boundedName
 from ..profiling.profiler import Profiler, ProfilerStopped
 from .document import StatusDocument
 from .pageresource import BadQuestion, Page, Pieces, refuse
@@ -33,6 +35,9 @@ from .sections import finite
 
 ROWS_PER_PIECE = 200
 """How many rows of a long list are written in one turn."""
+
+MAX_ROWS = 1000
+"""How many rows of a family are in C{/sensors}; clients may make any number of names."""
 
 _ASSETS = Path(__file__).parent / "assets"
 
@@ -130,7 +135,7 @@ class StatusPages:
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
         user, clientId = question.get("user", self._anonymous), question.get("clientId", "")
-        document, request = self._document, Request("", user, clientId, ip, 0)
+        document, request = self._document, Request("", boundedName(user), boundedName(clientId), ip, 0)
         wallSeconds = document.wallSeconds()
         yield _encoded(
             {
@@ -155,20 +160,28 @@ class StatusPages:
         """
         An object of C{values}, C{histograms} and C{families}.  A family has the
         names of its C{labels} and a list of C{values}; each of them is a list of
-        the labels' texts and the value.
+        the labels' texts and the value.  Of more than L{MAX_ROWS} the rest is only
+        counted: C{leftOut}.
         """
         values = {name: finite(value) for name, value in self._sensors}
-        histograms = {name: _histogramFields(each) for name, each in self._sensors.histograms.items()}
+        histograms = {
+            name: fields
+            for name, each in self._sensors.histograms.items()
+            if (fields := self._sensors.tryRead(name, partial(_histogramFields, each))) is not None
+        }
         yield f'{{"values": {json.dumps(values)},\n"histograms": {json.dumps(histograms)},\n"families": {{'
         separator = "\n"
         for name, family in list(self._sensors.families.items()):
             labels = json.dumps(family.labelNames)
             yield f'{separator}{json.dumps(name)}: {{"isCounter": {json.dumps(family.isCounter)}, "labels": {labels}, '
             yield '"values": ['
-            yield from _rows(
-                [*labelValues, finite(value)] for labelValues, value in family.read(self._sensors.seconds())
-            )
-            yield "]}"
+            rows = iter(family.read(self._sensors.seconds()))
+            yield from _rows([*labelValues, finite(value)] for labelValues, value in islice(rows, MAX_ROWS))
+            leftOut = 0
+            while some := sum(1 for _ in islice(rows, ROWS_PER_PIECE)):
+                leftOut += some
+                yield ""
+            yield f'], "leftOut": {leftOut}}}'
             separator = ",\n"
         yield "}}\n"
 

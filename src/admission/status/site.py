@@ -6,6 +6,7 @@ The status port: read-only HTTP, with limits on everything.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 from typing import Any, Protocol
@@ -13,7 +14,6 @@ from typing import Any, Protocol
 from twisted.internet import protocol
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import (
-    IAddress,
     IDelayedCall,
     IListeningPort,
     IReactorTime,
@@ -32,11 +32,22 @@ from .pageresource import Refused
 from .pages import StatusPages
 from .sections import HealthCheck, Section
 
-MAX_CONNECTIONS = 16
+MAX_CONNECTIONS = 64
+"""
+Beyond that, a newcomer takes the place of another.  More than Twisted accepts in a turn from a listener with its usual
+backlog, so that who asks at once is not displaced before its request is read.
+"""
+
+MAX_ANSWERS = 16
+"""How many answers may be under way; likewise."""
+
 MAX_HEADER_BYTES = 8192
 MAX_HEADERS = 64
+REQUEST_SECONDS = 5.0
+"""How long a request may take to arrive, from when the connection is there."""
+
 CONNECTION_SECONDS = 30.0
-"""How long a connection may last, from the request until the client has read the response."""
+"""How long the answer may take from then on, until the client has read it."""
 
 CONTENT_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -94,6 +105,11 @@ def statusSite(
 class StatusChannel(HTTPChannel):
     """
     A connection for one request without a body.
+
+    @ivar host: the address of the client.
+    @ivar isAnswering: whether its request is there.
+    @ivar progressSeconds: when it was opened, its request was there, or a part of
+        its answer was taken, whichever came last.
     """
 
     MAX_LENGTH = MAX_HEADER_BYTES
@@ -102,11 +118,16 @@ class StatusChannel(HTTPChannel):
 
     site: StatusSite
     transport: Any
+    host = ""
+    isAnswering = False
+    progressSeconds = 0.0
     _deadline: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
-        self.site.channels.add(self)
-        self._deadline = self.site.reactor.callLater(CONNECTION_SECONDS, self.abort)
+        self.host = getattr(self.transport.getPeer(), "host", "")
+        self.progressSeconds = self.site.reactor.seconds()
+        self._deadline = self.site.reactor.callLater(REQUEST_SECONDS, self.abort)
+        self.site.opened(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
@@ -116,9 +137,20 @@ class StatusChannel(HTTPChannel):
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def abort(self) -> None:
+        # It counts no more, though it is gone only in a later turn.
+        self.site.channels.discard(self)
         self.transport.abortConnection()
 
+    def resumeProducing(self) -> None:
+        self.progressSeconds = self.site.reactor.seconds()
+        super().resumeProducing()  # type: ignore[no-untyped-call]
+
     def allHeadersReceived(self) -> None:
+        self.isAnswering = True
+        self.progressSeconds = self.site.reactor.seconds()
+        if self._deadline is not None and self._deadline.active():
+            self._deadline.reset(CONNECTION_SECONDS)
+        self.site.asked(self)
         # A body is not awaited: the site refuses the request, and the connection closes.
         self.length = 0
         super().allHeadersReceived()  # type: ignore[no-untyped-call]
@@ -126,17 +158,6 @@ class StatusChannel(HTTPChannel):
     def checkPersistence(self, request: Any, version: bytes) -> bool:
         request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
         return False
-
-
-class _ConnectionTooMany(protocol.Protocol):
-    """
-    Closes at once.  A protocol, because a TLS factory cannot be told L{None}.
-    """
-
-    transport: Any
-
-    def connectionMade(self) -> None:
-        self.transport.abortConnection()
 
 
 class StatusSite(Site):
@@ -147,6 +168,9 @@ class StatusSite(Site):
     port (DNS rebinding) and read it with the operator's browser, as there is no
     login.  The browser sends that name, so only known names are accepted, and
     addresses, which no such page can have.
+
+    Who is slow does not keep others out: beyond the limits, the connection gives
+    way that has made no progress for longest, of the address that has most.
 
     @ivar channels: the open connections.
     """
@@ -175,10 +199,27 @@ class StatusSite(Site):
     def log(self, request: Any) -> None:
         pass
 
-    def buildProtocol(self, addr: IAddress | None) -> Any:
-        if len(self.channels) >= MAX_CONNECTIONS:
-            return _ConnectionTooMany()
-        return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
+    def opened(self, channel: StatusChannel) -> None:
+        """
+        There is a new connection.
+        """
+        self._makeRoom(self.channels, MAX_CONNECTIONS)
+        self.channels.add(channel)
+
+    def asked(self, channel: StatusChannel) -> None:
+        """
+        The request of a connection is there.
+        """
+        others = {each for each in self.channels if each.isAnswering and each is not channel}
+        self._makeRoom(others, MAX_ANSWERS)
+
+    def _makeRoom(self, channels: Collection[StatusChannel], maxCount: int) -> None:
+        if len(channels) < maxCount:
+            return
+        counts = Counter(channel.host for channel in channels)
+        # Who has asked nothing has no answer to lose.
+        idlest = min(channels, key=lambda each: (-counts[each.host], each.isAnswering, each.progressSeconds))
+        idlest.abort()
 
     def getResourceFor(self, request: Any) -> Resource:
         request.setHeader(b"Cache-Control", b"no-store")

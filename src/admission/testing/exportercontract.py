@@ -203,3 +203,4 @@ class MetricsExporterContract(Contract):
         self.successResultOf(other.stop())
         self.stop()
         dict(registry)
+        self.assertEqual(registry.failures, {}, "these sensors cannot be read")

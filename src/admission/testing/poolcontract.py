@@ -216,6 +216,7 @@ class UnboundedPoolContract(Contract):
             for name, family in registry.families.items():
                 names += [name for _ in family.read(0.0)]
             self.assertEqual([name for name in names if not name.startswith("SomePool")], [])
+            self.assertEqual(registry.failures, {}, "these sensors cannot be read")
             if lease is not None:
                 self.addCleanup(lease.release)
 

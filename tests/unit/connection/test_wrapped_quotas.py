@@ -39,6 +39,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
+from admission.names import boundedName
 from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.clientquotas import buildClientBytes
 from tests.kit.certificates import Authority
@@ -266,6 +267,19 @@ class QuotaTests(SynchronousTestCase):
         transport.peerSends(b"more")
         server.settle()
         self.assertEqual(policy.recorded[1][0], Request(RECEIVED, "", "192.0.2.1", "192.0.2.1", 4))
+
+    def test_longNames(self) -> None:
+        """
+        However long the names are that a protocol has from its peers, policies are given bounded ones.
+        """
+        policy = limiting()
+        server = wrapped(self, quota=policy, nameOf=lambda protocol: ("a" * 9999, "b" * 9999))
+        _, transport = server.connect()
+        policy.recorded.clear()
+        transport.peerSends(b"login")
+        server.settle()
+        request = policy.recorded[0][0]
+        self.assertEqual((request.principal, request.clientId), (boundedName("a" * 9999), boundedName("b" * 9999)))
 
     def test_namesShare(self) -> None:
         """

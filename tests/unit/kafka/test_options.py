@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
-from admission.kafka.options import Options, buildPool
+from admission.kafka.options import Listener, Options, buildPool
 from admission_plugins.bounded import BoundedPool, UnboundedPool
 
 QUEUED = "queued.max.request.bytes"
@@ -66,6 +66,19 @@ class ListenTests(OptionsTestCase):
         )
         pairs = [(listener.description, listener.advertised) for listener in options["listeners"]]
         self.assertEqual(pairs, [("tcp:1", Address("a", 1)), ("unix:/tmp/broker", Address("::1", 2))])
+
+    def test_certificates(self) -> None:
+        """
+        It is known which endpoints ask clients for certificates, whatever is put before them.
+        """
+        endpoint: Any = None
+        for description, isAsked in (
+            ("tcp:9092", False),
+            ("ssl:9093:privateKey=mtls:certKey=mtls.pem", False),
+            ("mtls:9093:privateKey=key:certKey=certificate:caKey=authority", True),
+            ("haproxy:mtls:9093:privateKey=key", True),
+        ):
+            self.assertIs(Listener(description, endpoint, None).asksForCertificates, isAsked, description)
 
     def test_pairing(self) -> None:
         """

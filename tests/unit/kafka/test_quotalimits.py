@@ -301,6 +301,20 @@ class AlterTests(LimitsTestCase):
         ):
             self.assertRefused(entity, changes, word)
 
+    def test_unlimited(self) -> None:
+        """
+        Kafka's largest limit, which comes as the nearest double, means no limit, also for a client that a default
+        would limit; it is shown as it was set, after a restart, too.
+        """
+        self.set(ALICE, **{RATE: 9.223372036854775807e18, PERCENTAGE: 9.223372036854775807e18})
+        for _ in range(2):
+            table = self.policies[0].table
+            for name in (RATE, PERCENTAGE):
+                self.assertIs(table.resolve("alice", "client", name), None)
+                self.assertIsNot(table.resolve("bob", "client", name), None)
+            self.assertEqual(self.described({"user": "alice"})[ALICE], {RATE: 2.0**63, PERCENTAGE: 2.0**63})
+            self.restart()
+
     def test_fractions(self) -> None:
         """
         What is whole but for a rounding error is made whole; a limit that need

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
+from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, DeferredQueue, inlineCallbacks, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol, serverFromString
@@ -285,6 +286,61 @@ class ServingTests(ServiceTestCase):
                 counts.append(len(logged))
         self.assertEqual(counts, [1, 1, 1, 2])
         self.assertIn("frames 0", formatEvent(logged[0]))
+
+
+class SuperUsersTests(ServiceTestCase):
+    """
+    Where clients have names, only super users may change things.
+    """
+
+    def started(self, *assignments: str, checkers: Sequence[Any] = (), mtls: bool = False) -> tuple[Broker, list[str]]:
+        """
+        Start a service.
+
+        @return: its broker, and the warnings that it logged.
+        """
+        description = "mtls:9093" if mtls else LOOPBACK
+        listeners = [Listener(description, serverFromString(reactor, LOOPBACK), None)]
+        settings = loadSettings(None, ["queued.max.request.bytes=128MiB", *assignments])
+        config = BrokerConfig(settings, listeners, self.path, checkers=checkers)
+        with capturedLogs() as logged:
+            service = self.start(BrokerService(reactor, config))
+        return service.broker, [formatEvent(event) for event in logged if event["log_level"] is LogLevel.warn]
+
+    def test_nobody(self) -> None:
+        """
+        Clients log in and nobody is a super user: the log says once what follows, and what to set.
+        """
+        broker, warnings = self.started(checkers=[InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")])
+        self.assertIsNot(broker.superUsers.refusal("alice"), None)
+        (warning,) = warnings
+        self.assertIn("nobody can change limits", warning)
+        self.assertIn("super.users=User:NAME", warning)
+
+    def test_certificates(self) -> None:
+        """
+        Certificates are names, too, and then clients without one are no super users, on any port.
+        """
+        broker, warnings = self.started(mtls=True)
+        self.assertIsNot(broker.superUsers.refusal("ANONYMOUS"), None)
+        self.assertEqual(len(warnings), 1)
+
+    def test_named(self) -> None:
+        """
+        Who is named is a super user, others are not, however the broker knows its clients; nothing is left to say.
+        """
+        broker, warnings = self.started("super.users=User:alice")
+        self.assertIs(broker.superUsers.refusal("alice"), None)
+        self.assertIsNot(broker.superUsers.refusal("ANONYMOUS"), None)
+        self.assertEqual(warnings, [])
+
+    def test_withoutNames(self) -> None:
+        """
+        Without logins, certificates and super users nothing is refused and nothing said.
+        """
+        broker, warnings = self.started()
+        self.assertIs(broker.superUsers.refusal("ANONYMOUS"), None)
+        self.assertEqual(warnings, [])
 
 
 class StoppingTests(ServiceTestCase):

@@ -4,6 +4,9 @@ How a connection treats a client that quota policies throttle or refuse.
 
 from __future__ import annotations
 
+import gc
+import struct
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,7 @@ from admission.control import AdmissionControl
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
+    DEFAULT,
     NOTHING,
     Decision,
     IQuotaPolicy,
@@ -26,7 +30,9 @@ from admission.interfaces import (
 )
 from admission.kafka.produceresponses import throttleTimeMs
 from admission.kafka.quotalimits import QuotaLimits
-from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields, produceFields, requestOf
+from admission.quotas.metering import Windows
+from admission_plugins.clientquotas import ClientBytes
+from tests.kit.brokerfixture import BrokerTestCase, batchOf, fetchFields, framed, produceFields, requestOf
 
 THROTTLING_QUOTA_EXCEEDED = 89
 
@@ -598,3 +604,46 @@ class OthersTests(ThrottlingTestCase):
         Delays are told in whole milliseconds, rounded up, and never negative.
         """
         self.assertEqual([throttleTimeMs(each) for each in (0.0, -1.0, 0.0001, 2.0, 2.0001)], [0, 0, 1, 2000, 2001])
+
+
+class LongNamesTests(BrokerTestCase):
+    """
+    Clients with long names, where every client has a limit.
+    """
+
+    def setUp(self) -> None:
+        """
+        Put the limit in force.
+        """
+        super().setUp()
+        policy = ClientBytes(Windows(11, 1.0))
+        policy.configure(QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}, 0.0)
+        self.broker.control = self.factory.control = AdmissionControl([("client-bytes", policy)], 20.0)
+
+    def test_names(self) -> None:
+        """
+        Clients that call themselves 32 KB each do not have that kept, what is kept is in the ledger, and limits tell
+        them apart.
+        """
+        topic = self.topic("events")
+        client = self.connect()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(200):
+                frame = client.frame(requestOf("Fetch", 12, **fetchFields(topic, 0)))
+                name = f"{number:032000}".encode()
+                # The client id of the test's frames is "test".
+                body = frame[4:12] + struct.pack(">h", len(name)) + name + frame[18:]
+                client.sendBytes(framed(body))
+                self.assertEqual(client.receive().error_code, 0)
+            gc.collect()
+            grownBytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        self.assertLess(grownBytes, 200 * 5000)
+        meters = next(iter(self.broker.control.limits.values()))
+        self.assertEqual(set(meters), {"producer_byte_rate", "consumer_byte_rate"})
+        heldBytes = self.gate.ledger["policies"]
+        self.assertGreater(heldBytes, 200 * 240)
+        self.assertLess(heldBytes, 200 * 1000)

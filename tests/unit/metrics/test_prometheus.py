@@ -127,6 +127,32 @@ class ExpositionTests(ExpositionTestCase):
         self.assertEqual(samples["admission_purgatory_wait_seconds_count"], {where: 4.0})
         self.assertEqual(self.kinds()["admission_purgatory_wait_seconds"], "histogram")
 
+    def test_brokenSensors(self) -> None:
+        """
+        Sensors that raise or are no numbers are left out, and the others are served each time.
+        """
+        self.registry.addGauge("Before", lambda now: 1.0)
+        self.registry.addGauge("Raises", lambda now: 1 / 0)
+        self.registry.addGauge("Text", lambda now: "many")  # type: ignore[arg-type, return-value]
+        histogram = Histogram()
+        del histogram.counts
+        self.registry.addHistogram("Waits", histogram)
+        self.registry.addFamily("Rates", ("client",), lambda now: 1 / 0)  # type: ignore[arg-type, return-value]
+        self.registry.addGauge("After", lambda now: 2.0)
+        for _ in range(2):
+            samples = self.samples()
+            values = {name: list(rows.values()) for name, rows in samples.items()}
+            self.assertEqual(values, {"admission_before": [1.0], "admission_after": [2.0]})
+        self.assertEqual(set(self.registry.failures.values()), {2})
+        self.assertEqual(len(self.flushLoggedErrors()), 4)
+
+    def test_unencodableLabel(self) -> None:
+        """
+        A name that cannot be encoded does not take the page with it.
+        """
+        self.registry.addFamily("Rates", ("client",), lambda now: [(("a\udcff",), 1.0)])
+        self.assertEqual(self.samples()["admission_rates"], {(("client", "a?"),): 1.0})
+
     def test_family(self) -> None:
         """
         A family's labels stand beside those in its name; what is not a number is not there.

@@ -4,8 +4,11 @@ L{admission.metrics.registry}.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import count
+from typing import Any
 
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -54,6 +57,46 @@ class SensorRegistryTests(SynchronousTestCase):
         self.assertEqual(dict(registry), {"Level": 5.0, "Depth": -5.0, "Ticks": 5})
         self.assertEqual((registry["Level"], registry["Ticks"]), (6.0, 7))
         self.assertEqual(list(registry.families["Rate"].read(registry.seconds())), [(("a",), 8.0)])
+
+    def test_failures(self) -> None:
+        """
+        A sensor that raises, or returns no number, is left out, counted each time and logged the first time.
+        """
+        registry = SensorRegistry(lambda: 0.0)
+        nonsense: list[Any] = [None, "3", 10**400, 2j]
+        registry.addGauge("Before", lambda now: 1.5)
+        registry.addGauge("Raises", lambda now: 1 / 0)
+        registry.addCounter("Text", lambda now: nonsense[0])
+        registry.addGauge("Fraction", lambda now: Fraction(1, 4))  # type: ignore[arg-type, return-value]
+        registry.addCounter("After", lambda now: True)
+        with capturedLogs() as logged:
+            for _ in range(len(nonsense)):
+                self.assertEqual(dict(registry), {"Before": 1.5, "Fraction": 0.25, "After": True})
+                nonsense.append(nonsense.pop(0))
+        self.assertEqual(registry.failures, {"Raises": 4, "Text": 4})
+        self.assertEqual(len(logged), 2)
+        self.assertIn("the sensor Raises cannot be read and is left out", formatEvent(logged[0]))
+        self.assertEqual(len(self.flushLoggedErrors()), 2)
+
+    def test_failingFamily(self) -> None:
+        """
+        A family that raises, or yields what is no row, ends there; what came before counts.
+        """
+        registry = SensorRegistry(lambda: 0.0)
+        bad: list[Any] = [(("b",), None), (("b", "c"), 1), ((7,), 1), 7]
+
+        def read(now: float) -> Any:
+            yield ("a",), 1.0
+            yield bad[0]
+
+        registry.addFamily("Rate", ("client",), read)
+        registry.addFamily("Raises", ("client",), lambda now: 1 / 0)  # type: ignore[arg-type, return-value]
+        for _ in range(len(bad)):
+            self.assertEqual(list(registry.families["Rate"].read(0.0)), [(("a",), 1.0)])
+            self.assertEqual(list(registry.families["Raises"].read(0.0)), [])
+            bad.append(bad.pop(0))
+        self.assertEqual(registry.failures, {"Rate": 4, "Raises": 4})
+        self.assertEqual(len(self.flushLoggedErrors()), 2)
 
     def test_histogram(self) -> None:
         """

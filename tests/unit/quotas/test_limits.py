@@ -5,7 +5,7 @@ L{admission.quotas.limits}.
 from __future__ import annotations
 
 from itertools import product
-from math import inf, nan
+from math import inf, nan, nextafter
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -135,6 +135,18 @@ class ResolveTests(SynchronousTestCase):
         limits = [table.resolve("alice", "app", name) for name in ("read", "write")]
         self.assertEqual([limit and limit.value for limit in limits], [1.0, 2.0])
         self.assertRaises(KeyError, table.resolve, "alice", "app", "sing")
+
+    def test_unlimited(self) -> None:
+        """
+        Kafka's value for no limit is none, and exempts from a default; the largest value below it is a limit.
+        """
+        table = LimitTable(("rate",))
+        table.configure(QuotaEntity(user="alice"), {"rate": float(2**63 - 1)})
+        self.assertFalse(table.isLimiting)
+        table.configure(QuotaEntity(user=DEFAULT), {"rate": 5.0})
+        self.assertIs(table.resolve("alice", "", "rate"), None)
+        table.configure(QuotaEntity(user="alice"), {"rate": nextafter(2.0**63, 0.0)})
+        self.assertIsNot(table.resolve("alice", "", "rate"), None)
 
     def test_isNamed(self) -> None:
         """

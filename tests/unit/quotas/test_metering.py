@@ -4,6 +4,7 @@ L{admission.quotas.metering}.
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -16,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.interfaces import DEFAULT, QuotaEntity, Request
 from admission.metrics.rate import SampledTotal
 from admission.metrics.registry import SensorRegistry
+from admission.names import boundedName
 from admission.quotas.limits import ADDRESS_KINDS, EntityKind, Limit, LimitTable
 from admission.quotas.metering import OVERFLOW, Bucket, Buckets, Meter, Meters, Window, Windows, byAddress, byUser
 
@@ -371,6 +373,53 @@ class CardinalityTests(MetersTestCase):
         self.assertEqual(delays, [0.0, 0.2, 0.8])
         self.assertEqual(self.owed(by("alice", "new-9"), by("alice", "3")), [0.8, 0.0])
         self.assertEqual(self.meters.budget(by("alice", "new-9"), self.clock.seconds()), 0)
+
+    def test_sizeBytes(self) -> None:
+        """
+        What the meters and the names that they keep take is known, within a fifth of the truth, and is nothing when
+        all have been forgotten.
+        """
+        for algorithm in (Windows(11, 1.0), Buckets(1.0)):
+            for length in (8, 240):
+                self.limits = LimitTable([RATE])
+                self.meters = Meters(self.limits, RATE, algorithm.build, 2000)
+                self.configure(DEFAULT_CLIENT)
+                gc.collect()
+                tracemalloc.start()
+                try:
+                    for number in range(2000):
+                        self.meters.spend(by("alice", f"{number:0{length}}"), 1, 1.0)
+                    grownBytes, _ = tracemalloc.get_traced_memory()
+                finally:
+                    tracemalloc.stop()
+                self.assertLess(abs(self.meters.sizeBytes / grownBytes - 1), 0.2, (algorithm, length))
+                self.meters.sweep(1000.0)
+                self.assertEqual((len(self.meters), self.meters.sizeBytes), (0, 0))
+
+    def test_sizeOfDropped(self) -> None:
+        """
+        A meter that is dropped because its limit is gone takes its name with it; names without a limit count while
+        they are remembered.
+        """
+        self.configure(QuotaEntity(clientId="named"))
+        self.meters.spend(by("alice", "named"), 1, 0.0)
+        self.configure(QuotaEntity(clientId="named"), None)
+        self.assertEqual(self.meters.sizeBytes, 0)
+        self.meters.spend(by("alice", "x" * 200), 1, 0.0)
+        self.assertEqual(len(self.meters), 0)
+        self.assertGreater(self.meters.sizeBytes, 200)
+
+    def test_longName(self) -> None:
+        """
+        A limit that is set for a long name holds for requests, whose names are bounded.
+        """
+        name = "x" * 400
+        self.configure(QuotaEntity(clientId=name))
+        request = by("alice", boundedName(name))
+        self.meters.spend(request, 200, 0.0)
+        self.assertEqual(self.owed(request, by("alice", boundedName("x" * 399))), [1.0, 0.0])
+        self.configure(QuotaEntity(clientId=name), 50.0)
+        self.assertEqual(self.owed(request), [2.0])
 
     def test_namedHaveTheirOwn(self) -> None:
         """

@@ -347,6 +347,17 @@ class TextTests(SynchronousTestCase):
         self.assertEqual([codes[str(each)] for each in range(10, 16)], [10, 11, 12] + [OVERFLOW_CODE] * 3)
         self.assertEqual((codes["11"], len(codes), codes.overflows), (11, 4, 3))
 
+    def test_longTexts(self) -> None:
+        """
+        Of a long text no more is kept than a record holds, however often it comes, and it has one code.
+        """
+        defined: list[str] = []
+        codes = TextCodes(3, lambda text: defined.append(text) or len(defined))  # type: ignore[func-returns-value]
+        texts = ["x" * 30_000 + end for end in "aab"]
+        self.assertEqual([codes[each] for each in texts], [1, 1, 2])
+        self.assertEqual(len(codes), 3)
+        self.assertLess(max(len(each) for each in codes if each is not None), 300)
+
     def test_unknownCode(self) -> None:
         """
         A code whose text did not reach the disk is read as an overflow, and not

@@ -275,7 +275,7 @@ class RecorderTests(SynchronousTestCase):
 
     def test_brokenSensor(self) -> None:
         """
-        A sensor that raises is logged, and sampled again next time.
+        A sensor that raises is left out of the samples and logged, and sampled again next time.
         """
         isBroken = True
 
@@ -284,13 +284,28 @@ class RecorderTests(SynchronousTestCase):
                 raise RuntimeError("broken")
             return 1.0
 
+        def sampled() -> list[str]:
+            self.clock.advance(10.0)
+            return [sample.sensor for sample in self.exporter.samples[-1]]
+
         self.registry.addGauge("Used", read)
-        self.clock.advance(10.0)
+        self.registry.addGauge("Other", lambda now: 2.0)
+        self.assertEqual(sampled(), ["Other"])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertEqual(self.exporter.samples, [])
         isBroken = False
+        self.assertEqual(sampled(), ["Used", "Other"])
+
+    def test_brokenHistogram(self) -> None:
+        """
+        So is a histogram.
+        """
+        histogram = Histogram()
+        del histogram.counts
+        self.registry.addHistogram("Waits", histogram)
+        self.registry.addFamily("Rate", ("client",), lambda now: [(("a",), 1.0)])
         self.clock.advance(10.0)
-        self.assertEqual(len(self.exporter.samples), 1)
+        self.assertEqual([sample.sensor for sample in self.exporter.samples[-1]], ["Rate"])
+        self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
 
     def test_brokenExporter(self) -> None:
         """

@@ -14,7 +14,7 @@ from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheusnames import Naming
-from admission.status.pages import ROWS_PER_PIECE, StatusPages
+from admission.status.pages import MAX_ROWS, ROWS_PER_PIECE, StatusPages
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
@@ -95,6 +95,20 @@ class PagesTests(StatusTestCase):
             (response.code, response.headers["content-type"]), (200, "text/plain; version=0.0.4; charset=utf-8")
         )
         self.assertIn("admission_requests_running 7.0\n", response.body)
+
+    def test_brokenSensor(self) -> None:
+        """
+        A sensor that raises takes no page with it.
+        """
+        self.sensors.addGauge("Raises", lambda now: 1 / 0)
+        histogram = Histogram()
+        del histogram.counts
+        self.sensors.addHistogram("Waits", histogram)
+        self.sensors.addGauge("RunningRequests", lambda now: 7)
+        self.assertIn("admission_requests_running 7.0\n", self.get("/metrics").body)
+        measured = self.get("/sensors").document
+        self.assertEqual((measured["values"], measured["histograms"]), ({"RunningRequests": 7}, {}))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError, AttributeError)), 2)
 
     def test_namings(self) -> None:
         """
@@ -252,11 +266,21 @@ class PagesTests(StatusTestCase):
                         "isCounter": False,
                         "labels": ["user", "client-id"],
                         "values": [["a", "", 1.5], ["b", "c", None]],
+                        "leftOut": 0,
                     },
-                    "Nobody": {"isCounter": True, "labels": ["user"], "values": []},
+                    "Nobody": {"isCounter": True, "labels": ["user"], "values": [], "leftOut": 0},
                 },
             },
         )
+
+    def test_manyRows(self) -> None:
+        """
+        However many rows a family has, the page has a bounded number, and says how many are left out.
+        """
+        self.sensors.addFamily("Bytes", ("user",), lambda now: [((str(row),), row) for row in range(MAX_ROWS + 777)])
+        family = self.get("/sensors").document["families"]["Bytes"]
+        self.assertEqual(family["values"], [[str(row), row] for row in range(MAX_ROWS)])
+        self.assertEqual(family["leftOut"], 777)
 
     def test_familyChanges(self) -> None:
         """

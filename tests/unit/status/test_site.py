@@ -16,16 +16,17 @@ from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section
 from admission.status.site import (
     CONNECTION_SECONDS,
+    MAX_ANSWERS,
     MAX_CONNECTIONS,
     MAX_HEADER_BYTES,
     MAX_HEADERS,
-    StatusChannel,
+    REQUEST_SECONDS,
     StatusPort,
     StatusSite,
     isLocal,
     statusSite,
 )
-from tests.kit.statusfixture import StatusTestCase, StatusTransport
+from tests.kit.statusfixture import StatusTestCase
 from tests.kit.wrapped import wrapped
 
 
@@ -138,25 +139,75 @@ class SiteTests(StatusTestCase):
             self.assertTrue(transport.disconnecting)
             self.assertNotIn(b"200 OK", transport.value())
 
-    def test_connections(self) -> None:
+    def test_newcomers(self) -> None:
         """
-        The number of connections is bounded; there is room again once one is closed.
+        The number of connections is bounded, and a newcomer takes the place of the one that has been silent for
+        longest.
         """
-        channels = [self.connect()[0] for _ in range(MAX_CONNECTIONS)]
-        refused = self.site.buildProtocol(None)
-        self.assertNotIsInstance(refused, StatusChannel)
-        transport = StatusTransport()
-        refused.makeConnection(transport)
-        self.assertTrue(transport.isAborted)
-        self.disconnect(channels[0])
-        self.assertIsInstance(self.site.buildProtocol(None), StatusChannel)
+        connected = []
+        for _ in range(MAX_CONNECTIONS + 2):
+            connected.append(self.connect())
+            self.clock.advance(0.001)
+        self.assertEqual(len(self.site.channels), MAX_CONNECTIONS)
+        aborted = [transport.isAborted for _, transport in connected]
+        self.assertEqual(aborted, [True] * 2 + [False] * MAX_CONNECTIONS)
+        self.assertEqual(self.get("/healthz").code, 200)
+
+    def test_fullOfReaders(self) -> None:
+        """
+        So is the number of answers under way; the one gives way that has taken nothing for longest, and no connection
+        that has yet to ask.
+        """
+        _, silent = self.connect()
+        asked = []
+        for _ in range(MAX_ANSWERS):
+            asked.append(self.send(b"GET /sensors HTTP/1.1\r\n\r\n"))
+            asked[-1][0].pauseProducing()
+            self.clock.advance(0.001)
+        asked[0][0].resumeProducing()
+        asked[0][0].pauseProducing()
+        self.assertEqual(self.get("/healthz").code, 200)
+        aborted = [transport.isAborted for _, transport in asked]
+        self.assertEqual(aborted, [False, True] + [False] * (MAX_ANSWERS - 2))
+        self.assertFalse(silent.isAborted)
+
+    def test_addresses(self) -> None:
+        """
+        The address that has most connections gives way first, however busy they are.
+        """
+        _, honest = self.connect("192.0.2.1")
+        self.clock.advance(0.001)
+        many = []
+        for _ in range(MAX_CONNECTIONS):
+            many.append(self.connect("192.0.2.2"))
+            self.clock.advance(0.001)
+        for channel, _ in many[1:5]:
+            channel.dataReceived(b"GET /sensors HTTP/1.1\r\n\r\n")
+        self.connect("192.0.2.3")
+        # Of those that have asked nothing.
+        gone = [index for index, (_, transport) in enumerate(many) if transport.isAborted]
+        self.assertEqual(gone, [0, 5])
+        self.assertFalse(honest.isAborted)
+
+    def test_whoHasAsked(self) -> None:
+        """
+        Of one address, who has asked nothing gives way before who is being answered.
+        """
+        channel, asked = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
+        channel.pauseProducing()
+        self.clock.advance(0.001)
+        _, silent = self.connect()
+        self.clock.advance(0.001)
+        for _ in range(MAX_CONNECTIONS - 1):
+            self.connect()
+        self.assertEqual((asked.isAborted, silent.isAborted), (False, True))
 
     def test_deadline(self) -> None:
         """
-        A client that takes too long to ask is cut off; a header a second does not help.
+        A client that takes too long to ask is cut off soon; a header a second does not help.
         """
         channel, transport = self.send(b"GET / HTTP/1.1\r\n")
-        for _ in range(int(CONNECTION_SECONDS) - 1):
+        for _ in range(int(REQUEST_SECONDS) - 1):
             self.clock.advance(1.0)
             channel.dataReceived(b"A: b\r\n")
         self.assertFalse(transport.isAborted)
@@ -169,7 +220,9 @@ class SiteTests(StatusTestCase):
         """
         channel, transport = self.send(b"GET /sensors HTTP/1.1\r\n\r\n")
         channel.pauseProducing()
-        self.clock.advance(CONNECTION_SECONDS)
+        self.clock.advance(CONNECTION_SECONDS - 0.1)
+        self.assertFalse(transport.isAborted)
+        self.clock.advance(0.1)
         self.assertTrue(transport.isAborted)
 
     def test_noTimers(self) -> None:

@@ -17,12 +17,14 @@ from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import NOTHING, IPurgatory
+from admission.names import boundedName
 from admission.timeslices import Steps, TimeSlices
 
 from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
 from ..quotalimits import QuotaLimits
 from ..security.login import Logins
+from ..security.superusers import SuperUsers
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
@@ -79,10 +81,12 @@ class Broker:
     @ivar limits: the limits of the policies; can be changed at run time.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar portal: checks the logins of clients; L{None} if they need none.
+    @ivar asksForCertificates: whether clients of some port may have certificates.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
     @ivar timeSlices: does what takes long.
     @ivar largeAnswers: which large answers are made now.
     @ivar logins: how its clients log in.
+    @ivar superUsers: who may change limits, topics and groups.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
     @ivar waitingFetches: how many partitions each large Fetch has that waits for records, by what answers it at once.
@@ -98,11 +102,13 @@ class Broker:
     clock: IReactorTime
     wallSeconds: Callable[[], float]
     portal: Portal | None = None
+    asksForCertificates: bool = False
     largestResponseBytes: int = field(init=False)
     timeSlices: TimeSlices = field(init=False)
     largeAnswers: DeferredSemaphore = field(init=False, factory=lambda: DeferredSemaphore(MAX_LARGE_ANSWERS))
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
+    superUsers: SuperUsers = field(init=False)
     groups: GroupCoordinator = field(init=False)
     waitingFetches: dict[Callable[[], object], int] = field(init=False, factory=dict)
     isDraining: bool = field(init=False, default=False)
@@ -121,6 +127,10 @@ class Broker:
             self.settings.connectionFailedAuthenticationDelaySeconds,
             self.settings.saslServerMaxReceiveSize,
         )
+        # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
+        hasNames = self.portal is not None or self.asksForCertificates
+        superUsers = frozenset(map(boundedName, self.settings.superUsers))
+        self.superUsers = SuperUsers(superUsers, hasNames or bool(superUsers))
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
         self.groups = GroupCoordinator(

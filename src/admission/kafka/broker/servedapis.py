@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.test_servedapis -*-
 """
-The table of served APIs: their functions, and how policies can refuse them.
+The table of served APIs: their functions, who may use them, and how policies can refuse them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,22 @@ from collections.abc import Callable, Mapping
 from attrs import frozen
 
 from admission.interfaces import Refusal
+from admission.timeslices import Steps
 
 from ..kafkarequest import KafkaRequest
-from .api import configapi, fetchapi, groupadminapi, groupapi, metadataapi, offsetapi, produceapi, quotaapi, topicapi
-from .broker import Answer, Serve
+from .api import (
+    authorization,
+    configapi,
+    fetchapi,
+    groupadminapi,
+    groupapi,
+    metadataapi,
+    offsetapi,
+    produceapi,
+    quotaapi,
+    topicapi,
+)
+from .broker import Answer, Broker, Serve, Waiting
 
 
 @frozen
@@ -24,20 +36,35 @@ class ServedApi:
     @ivar serve: answers a request.
     @ivar refusal: how quota policies can refuse a request.
     @ivar refuse: makes the answer to a refused request; L{None} if there is none.
+    @ivar forbid: where only super users may make a request, makes the answer to
+        others, given the reason; L{None} if everybody may.
     """
 
     serve: Serve
     refusal: Refusal = Refusal.DELAY
     refuse: Callable[[KafkaRequest], Answer] | None = None
+    forbid: Callable[[KafkaRequest, str], Answer] | None = None
+
+    def answer(self, broker: Broker, request: KafkaRequest) -> Answer | Waiting | Steps[Answer | Waiting]:
+        """
+        Serve a request, or tell its client that it may not make it.
+        """
+        if self.forbid is not None:
+            assert request.principal is not None
+            reason = broker.superUsers.refusal(request.principal)
+            if reason is not None:
+                request.reject(reason)
+                return self.forbid(request, reason)
+        return self.serve(broker, request)
 
 
 SERVED: Mapping[str, ServedApi] = {
-    "AlterClientQuotas": ServedApi(quotaapi.alterClientQuotas, Refusal.NEVER),
+    "AlterClientQuotas": ServedApi(quotaapi.alterClientQuotas, Refusal.NEVER, forbid=authorization.quotasForbidden),
     "ApiVersions": ServedApi(metadataapi.apiVersions, Refusal.NEVER),
-    "CreatePartitions": ServedApi(topicapi.createPartitions),
-    "CreateTopics": ServedApi(topicapi.createTopics),
-    "DeleteGroups": ServedApi(groupadminapi.deleteGroups),
-    "DeleteTopics": ServedApi(topicapi.deleteTopics),
+    "CreatePartitions": ServedApi(topicapi.createPartitions, forbid=authorization.partitionsForbidden),
+    "CreateTopics": ServedApi(topicapi.createTopics, forbid=authorization.creationForbidden),
+    "DeleteGroups": ServedApi(groupadminapi.deleteGroups, forbid=authorization.groupsForbidden),
+    "DeleteTopics": ServedApi(topicapi.deleteTopics, forbid=authorization.deletionForbidden),
     "DescribeClientQuotas": ServedApi(quotaapi.describeClientQuotas, Refusal.NEVER),
     "DescribeCluster": ServedApi(metadataapi.describeCluster),
     "DescribeConfigs": ServedApi(configapi.describeConfigs),
@@ -45,7 +72,7 @@ SERVED: Mapping[str, ServedApi] = {
     "Fetch": ServedApi(fetchapi.fetch, Refusal.ERROR, fetchapi.refused),
     "FindCoordinator": ServedApi(metadataapi.findCoordinator),
     "Heartbeat": ServedApi(groupapi.heartbeat),
-    "IncrementalAlterConfigs": ServedApi(configapi.incrementalAlterConfigs),
+    "IncrementalAlterConfigs": ServedApi(configapi.incrementalAlterConfigs, forbid=authorization.configsForbidden),
     "InitProducerId": ServedApi(produceapi.initProducerId, Refusal.ERROR, produceapi.refusedProducerId),
     "JoinGroup": ServedApi(groupapi.joinGroup),
     "LeaveGroup": ServedApi(groupapi.leaveGroup, Refusal.NEVER),
@@ -53,7 +80,7 @@ SERVED: Mapping[str, ServedApi] = {
     "ListOffsets": ServedApi(fetchapi.listOffsets),
     "Metadata": ServedApi(metadataapi.metadata),
     "OffsetCommit": ServedApi(offsetapi.offsetCommit),
-    "OffsetDelete": ServedApi(offsetapi.offsetDelete),
+    "OffsetDelete": ServedApi(offsetapi.offsetDelete, forbid=authorization.offsetsForbidden),
     "OffsetFetch": ServedApi(offsetapi.offsetFetch),
     "OffsetForLeaderEpoch": ServedApi(fetchapi.offsetForLeaderEpoch),
     "SyncGroup": ServedApi(groupapi.syncGroup),

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from admission.connection.protocol import AdmittedProtocol
+from admission.names import boundedName
 
 from ..scram import HASHES, ScramExchange
 from ..wire.versions import API_VERSIONS, BY_KEY, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -228,7 +229,7 @@ class Authenticator:
             # This costs megabytes that a broker without TLS need not spend.
             from .mutualtls import subjectName
 
-            name = subjectName(certificate.to_cryptography().subject)
+            name = boundedName(subjectName(certificate.to_cryptography().subject))
         if name:
             self._loggedIn(name)
         self.isSettled = bool(name) or self._logins.portal is None
@@ -254,7 +255,7 @@ class Authenticator:
     def _letIn(self, avatar: Any) -> None:
         _, principal, _ = avatar
         self._hasAuthenticated = self.isSettled = True
-        self._loggedIn(principal.name)
+        self._loggedIn(boundedName(principal.name))
         self._reply(b"" if self._scram is None else self._scram.signature())
 
     def _keepOut(self, failure: Failure, name: str) -> None:

@@ -7,6 +7,8 @@ from typing import Final
 
 from attrs import define
 
+from admission.names import boundedName
+
 from .primitives import NO_TAGS, PAST_THE_END, Buffer, MalformedRequest, sizeOf, skipTags
 from .versions import API_VERSIONS, BY_KEY
 
@@ -24,7 +26,8 @@ class RequestHeader:
     @ivar apiKey: the number of the API.
     @ivar apiVersion: its version, served or not.
     @ivar correlationId: to be repeated in the response.
-    @ivar clientId: the name the client gives itself, if any.
+    @ivar clientId: the name the client gives itself, if any, as L{boundedName}
+        makes it.
     @ivar bodyOffset: where the body begins, counted like the C{offset} given
         to L{parseRequestHeader}.  Meaningless for an API that is not served.
     """
@@ -55,7 +58,8 @@ def parseRequestHeader(buffer: Buffer, offset: int = 0) -> RequestHeader:
         bodyOffset = offset + _FIXED.size
         clientId = None
         if clientIdBytes >= 0:
-            clientId = str(buffer[bodyOffset : bodyOffset + clientIdBytes], "utf-8")
+            # Whatever lives longer than the frame has this name: meters, parked requests, members of groups.
+            clientId = boundedName(str(buffer[bodyOffset : bodyOffset + clientIdBytes], "utf-8"))
             bodyOffset += clientIdBytes
         elif clientIdBytes < -1:
             raise MalformedRequest(f"a request header says that its client id has {clientIdBytes} bytes")

@@ -2,6 +2,8 @@
 Tests for L{admission.kafka.wire.headers}.
 """
 
+import struct
+
 from hypothesis import given, strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.static.primitive import i16, i32
@@ -10,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
 from admission.kafka.wire.primitives import MalformedRequest
 from admission.kafka.wire.versions import API_VERSIONS, METADATA, Api
+from admission.names import boundedName
 from tests.unit.kafka.wire.test_kio import encode, everyVersion, manyExamples
 
 
@@ -87,6 +90,15 @@ class ParseRequestHeaderTests(SynchronousTestCase):
         self.assertIsNone(parseRequestHeader(start + b"\xff\xff").clientId)
         self.assertRaises(MalformedRequest, parseRequestHeader, start + b"\xff\xfe")
         self.assertRaises(MalformedRequest, parseRequestHeader, start + b"\x80\x00")
+
+    def test_longClientId(self) -> None:
+        """
+        Of a long client id no more is kept than of a name.
+        """
+        for name in (b"x" * 240, b"x" * 32767):
+            header = parseRequestHeader(b"\x00\x03\x00\x01\x00\x00\x00\x07" + struct.pack(">h", len(name)) + name)
+            self.assertEqual(header.clientId, boundedName(name.decode()))
+            self.assertEqual(header.bodyOffset, 10 + len(name))
 
     def test_clientIdIsText(self) -> None:
         """
