@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from .interfaces import ILease, IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
+from .interfaces import RESPONSES, ILease, IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
 from .metrics.registry import SensorRegistry
 from .plugins import buildPolicy
 
@@ -87,6 +88,8 @@ class Gate:
         # Who is in which order: nearly always nobody, and each request looks.
         self._memoryWaiters: set[IWaiter] = set()
         self._turnWaiters: set[IWaiter] = set()
+        # In the order in which they came.
+        self._answerWaiters: dict[Deferred[None], None] = {}
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
         self._accounts: dict[str, Callable[[], int]] = {}
@@ -162,6 +165,22 @@ class Gate:
         self._expectRelief()
         self.press()
         return None
+
+    def roomForAnswer(self) -> Deferred[None] | None:
+        """
+        Ask before an answer is made that may be large.  While memory is short, answers are made one after another:
+        the next when there is some, or when all before it have left.
+
+        @return: L{None} if it may be made now.  Otherwise fires when it may, and the answer is to be made, and charged,
+            in the callback; cancel it to wait no more.
+        """
+        if not self._answerWaiters and self._hasRoomForAnswer():
+            return None
+        waiting: Deferred[None] = Deferred(self._forgetAnswer)
+        self._answerWaiters[waiting] = None
+        self._expectRelief()
+        self.press()
+        return waiting
 
     def press(self) -> None:
         """
@@ -248,10 +267,34 @@ class Gate:
                 break
         else:
             self._serveSoon()
-        if self._isUnderPressure and not self._memoryWaiters and not self.pool.isOutOfMemory():
+        # One in a turn, since it takes time to make one.
+        if self._grantAnswer():
+            self._serveSoon()
+        if self._isUnderPressure and not self._isAwaited and not self.pool.isOutOfMemory():
             self._isUnderPressure = False
             for listener in self._pressureListeners:
                 listener(False)
+
+    @property
+    def _isAwaited(self) -> bool:
+        """
+        Whether anybody waits for memory.
+        """
+        return bool(self._memoryWaiters or self._answerWaiters)
+
+    def _hasRoomForAnswer(self) -> bool:
+        return not self.pool.isOutOfMemory() or not self.pool.usedBytesByPurpose.get(RESPONSES)
+
+    def _grantAnswer(self) -> bool:
+        if not self._answerWaiters or not self._hasRoomForAnswer():
+            return False
+        waiting = next(iter(self._answerWaiters))
+        del self._answerWaiters[waiting]
+        waiting.callback(None)
+        return True
+
+    def _forgetAnswer(self, waiting: Deferred[None]) -> None:
+        self._answerWaiters.pop(waiting, None)
 
     def _grantMemory(self) -> bool:
         if not self._memoryWaiters:
@@ -291,7 +334,7 @@ class Gate:
 
     def _expectRelief(self) -> None:
         isOverrun = len(self._stalledReaders) > 1 and self.pool.isOutOfMemory()
-        if self._relief is None and (self._memoryWaiters or isOverrun):
+        if self._relief is None and (self._isAwaited or isOverrun):
             self._relief = self._clock.callLater(STALL_GRACE_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
@@ -305,13 +348,13 @@ class Gate:
         stalled = [reader for reader in self._stalledReaders if reader.stalledSeconds() >= STALL_GRACE_SECONDS]
         stalled.sort(key=lambda reader: reader.unsentBytes())
         missingBytes = 1 - self.pool.availableBytes
-        spared = 1 if not self._memoryWaiters else 0
+        spared = 0 if self._isAwaited else 1
         while len(stalled) > spared and missingBytes > 0:
             largest = stalled.pop()
             missingBytes -= largest.unsentBytes()
             self._stalledReaders.pop(largest, None)
             largest.cutOff("memory is short, and the peer does not take its responses")
-        if self._memoryWaiters:
+        if self._isAwaited:
             # Listeners are not called for a release in another thread.
             self._serveSoon()
         self._expectRelief()

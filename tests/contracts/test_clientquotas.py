@@ -206,13 +206,15 @@ class ClientBytesTests(SynchronousTestCase):
         """
         Who returns no more than the budget, which is at least a byte, goes over
         a bucket's limit by no more than that byte; and over that of windows by
-        what one of them may hold besides, since the span shrinks by one
-        whenever another begins.
+        what one of them may hold besides, since the span shrinks by one, and by
+        the pause behind it, whenever another begins.
         """
         now = 0.0
         policy = ClientBytes(algorithm)
         policy.configure(DEFAULT_CLIENT, {CONSUMER: 1000.0}, now)
-        maxSeconds = 0.001 + (algorithm.windowSeconds if isinstance(algorithm, Windows) else 0.0)
+        longestPauseSeconds = max([pauseSeconds for pauseSeconds, _ in steps], default=0.0)
+        overSeconds = algorithm.windowSeconds + longestPauseSeconds if isinstance(algorithm, Windows) else 0.0
+        maxSeconds = 0.001 + overSeconds
         for pauseSeconds, wantedBytes in steps:
             now += pauseSeconds
             budgetBytes = policy.budgetBytes(fetch(), now)

@@ -30,7 +30,7 @@ from admission.recording import REQUESTS, RequestEvent
 
 assert SERVED[BY_KEY[66].name].serve(None, None) == {"transaction_states": ()}
 assert encodeResponse(66, 1, {"transaction_states": ()})
-assert loadSettings(None, ["fetch.max.wait=5s"]).fetchMaxWaitSeconds == 5.0
+assert loadSettings(None, ["fetch.min.bytes.max=2MiB"]).fetchMinBytesMax == 2 << 20
 context = PolicyContext(Clock(), wallSeconds)
 policy = buildPolicy(IQuotaPolicyFactory, "request-size:1KiB", context)
 large = policy.decide(Request("Produce", "alice", "", "", 1025), 0.0)

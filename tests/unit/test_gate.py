@@ -10,6 +10,7 @@ from threading import Thread
 
 from attrs import define, field
 from hypothesis import given, strategies as st
+from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -380,6 +381,117 @@ class MemoryTests(GateTestCase):
             self.finish(*waiters)
         self.assertEqual(self.gate.waitingForMemory, 0)
         charge.release()
+
+
+class AnswerTests(GateTestCase):
+    """
+    Large answers are made while there is memory, otherwise one after another.
+    """
+
+    def setUp(self) -> None:
+        """
+        Note which answers may be made.
+        """
+        super().setUp()
+        self.made: list[str] = []
+        # A charge that nobody has is released.
+        self.charges: list[list[ILease]] = []
+
+    def ask(self, name: str, sizeBytes: int = 600) -> list[ILease]:
+        """
+        Make an answer when it is time.
+
+        @return: its charge, once it is made.
+        """
+        charges: list[ILease] = []
+        self.charges.append(charges)
+
+        def make(_: None = None) -> None:
+            self.made.append(name)
+            charges.append(self.pool.charge(sizeBytes, RESPONSES))
+
+        room = self.gate.roomForAnswer()
+        if room is None:
+            make()
+        else:
+            room.addCallback(make)
+        return charges
+
+    def test_enough(self) -> None:
+        """
+        While there is memory they are made at once, and the last one may take more than there is.
+        """
+        self.ask("a")
+        self.ask("b")
+        self.assertEqual((self.made, self.pool.availableBytes), (["a", "b"], -200))
+        self.assertEqual((self.pressures, self.clock.getDelayedCalls()), ([], []))
+
+    def test_oneAfterAnother(self) -> None:
+        """
+        While there is none, each waits, in its turn, for some; each is charged before the next is made.
+        """
+        first, second = self.ask("a"), self.ask("b")
+        for name in "cdef":
+            self.ask(name)
+        self.assertEqual((self.made, self.pressures), (["a", "b"], [True]))
+        first.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["a", "b", "c"])
+        self.clock.advance(0)
+        self.assertEqual((self.made, self.pool.availableBytes), (["a", "b", "c"], -200))
+        second.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["a", "b", "c", "d"])
+
+    def test_drainedByOthers(self) -> None:
+        """
+        If others hold the memory, one answer is made all the same, and the next when it has left.
+        """
+        others = self.pool.charge(2000, "parked")
+        charges = self.ask("a")
+        self.ask("b")
+        self.assertEqual(self.made, ["a"])
+        charges.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["a", "b"])
+        others.release()
+
+    def test_newcomers(self) -> None:
+        """
+        Nobody overtakes those that wait.
+        """
+        first = self.ask("a", 1000)
+        self.ask("b", 10)
+        first.pop().release()
+        self.ask("c", 10)
+        self.assertEqual(self.made, ["a"])
+        self.clock.advance(0)
+        self.assertEqual((self.made, self.pressures), (["a", "b", "c"], [True, False]))
+
+    def test_cancelled(self) -> None:
+        """
+        Who has gone waits no more.
+        """
+        first = self.ask("a", 1000)
+        room = self.gate.roomForAnswer()
+        assert room is not None
+        self.ask("c")
+        room.cancel()
+        self.failureResultOf(room, CancelledError)
+        first.pop().release()
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["a", "c"])
+
+    def test_relief(self) -> None:
+        """
+        While answers wait, connections that do not take theirs are cut off.
+        """
+        self.gate.responsesStalled(Stalled(self.clock, self.pool.charge(1500, RESPONSES)), True)
+        self.ask("a")
+        self.assertEqual(self.made, [])
+        self.clock.advance(STALL_GRACE_SECONDS)
+        self.clock.advance(STALL_GRACE_SECONDS)
+        self.assertEqual(self.made, ["a"])
 
 
 class TurnTests(GateTestCase):

@@ -241,9 +241,15 @@ class Settings:
         "fetch.max.bytes",
         SIZE,
         "55MiB",
-        "The largest response to a Fetch, unless its first batch is larger.",
+        "The largest response to a Fetch, unless its first batch is larger; also the largest of any other API.",
         minimum="1KiB",
         maximum=_INT32_MAX,
+    )
+    fetchMaxWaitSeconds: float = setting(
+        "fetch.max.wait.ms",
+        MILLISECONDS,
+        "1m",
+        "How long a Fetch may wait for records, whatever its client asks for.",
     )
     brokerId: int = setting("broker.id", INTEGER, "1", "This broker's number.", minimum="0", maximum=_INT32_MAX)
     producerIdExpirationSeconds: float = setting(

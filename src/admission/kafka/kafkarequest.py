@@ -70,6 +70,16 @@ class KafkaRequest(ServerRequest):
     timeoutSeconds = 0.0
     deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
+    _slicedSeconds = 0.0
+
+    def workedInSlices(self, seconds: float) -> None:
+        """
+        Correct L{workedSeconds}, which knows nothing of slices.
+        """
+        self._slicedSeconds += seconds
+
+    def workedSeconds(self, now: float) -> float:
+        return super().workedSeconds(now) + self._slicedSeconds
 
     @property
     def apiVersion(self) -> int:

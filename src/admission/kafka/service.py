@@ -282,6 +282,7 @@ class BrokerService(Service):
         log = self._openLog(clock)
         started.push_async_callback(log.close)
         self.broker = Broker(settings, log, gate, purgatory, control, clock, wallSeconds, self._portal)
+        started.callback(self.broker.timeSlices.close)
         self._startGroups()
         self._startRecording(recorder, gateSeed)
 

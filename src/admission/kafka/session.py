@@ -5,8 +5,8 @@ One client connection: frames in, responses out in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
@@ -16,10 +16,11 @@ from twisted.python.failure import Failure
 from ..clock import wholeMicroseconds
 from ..connection.pauses import Pause
 from ..connection.protocol import FAILED, AdmittedProtocol
-from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, Decision, ILease, Refusal, Request, Usage
+from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, RESPONSES, Decision, ILease, Refusal, Request, Usage
 from ..recording.events import UNKNOWN
+from ..timeslices import Steps
 from .broker.api import metadataapi, produceapi
-from .broker.broker import ANONYMOUS, Answer, Body, Broker
+from .broker.broker import ANONYMOUS, Answer, Body, Broker, Waiting, Work
 from .broker.servedapis import SERVED
 from .kafkarequest import Address, KafkaRequest, groupOf
 from .produceresponses import ProduceResponses, throttleTimeMs
@@ -27,20 +28,25 @@ from .refusedsequences import RefusedSequences
 from .security import saslapi
 from .security.login import Authenticator
 from .wire.batches import producerIdOf, readHeader
-from .wire.codec import decodeRequest, encodeResponse
+from .wire.codec import decodeRequest, encodeInSteps, encodeResponse, isSmallResponse, withThrottleTime
 from .wire.headers import frame, parseRequestHeader
 from .wire.primitives import MalformedRequest
 from .wire.produce import ProduceRequest, parseProduce
 from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 
-DECODED_ELEMENT_BYTES = 256
-"""The memory charged for one element of a decoded request."""
+DECODED_ELEMENT_BYTES = 512
+"""The memory charged for one element of a decoded request, and for what is found out about it."""
+
+LARGE_ANSWER_BYTES: Final = 64 << 10
+"""What an answer may have before it has to wait for memory, and is charged while it is made."""
 
 LOGIN_FAILED = "its login failed"
 """The recorded reason, which says no more on purpose."""
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """The decision on an idempotent producer's batches that leave a gap."""
+
+T = TypeVar("T")
 
 _TLS_HANDSHAKE = b"\x16\x03"
 _OTHER_PROTOCOLS = {
@@ -64,6 +70,12 @@ def describeLength(sizeBytes: int) -> str:
         return "; it looks like a TLS handshake on a port that has no TLS"
     other = _OTHER_PROTOCOLS.get(prefix)
     return "" if other is None else f"; it looks like {other}"
+
+
+class AnswerTooLarge(Exception):
+    """
+    The answer to a request would have more bytes than the broker has memory for.
+    """
 
 
 def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[bytes]:
@@ -290,17 +302,47 @@ class KafkaConnection(AdmittedProtocol):
                 self._respond(request, servedApi.refuse(request), decision.delaySeconds)
                 return
             self.broker.control.beginRequest(request, self.factory.clock.seconds())
-        answer = servedApi.serve(self.broker, request)
+        work = servedApi.serve(self.broker, request)
+        answer: Answer | Waiting
+        if isinstance(work, Generator):
+            answer = self.broker.timeSlices.run(self.holder, work, request.workedInSlices)
+        else:
+            answer = work
         if not isinstance(answer, Deferred):
             self._answer(request, answer)
             return
         # The objects that decoding created outlive this turn only here, so they are charged only here.
         charge = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
         self._parkUntil(answer, charge)
-        answer.addCallback(lambda answered: self._answer(request, answered() if callable(answered) else answered))
-        answer.addErrback(self._parkedFailed)
+        late: Deferred[Any] = answer.addCallback(self._workLate, request)
+        late.addCallback(lambda answered: self._answer(request, answered))
+        late.addErrback(self._parkedFailed)
         if self.hasPeerGone:
             self._cancelParked()
+
+    def _workLate(self, answered: Answer | Work, request: KafkaRequest) -> Answer | Deferred[Answer]:
+        """
+        Do what is left to do once a request has waited.
+        """
+        if not callable(answered):
+            return answered
+        answer = self._runInSlices(request, answered())
+        if isinstance(answer, Deferred):
+            self._parked = answer
+            answer.addBoth(self._unparked)
+        return answer
+
+    def _runInSlices(self, request: KafkaRequest, steps: Steps[T]) -> T | Deferred[T]:
+        """
+        Do work that was not parked, or is not any more.
+        """
+        began = self.factory.clock.seconds()
+
+        def finished(usedSeconds: float) -> None:
+            # Nobody is charged for the time between slices.
+            request.workedInSlices(usedSeconds - (self.factory.clock.seconds() - began))
+
+        return self.broker.timeSlices.run(self.holder, steps, finished)
 
     def _logIn(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
@@ -363,7 +405,62 @@ class KafkaConnection(AdmittedProtocol):
         return self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
 
     def _answer(self, request: KafkaRequest, answer: Answer) -> None:
-        body = _encoded(request, answer, 0)
+        header = request.header
+        if isinstance(answer, Body) or isSmallResponse(header.apiKey, header.apiVersion, answer):
+            self._answerWith(request, answer, _encoded(request, answer, 0))
+            return
+        try:
+            body = self._runInSlices(request, self._encode(request, answer))
+        except AnswerTooLarge as tooLarge:
+            self._reject(request, str(tooLarge))
+            return
+        if not isinstance(body, Deferred):
+            self._answerWith(request, answer, body)
+            return
+        if self._hasTurn:
+            self._endTurn()
+        self._parked = body
+        body.addBoth(self._unparked)
+        body.addCallback(lambda parts: self._answerWith(request, answer, parts))
+        body.addErrback(self._parkedFailed)
+
+    def _encode(self, request: KafkaRequest, answer: Mapping[str, Any]) -> Steps[list[bytes]]:
+        """
+        Encode an answer of any size: a large one when it is its turn and there is memory, and charged from then on.
+        """
+        broker, header = self.broker, request.header
+        steps = encodeInSteps(header.apiKey, header.apiVersion, answer)
+        hasPlace = False
+        charge: ILease | None = None
+        try:
+            while True:
+                try:
+                    sizeBytes = next(steps)
+                except StopIteration as end:
+                    encoded: list[bytes] = end.value
+                    return encoded
+                if sizeBytes > broker.largestResponseBytes:
+                    raise AnswerTooLarge(
+                        f"the answer to its {request.kind} would have more than {broker.largestResponseBytes} bytes, a"
+                        " quarter of the memory for requests or fetch.max.bytes: it has to ask for less at a time"
+                    )
+                if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
+                    place = broker.largeAnswers.acquire()
+                    yield None if place.called else place
+                    hasPlace = True
+                    yield self.factory.gate.roomForAnswer()
+                if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
+                    if charge is not None:
+                        charge.release()
+                    charge = self.factory.gate.pool.charge(sizeBytes, RESPONSES)
+                yield None
+        finally:
+            if charge is not None:
+                charge.release()
+            if hasPlace:
+                broker.largeAnswers.release()
+
+    def _answerWith(self, request: KafkaRequest, answer: Answer, body: list[bytes]) -> None:
         delaySeconds = 0.0
         if request.view is not None:
             now = self.factory.clock.seconds()
@@ -373,13 +470,23 @@ class KafkaConnection(AdmittedProtocol):
             usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
             delaySeconds = self._charge(request, usage, now)
             if delaySeconds > 0:
-                body = _encoded(request, answer, throttleTimeMs(delaySeconds))
+                header, delayMs = request.header, throttleTimeMs(delaySeconds)
+                throttled = (
+                    None
+                    if isinstance(answer, Body)
+                    else withThrottleTime(header.apiKey, header.apiVersion, body, delayMs)
+                )
+                body = _encoded(request, answer, delayMs) if throttled is None else throttled
         self.respond(frame(request.header, body), delaySeconds)
 
     def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:
         body = _encoded(request, answer, throttleTimeMs(delaySeconds))
         request.responseBytes = sum(map(len, body))
         self.respond(frame(request.header, body), delaySeconds)
+
+    def _unparked(self, result: Any) -> Any:
+        self._parked = None
+        return result
 
     def _parkUntil(self, answer: Deferred[Any], charge: ILease) -> None:
         request = self.request
@@ -401,6 +508,10 @@ class KafkaConnection(AdmittedProtocol):
             parked.cancel()
 
     def _parkedFailed(self, failure: Failure) -> None:
+        if isinstance(failure.value, AnswerTooLarge):
+            assert self.request is not None
+            self._reject(self.request, str(failure.value))
+            return
         if not isinstance(failure.value, CancelledError):
             self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
             self.close(FAILED)

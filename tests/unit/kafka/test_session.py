@@ -13,6 +13,8 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import PARKED, RESPONSES
+from admission.kafka.broker.api import metadataapi
+from admission.kafka.broker.broker import MAX_LARGE_ANSWERS
 from admission.kafka.broker.log.interface import UnknownTopic
 from admission.kafka.session import describeLength
 from admission.testing.faketransport import FakeTLSTransport
@@ -676,6 +678,111 @@ class TurnTests(BrokerTestCase):
         self.gate.end()
         self.clock.advance(0)
         self.assertEqual(client.receive().error_code, 0)
+
+
+class LongWorkTests(BrokerTestCase):
+    """
+    What takes long is done in slices, and what is large waits for memory.
+    """
+
+    properties = {"max.topics": "5000"}
+
+    def setUp(self) -> None:
+        """
+        Have no time to do anything at once, and topics with names that make a long answer.
+        """
+        super().setUp()
+        self.patch(self.broker.timeSlices, "_creditSeconds", -1e9)
+        for number in range(1000):
+            self.topic(f"{number:0200}")
+        self.clock.advance(0)
+
+    def ask(self, client: Client) -> None:
+        """
+        Ask for all topics without letting a turn pass.
+        """
+        client.deliver("Metadata", 12, topics=None)
+
+    def test_slices(self) -> None:
+        """
+        A request that is worked on in slices has no turn; those behind it are answered after it.
+        """
+        client, other = self.connect(), self.connect()
+        self.ask(client)
+        client.deliver("ApiVersions", 4)
+        self.assertEqual((client.waiting(), self.gate.runningRequests, self.frameBytes), (0, 0, 0))
+        self.assertEqual(other.ask("ApiVersions", 4).error_code, 0)
+        self.assertEqual(len(client.receive().topics), 1000)
+        self.assertEqual(client.receive().error_code, 0)
+
+    def test_changes(self) -> None:
+        """
+        Changes are made in slices, too, and answered when the disk has them.
+        """
+        client = self.connect()
+        topics = [{"name": f"new-{number}", "num_partitions": 1, "replication_factor": 1} for number in range(50)]
+        self.isHolding = True
+        client.deliver("CreateTopics", 7, topics=topics)
+        self.assertNotIn("new-0", self.log.topics)
+        self.clock.advance(0)
+        self.assertIn("new-49", self.log.topics)
+        self.assertEqual(client.waiting(), 0)
+        while self.flushes:
+            self.finishFlush()
+        self.isHolding = False
+        self.assertEqual({topic.error_code for topic in client.receive().topics}, {0})
+
+    def test_hangUp(self) -> None:
+        """
+        If the client hangs up, the work ends.
+        """
+        client = self.connect()
+        self.ask(client)
+        described: list[str] = []
+        self.patch(metadataapi, "_described", lambda broker, topic: described.append(topic.name))
+        client.disconnect()
+        self.assertEqual((client.waiting(), described), (0, []))
+
+    def test_tooLarge(self) -> None:
+        """
+        If the answer takes more memory than one answer may, the connection is closed, and the log says why.
+        """
+        self.patch(self.broker, "largestResponseBytes", 100_000)
+        client = self.connect()
+        client.send("Metadata", 12, topics=None)
+        self.assertRefused(client, "Metadata", "more than 100000 bytes", "fetch.max.bytes")
+        self.assertEqual(self.broker.largeAnswers.tokens, MAX_LARGE_ANSWERS)
+
+    def test_atATime(self) -> None:
+        """
+        Only some large answers are made at a time; the others have no more than a little meanwhile.
+        """
+        taken = [self.broker.largeAnswers.acquire() for _ in range(MAX_LARGE_ANSWERS)]
+        clients = [self.connect() for _ in range(3)]
+        for client in clients:
+            self.ask(client)
+        self.clock.advance(0)
+        self.assertEqual([client.waiting() for client in clients], [0, 0, 0])
+        clients[1].disconnect()
+        for _ in taken:
+            self.broker.largeAnswers.release()
+        self.clock.advance(0)
+        self.assertEqual([client.waiting() for client in clients], [1, 0, 1])
+
+    def test_memory(self) -> None:
+        """
+        While there is no memory and other answers have not left, a large one waits.
+        """
+        held = self.pool.charge(POOL_BYTES, RESPONSES)
+        client, gone = self.connect(), self.connect()
+        self.ask(client)
+        self.ask(gone)
+        self.clock.advance(0)
+        self.assertEqual(client.waiting(), 0)
+        gone.disconnect()
+        held.release()
+        self.clock.advance(0)
+        self.assertEqual(len(client.receive().topics), 1000)
 
 
 class LargestRequestTests(BrokerTestCase):

@@ -10,13 +10,14 @@ from typing import Any
 
 from attrs import define, field, frozen
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 
 from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import NOTHING, IPurgatory
+from admission.timeslices import Steps, TimeSlices
 
 from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
@@ -47,14 +48,17 @@ class Body:
 Answer = Mapping[str, Any] | Body
 """The fields of a response, without C{throttle_time_ms}, or a body that encodes itself."""
 
-Work = Callable[[], Answer]
+Work = Callable[[], Steps[Answer]]
 """The rest of the work once a request has waited; its time is charged to the client."""
 
-Serve = Callable[["Broker", KafkaRequest], "Answer | Deferred[Answer | Work]"]
-"""
-A function that serves an API.  A L{Deferred} means that the request is parked;
-it is cancelled when the client disconnects.
-"""
+Waiting = Deferred[Answer | Work]
+"""The answer to a request that is parked; cancelled when the client disconnects."""
+
+Serve = Callable[["Broker", KafkaRequest], "Answer | Waiting | Steps[Answer | Waiting]"]
+"""A function that serves an API; in steps if it may take long, see L{TimeSlices}."""
+
+MAX_LARGE_ANSWERS = 4
+"""How many large answers are made at a time."""
 
 
 DRAINED = "broker drained"
@@ -76,10 +80,13 @@ class Broker:
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar portal: checks the logins of clients; L{None} if they need none.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
+    @ivar timeSlices: does what takes long.
+    @ivar largeAnswers: which large answers are made now.
     @ivar logins: how its clients log in.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
     @ivar isDraining: whether L{drain} was called.
+    @ivar changed: the partition whose watchers are being checked, because it has changed; L{None} while none are.
     """
 
     settings: Settings
@@ -91,15 +98,19 @@ class Broker:
     wallSeconds: Callable[[], float]
     portal: Portal | None = None
     largestResponseBytes: int = field(init=False)
+    timeSlices: TimeSlices = field(init=False)
+    largeAnswers: DeferredSemaphore = field(init=False, factory=lambda: DeferredSemaphore(MAX_LARGE_ANSWERS))
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
     groups: GroupCoordinator = field(init=False)
     isDraining: bool = field(init=False, default=False)
+    changed: Partition | None = field(init=False, default=None)
     _throttled: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         # One answer must not take the memory that all requests share.
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
+        self.timeSlices = TimeSlices(self.clock)
         self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
         self.limits.onChange = self._limitsChanged
         self.logins = Logins(
@@ -133,7 +144,9 @@ class Broker:
 
     def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
+            self.changed = partition
             self.purgatory.checkAndComplete(partition)
+        self.changed = None
 
     def throttled(self, connection: Any, delaySeconds: float) -> None:
         """

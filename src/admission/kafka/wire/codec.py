@@ -4,11 +4,12 @@ and kio, responses from one dictionary for all versions.
 """
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from attrs import frozen
 from kio.index import load_request_schema, load_response_schema
@@ -24,6 +25,12 @@ from .versions import API_VERSIONS, BY_KEY, Api, served
 
 #: Parts from this size on are left alone; smaller neighbours are joined.
 _LARGE_PART_BYTES: Final = 4096
+
+#: How many small parts are kept before they are joined, and arrays with how many elements are built at once.
+_SMALL_PARTS: Final = 512
+_SMALL_ARRAYS: Final = 16
+
+_THROTTLE_TIME: Final = struct.Struct(">i")
 
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -84,6 +91,145 @@ def _responseType(apiKey: int, apiVersion: int) -> type[Entity]:
     return load_response_schema(apiKey, apiVersion)
 
 
+T = TypeVar("T")
+
+
+class Rows(Sequence[Any], Generic[T]):
+    """
+    An array of a response, each element of which is described only when it is encoded: a small request may
+    ask for a large answer, and so the answer is never there as dictionaries.
+    """
+
+    __slots__ = ("_describe", "_things")
+
+    def __init__(self, things: Sequence[T], describe: Callable[[T], Mapping[str, Any]]) -> None:
+        """
+        @param describe: makes the structure for one of C{things}; may be called more than once for the same.
+        """
+        self._things = things
+        self._describe = describe
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._describe(thing) for thing in self._things[index]]
+        return self._describe(self._things[index])
+
+
+def isSmallResponse(apiKey: int, apiVersion: int, response: Mapping[str, Any]) -> bool:
+    """
+    Whether L{encodeResponse} encodes it in no time.
+    """
+    return _planFor(_responseType(apiKey, apiVersion)).isSmall(response)
+
+
+def encodeInSteps(apiKey: int, apiVersion: int, response: Mapping[str, Any]) -> Generator[int, None, list[bytes]]:
+    """
+    Do what L{encodeResponse} does, in steps of less than a millisecond.
+
+    @return: yields the size of what is encoded so far, in bytes, and returns the parts.
+    """
+    output = _Output()
+    for _ in _writeInSteps(_responseType(apiKey, apiVersion), response, output):
+        yield output.sizeBytes
+    return output.parts()
+
+
+def withThrottleTime(apiKey: int, apiVersion: int, parts: list[bytes], throttleTimeMs: int) -> list[bytes] | None:
+    """
+    Put a throttle time into a response that was encoded without one.
+
+    @return: L{None} if it has no throttle time at a place that is known.
+    """
+    position = _throttleTimePosition(_responseType(apiKey, apiVersion))
+    if position is None:
+        return None
+    first = bytearray(parts[0])
+    _THROTTLE_TIME.pack_into(first, position, throttleTimeMs)
+    return [bytes(first), *parts[1:]]
+
+
+@cache
+def _throttleTimePosition(entityType: type[Entity]) -> int | None:
+    position = 0
+    for member in fields(entityType):
+        if member.name == "throttle_time":
+            return position
+        isPrimitive = isinstance(introspect.classify_field(member), introspect.PrimitiveField)
+        if not isPrimitive or introspect.get_schema_field_type(member) != "error_code":
+            return None
+        position += 2
+    return None
+
+
+class _Output:
+    """
+    What has been encoded, small parts joined from time to time.
+    """
+
+    def __init__(self) -> None:
+        self.sizeBytes = 0
+        self._joined: list[bytes] = []
+        self._small = _Parts()
+
+    def add(self, parts: list[bytes]) -> None:
+        self.sizeBytes += sum(map(len, parts))
+        self._small += parts
+        if len(self._small) >= _SMALL_PARTS:
+            self._joined += self._small.joined()
+            self._small = _Parts()
+
+    def parts(self) -> list[bytes]:
+        return [*self._joined, *self._small.joined()]
+
+
+class _Later:
+    """
+    An array that tells kio's writer its length only, and notes where its elements belong.
+    """
+
+    def __init__(self, values: Sequence[Any], elementType: type[Entity], written: "_Parts", arrays: list[Any]) -> None:
+        self.values = values
+        self.elementType = elementType
+        self.position = 0
+        self._written = written
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.position = len(self._written)
+        self._arrays.append(self)
+        return iter(())
+
+
+def _writeInSteps(entityType: type[Entity], values: Mapping[str, Any], output: _Output) -> Generator[None, None, None]:
+    plan, write = _writerFor(entityType)
+    written = _Parts()
+    if plan.isSmall(values):
+        write(written, plan.build(values))
+        output.add(written)
+        yield
+        return
+    arrays: list[_Later] = []
+
+    def later(elements: Sequence[Any], nested: _Plan) -> Any:
+        return _Later(elements, nested.entityType, written, arrays)
+
+    write(written, plan.build(values, later))
+    position = 0
+    for array in arrays:
+        output.add(written[position : array.position])
+        position = array.position
+        for element in array.values:
+            yield from _writeInSteps(array.elementType, element, output)
+    output.add(written[position:])
+    yield
+
+
 def encodeEntity(entityType: type[Entity], values: Mapping[str, Any]) -> list[bytes]:
     """
     Encode any of kio's entities from a dictionary as L{encodeResponse} takes it.
@@ -130,12 +276,14 @@ class _Member:
     @ivar name: kio's name for it.
     @ivar convert: converts a handler's value to kio's type, if they differ.
     @ivar nested: the plan of the structure or structures in it, if any.
+    @ivar isArray: whether it is an array of structures, and no tagged field.
     """
 
     key: str
     name: str
     convert: Callable[[Any], Any] | None
     nested: "_Plan | None"
+    isArray: bool = False
 
 
 @frozen
@@ -152,15 +300,33 @@ class _Plan:
     defaults: dict[str, Any]
     members: tuple[_Member, ...]
 
-    def build(self, values: Mapping[str, Any]) -> Entity:
+    def isSmall(self, values: Mapping[str, Any]) -> bool:
+        """
+        Whether it is built in no time.
+        """
+        for member in self.members:
+            if member.isArray and member.key in values:
+                assert member.nested is not None
+                count = len(values[member.key] or ())
+                if count > _SMALL_ARRAYS or (count and any(each.isArray for each in member.nested.members)):
+                    return False
+        return True
+
+    def build(self, values: Mapping[str, Any], later: "Callable[[Sequence[Any], _Plan], Any] | None" = None) -> Entity:
         """
         Create kio's entity.
+
+        @param later: makes what stands for an array of structures that is not to be built.
         """
         arguments = self.defaults.copy()
         for member in self.members:
             if member.key in values:
                 value = values[member.key]
-                arguments[member.name] = value if member.convert is None else member.convert(value)
+                if later is not None and member.isArray and value is not None:
+                    assert member.nested is not None
+                    arguments[member.name] = later(value, member.nested)
+                else:
+                    arguments[member.name] = value if member.convert is None else member.convert(value)
         return self.entityType(**arguments)
 
 
@@ -178,7 +344,10 @@ def _memberFor(member: Field[Any]) -> _Member:
         return _Member(member.name, member.name, plan.build, plan)
     if isinstance(kind, introspect.EntityTupleField):
         plan = _planFor(kind.type_)
-        return _Member(member.name, member.name, _arrayOf(plan.build, introspect.is_optional(member)), plan)
+        isTagged = introspect.get_field_tag(member) is not None
+        return _Member(
+            member.name, member.name, _arrayOf(plan.build, introspect.is_optional(member)), plan, not isTagged
+        )
     kafkaType = introspect.get_schema_field_type(member)
     convert = _CONVERSIONS.get(kafkaType)
     # kio drops the unit from the names of times, because it makes objects of them.

@@ -5,6 +5,7 @@ Tests for L{admission.kafka.wire.codec}.
 import dataclasses
 import datetime
 import struct
+from itertools import pairwise
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,16 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.wire.codec import decodeRequest, encodeResponse, unknownFields
+from admission.kafka.wire import codec
+from admission.kafka.wire.codec import (
+    Rows,
+    decodeRequest,
+    encodeInSteps,
+    encodeResponse,
+    isSmallResponse,
+    unknownFields,
+    withThrottleTime,
+)
 from admission.kafka.wire.guard import GuardRefusal
 from admission.kafka.wire.primitives import MalformedRequest
 from admission.kafka.wire.versions import (
@@ -25,6 +35,7 @@ from admission.kafka.wire.versions import (
     CREATE_TOPICS,
     FETCH,
     FIND_COORDINATOR,
+    LIST_GROUPS,
     METADATA,
     PRODUCE,
     Api,
@@ -268,6 +279,94 @@ class EncodeResponseTests(SynchronousTestCase):
             self.assertEqual(int(entity.error_code), 35)
             self.assertEqual(len(entity.api_keys), len(advertised()))
             self.assertEqual(response["error_code"], 0)
+
+
+class EncodeInStepsTests(SynchronousTestCase):
+    """
+    L{encodeInSteps} makes the same bytes, a little at a time.
+    """
+
+    def test_same(self) -> None:
+        """
+        It does so in every version of every response, for arrays of any size and depth.
+        """
+        self.patch(codec, "_SMALL_ARRAYS", 0)
+        for api, apiVersion in everyVersion():
+            self._checkSame(api, apiVersion)
+
+    def _checkSame(self, api: Api, apiVersion: int) -> None:
+        @fewExamples
+        @given(entities(load_response_schema(api.apiKey, apiVersion)), st.integers(1, 2**31 - 1))
+        def check(entity: Any, throttleTimeMs: int) -> None:
+            response = {**_asHandlersSay(entity), "throttle_time_ms": 0}
+            sizes, parts = _inSteps(api.apiKey, apiVersion, response)
+            self.assertEqual(b"".join(parts), b"".join(encodeResponse(api.apiKey, apiVersion, response)))
+            self.assertEqual((sizes, sizes[-1]), (sorted(sizes), sum(map(len, parts))))
+            throttled = withThrottleTime(api.apiKey, apiVersion, parts, throttleTimeMs)
+            if throttled is not None:
+                response["throttle_time_ms"] = throttleTimeMs
+                expected = encodeResponse(api.apiKey, apiVersion, response)
+                self.assertEqual(b"".join(throttled), b"".join(expected))
+
+        check()
+
+    def test_throttleTime(self) -> None:
+        """
+        Where the throttle time has no place that is known, it is not put in.
+        """
+        known = {
+            api.name
+            for api, apiVersion in everyVersion()
+            if withThrottleTime(api.apiKey, apiVersion, encodeResponse(api.apiKey, apiVersion, {}), 1) is not None
+        }
+        names = {api.name for api, _ in everyVersion()}
+        self.assertEqual(names - known, {"ApiVersions", "Produce", "SaslAuthenticate", "SaslHandshake"})
+
+    def test_rows(self) -> None:
+        """
+        Rows are described when they are encoded, a few in each step, and joined.
+        """
+        described: list[int] = []
+
+        def describe(number: int) -> dict[str, Any]:
+            described.append(number)
+            return {
+                "name": f"topic-{number}",
+                "partitions": Rows(range(number), lambda each: {"partition_index": each}),
+            }
+
+        response = {"topics": Rows(range(100), describe)}
+        self.assertFalse(isSmallResponse(METADATA, 12, response))
+        steps = encodeInSteps(METADATA, 12, response)
+        counts = []
+        for _ in steps:
+            counts.append(len(described))
+        self.assertEqual(described, list(range(100)))
+        self.assertLess(max(after - before for before, after in pairwise(counts)), 2)
+        decoded = _decoded(METADATA, 12, response)
+        self.assertEqual([len(topic.partitions) for topic in decoded.topics], list(range(100)))
+        self.assertLess(len(_inSteps(METADATA, 12, response)[1]), 100)
+
+    def test_small(self) -> None:
+        """
+        What is encoded in no time is told from what is not, without describing it.
+        """
+        self.assertTrue(isSmallResponse(LIST_GROUPS, 4, {"groups": Rows(range(3), lambda _: self.fail())}))
+        self.assertFalse(isSmallResponse(LIST_GROUPS, 4, {"groups": Rows(range(1000), lambda _: self.fail())}))
+        self.assertTrue(isSmallResponse(CREATE_TOPICS, 7, {}))
+
+
+def _inSteps(apiKey: int, apiVersion: int, response: dict[str, Any]) -> tuple[list[int], list[bytes]]:
+    """
+    The sizes that L{encodeInSteps} tells, and what it returns.
+    """
+    steps = encodeInSteps(apiKey, apiVersion, response)
+    sizes = []
+    while True:
+        try:
+            sizes.append(next(steps))
+        except StopIteration as end:
+            return sizes, end.value
 
 
 class UnknownFieldsTests(SynchronousTestCase):

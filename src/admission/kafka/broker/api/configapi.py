@@ -5,16 +5,18 @@ DescribeConfigs and IncrementalAlterConfigs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
 
 from admission.kafka.brokersettings import PROPERTIES
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
+from admission.timeslices import Steps
 
-from ..broker import Answer, Broker, Work
+from ..broker import Answer, Broker, Waiting
 from ..log.interface import InvalidTopicConfig, LogRefusal
 from .refusals import Refused, errorOf, onceFlushed, repeated
 from .topicconfigs import TOPIC_CONFIGS, TYPE_STRING, checkConfigs
@@ -31,35 +33,44 @@ _DELETE = 1
 
 
 def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
-    results = []
-    duplicates = _repeatedResources(request)
-    for resource in request.entity.resources:
-        result: dict[str, Any] = {
-            "resource_type": resource.resource_type,
-            "resource_name": resource.resource_name,
-            "configs": [],
-        }
-        try:
-            _checkOnce(resource, duplicates)
-            if resource.resource_type == _TOPIC:
-                configs = _topicConfigs(broker, resource.resource_name)
-            elif resource.resource_type == _BROKER and resource.resource_name in ("", str(broker.nodeId)):
-                configs = _brokerConfigs(broker)
-            else:
-                raise Refused(
-                    ErrorCode.invalid_request,
-                    f"there are settings of topics and of broker {broker.nodeId}, not of "
-                    f"resource type {resource.resource_type}, {resource.resource_name!r}",
-                )
-            wanted = resource.configuration_keys
-            result["configs"] = [config for config in configs if not wanted or config["name"] in wanted]
-        except LogRefusal as refusal:
-            result |= errorOf(refusal)
-        results.append(result)
-    return {"results": results}
+    describe = partial(_described, broker, request, _repeatedResources(request))
+    return {"results": Rows(request.entity.resources, describe)}
 
 
-def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def _described(
+    broker: Broker, request: KafkaRequest, duplicates: Set[tuple[int, str]], resource: Any
+) -> Mapping[str, Any]:
+    result: dict[str, Any] = {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+    try:
+        _checkOnce(resource, duplicates)
+        if resource.resource_type == _TOPIC:
+            configs = _topicConfigs(broker, resource.resource_name)
+        elif resource.resource_type == _BROKER and resource.resource_name in ("", str(broker.nodeId)):
+            configs = _brokerConfigs(broker)
+        else:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"there are settings of topics and of broker {broker.nodeId}, not of "
+                f"resource type {resource.resource_type}, {resource.resource_name!r}",
+            )
+        wanted = frozenset(resource.configuration_keys or ())
+        left = [config for config in configs if not wanted or config["name"] in wanted]
+        for config in left:
+            if not getattr(request.entity, "include_synonyms", False):
+                del config["synonyms"]
+            if not getattr(request.entity, "include_documentation", False):
+                del config["documentation"]
+        result["configs"] = left
+    except LogRefusal as refusal:
+        result |= errorOf(refusal)
+    return result
+
+
+def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     IncrementalAlterConfigs: change settings of topics, either all of a topic's
     changes or none.
@@ -68,6 +79,7 @@ def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Answer | D
     changed: list[dict[str, Any]] = []
     duplicates = _repeatedResources(request)
     for resource in request.entity.resources:
+        yield None
         response: dict[str, Any] = {
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
@@ -93,7 +105,7 @@ def _repeatedResources(request: KafkaRequest) -> set[tuple[int, str]]:
     return repeated((resource.resource_type, resource.resource_name) for resource in request.entity.resources)
 
 
-def _checkOnce(resource: Any, duplicates: set[tuple[int, str]]) -> None:
+def _checkOnce(resource: Any, duplicates: Set[tuple[int, str]]) -> None:
     if (resource.resource_type, resource.resource_name) in duplicates:
         raise Refused(ErrorCode.invalid_request, "the request names the resource twice")
 

@@ -6,21 +6,23 @@ Fetch, ListOffsets and OffsetForLeaderEpoch: reading records, and finding offset
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from attrs import define, field
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.defer import TimeoutError
 from twisted.python.failure import Failure
 
 from admission.clock import wholeMicroseconds
-from admission.interfaces import NOTHING
+from admission.interfaces import NOTHING, RESPONSES, ILease
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.fetch import FetchedPartition, FetchedTopic, encodeFetchResponse
 from admission.operations import waitFor
+from admission.timeslices import Steps
 
-from ..broker import DRAINED, Answer, Body, Broker, Work
+from ..broker import DRAINED, Answer, Body, Broker, Waiting
 from ..log.interface import LogRefusal, Partition, Topic
 from .refusals import Refused, repeated
 from .topicapi import partitionIn, topicById
@@ -36,6 +38,9 @@ _FIRST_VERSION_WITH_ERROR = 7
 _MIN_READ_BYTES = 1 << 20
 """How much a fetch may read even if memory is short; otherwise producers would starve consumers."""
 
+_CHARGED_BYTES = 64 << 10
+"""How much may be read before it is charged."""
+
 _LATEST = -1
 _EARLIEST = -2
 _MAX_TIMESTAMP = -3
@@ -43,11 +48,13 @@ _EARLIEST_LOCAL = -4
 _LATEST_TIERED = -5
 
 
-class Wanted(NamedTuple):
+@define(eq=False)
+class Wanted:
     """
     One partition of a Fetch request.
 
     @ivar partition: L{None} if it cannot be read; C{errorCode} says why.
+    @ivar countedBytes: how much of it could be read when it ended at C{countedTo}.
     """
 
     partitionIndex: int
@@ -55,6 +62,8 @@ class Wanted(NamedTuple):
     errorCode: int
     offset: int
     maxBytes: int
+    countedBytes: int = 0
+    countedTo: int = -1
 
 
 @define(eq=False)
@@ -72,64 +81,92 @@ class PartitionsFetch:
     maxBytes: int
     wanted: Mapping[Partition, Wanted]
     topics: Sequence[tuple[str, UUID, Sequence[Wanted]]]
-    _countedBytes: dict[Partition, int] = field(init=False, factory=dict)
-    _countedTo: dict[Partition, int] = field(init=False, factory=dict)
+    isWatched: bool = field(init=False, default=False)
     _availableBytes: int = field(init=False, default=0)
+    _hasFailed: bool = field(init=False, default=False)
+
+    def countAll(self) -> Steps[None]:
+        """
+        See what there is, until that is enough.
+        """
+        for partition, wanted in self.wanted.items():
+            if self._isEnough:
+                return
+            self._count(partition, wanted)
+            yield None
 
     def isSatisfied(self) -> bool:
         """
         Whether there are enough records, or an error to report, or the broker
-        is draining.  Partitions that have not grown since the last call are not
-        examined again: a client may watch thousands.
+        is draining.  A client may watch thousands of partitions, so only those that have changed are examined.
         """
-        if self.broker.isDraining:
-            return True
-        for partition, wanted in self.wanted.items():
-            if self._availableBytes >= self.minBytes:
-                break
-            if self._countedTo.get(partition) == partition.highWatermark and not partition.deleted:
-                continue
-            try:
-                partitionBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
-            except LogRefusal:
-                return True
-            partitionBytes = max(min(partitionBytes, wanted.maxBytes), 0)
-            self._availableBytes += partitionBytes - self._countedBytes.get(partition, 0)
-            self._countedBytes[partition] = partitionBytes
-            self._countedTo[partition] = partition.highWatermark
-        return self._availableBytes >= self.minBytes
+        changed = self.broker.changed if self.isWatched else None
+        if changed is not None and changed in self.wanted:
+            self._count(changed, self.wanted[changed])
+        else:
+            for partition, wanted in self.wanted.items():
+                if wanted.countedTo != partition.highWatermark or partition.deleted:
+                    self._count(partition, wanted)
+        return self._isEnough
 
-    def readLate(self) -> Body:
+    @property
+    def _isEnough(self) -> bool:
+        return self._availableBytes >= self.minBytes or self._hasFailed or self.broker.isDraining
+
+    def _count(self, partition: Partition, wanted: Wanted) -> None:
+        try:
+            partitionBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
+        except LogRefusal:
+            self._hasFailed = True
+            return
+        partitionBytes = max(min(partitionBytes, wanted.maxBytes), 0)
+        self._availableBytes += partitionBytes - wanted.countedBytes
+        wanted.countedBytes = partitionBytes
+        wanted.countedTo = partition.highWatermark
+
+    def readLate(self) -> Steps[Body]:
         """
         The response after a wait.  The client may have used up its quota elsewhere
         meanwhile.
         """
         budgetBytes = _budgetOf(self.broker, self.request)
-        return _overQuota(self.request) if budgetBytes == 0 else self.read(budgetBytes)
+        if budgetBytes == 0:
+            return _overQuota(self.request)
+        return (yield from self.read(budgetBytes))
 
-    def read(self, budgetBytes: int | None) -> Body:
+    def read(self, budgetBytes: int | None) -> Steps[Body]:
         """
         The response, with as many records as the request, the memory and the
         client's quota allow.  The first batch is whole however large it is;
-        otherwise a consumer could be stuck before it for ever.
+        otherwise a consumer could be stuck before it for ever.  While memory is short, one response is read after
+        another.
 
         @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
-        remainingBytes = min(self.maxBytes, max(self.broker.gate.pool.availableBytes, _MIN_READ_BYTES))
+        pool = self.broker.gate.pool
+        yield self.broker.gate.roomForAnswer()
+        remainingBytes = min(self.maxBytes, max(pool.availableBytes, _MIN_READ_BYTES))
         if budgetBytes is not None:
             remainingBytes = min(remainingBytes, budgetBytes)
-        isFirst = True
+        readBytes = 0
+        charge: ILease | None = None
         topics = []
-        for name, topicId, each in self.topics:
-            partitions = []
-            for wanted in each:
-                fetched = self._readPartition(wanted, remainingBytes, isFirst)
-                sizeBytes = sum(map(len, fetched.records))
-                if sizeBytes:
-                    isFirst = False
-                    remainingBytes -= sizeBytes
-                partitions.append(fetched)
-            topics.append(FetchedTopic(name, topicId, partitions))
+        try:
+            for name, topicId, each in self.topics:
+                partitions = []
+                for wanted in each:
+                    fetched = self._readPartition(wanted, remainingBytes - readBytes, isFirst=readBytes == 0)
+                    readBytes += sum(map(len, fetched.records))
+                    partitions.append(fetched)
+                    if readBytes - (0 if charge is None else charge.sizeBytes) > _CHARGED_BYTES:
+                        if charge is not None:
+                            charge.release()
+                        charge = pool.charge(readBytes, RESPONSES)
+                    yield None
+                topics.append(FetchedTopic(name, topicId, partitions))
+        finally:
+            if charge is not None:
+                charge.release()
         return _body(self.request, 0, topics)
 
     def _readPartition(self, wanted: Wanted, remainingBytes: int, isFirst: bool) -> FetchedPartition:
@@ -152,7 +189,7 @@ class PartitionsFetch:
         )
 
 
-def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def fetch(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     Fetch: read records.  If there are fewer than the client wants, wait for
     up to its C{max_wait}.  Fetch sessions are declined.
@@ -162,7 +199,7 @@ def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | W
     """
     budgetBytes = _budgetOf(broker, request)
     if budgetBytes != 0:
-        return _fetch(broker, request, budgetBytes)
+        return (yield from _fetch(broker, request, budgetBytes))
     if request.apiVersion >= _FIRST_VERSION_THAT_BACKS_OFF:
         return _overQuota(request)
     assert request.view is not None
@@ -171,7 +208,12 @@ def fetch(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | W
     waiting = waitFor(broker.purgatory, (DRAINED,), lambda: broker.isDraining, delaySeconds)
     waiting.addErrback(_timeIsUp)
     # The client has waited long enough, so it does not wait for more records.
-    return waiting.addCallback(lambda _: _partitionsFetch(broker, request, None).readLate)
+    return waiting.addCallback(lambda _: partial(_readLate, broker, request))
+
+
+def _readLate(broker: Broker, request: KafkaRequest) -> Steps[Body]:
+    partitionsFetch = yield from _partitionsFetch(broker, request, None)
+    return (yield from partitionsFetch.readLate())
 
 
 def _budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
@@ -211,23 +253,32 @@ def _body(request: KafkaRequest, errorCode: int, topics: Sequence[FetchedTopic],
     )
 
 
-def _fetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> Answer | Deferred[Answer | Work]:
+def _fetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> Steps[Answer | Waiting]:
     entity = request.entity
     if getattr(entity, "session_id", _NO_SESSION) != _NO_SESSION:
         return _body(request, ErrorCode.fetch_session_id_not_found.value, ())
-    partitionsFetch = _partitionsFetch(broker, request, budgetBytes)
-    waitSeconds = entity.max_wait.total_seconds()
-    if waitSeconds <= 0 or partitionsFetch.isSatisfied():
-        return partitionsFetch.read(budgetBytes)
+    waitSeconds = min(entity.max_wait.total_seconds(), broker.settings.fetchMaxWaitSeconds)
+    partitionsFetch = yield from _partitionsFetch(broker, request, budgetBytes)
+    if waitSeconds <= 0:
+        return (yield from partitionsFetch.read(budgetBytes))
+    yield from partitionsFetch.countAll()
+    if partitionsFetch.isSatisfied():
+        return (yield from partitionsFetch.read(budgetBytes))
+    if broker.gate.pool.isOutOfMemory():
+        # Waiting takes memory, too.
+        return _overQuota(request)
     waiting = waitFor(broker.purgatory, partitionsFetch.wanted or (DRAINED,), partitionsFetch.isSatisfied, waitSeconds)
+    partitionsFetch.isWatched = True
     waiting.addErrback(_timeIsUp)
     return waiting.addCallback(lambda _: partitionsFetch.readLate)
 
 
-def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> PartitionsFetch:
-    entity = request.entity
+def _partitionsFetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> Steps[PartitionsFetch]:
+    entity, request.entity = request.entity, None
     wanted: dict[Partition, Wanted] = {}
-    topics = [_lookUp(broker, topic, wanted) for topic in entity.topics]
+    topics = []
+    for topic in entity.topics:
+        topics.append((yield from _lookUp(broker, topic, wanted)))
     hasErrors = len(wanted) < sum(len(each) for _, _, each in topics)
     limitBytes = broker.largestResponseBytes
     if budgetBytes is not None:
@@ -249,7 +300,7 @@ def _timeIsUp(failure: Failure) -> Failure | None:
     return None if isinstance(failure.value, TimeoutError) else failure
 
 
-def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tuple[str, UUID, list[Wanted]]:
+def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> Steps[tuple[str, UUID, list[Wanted]]]:
     """
     Add the partitions of one topic to C{wanted}.
 
@@ -277,6 +328,7 @@ def _lookUp(broker: Broker, topic: Any, wanted: dict[Partition, Wanted]) -> tupl
         asked.append(Wanted(each.partition, partition, partitionError, each.fetch_offset, each.partition_max_bytes))
         if partition is not None:
             wanted[partition] = asked[-1]
+        yield None
     return name, topicId or _NO_ID, asked
 
 
@@ -291,7 +343,7 @@ def epochError(broker: Broker, asked: Any) -> int:
     return (ErrorCode.fenced_leader_epoch if known < broker.log.leaderEpoch else ErrorCode.unknown_leader_epoch).value
 
 
-def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def listOffsets(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
     """
     ListOffsets: the first offset, the last, or the first at or after a time.
     """
@@ -302,6 +354,7 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     for topic in request.entity.topics:
         partitions = []
         for each in topic.partitions:
+            yield None
             answer: dict[str, Any] = {"partition_index": each.partition_index, "timestamp": -1, "offset": -1}
             partitions.append(answer)
             try:
@@ -320,7 +373,7 @@ def listOffsets(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     return {"topics": topics}
 
 
-def offsetForLeaderEpoch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def offsetForLeaderEpoch(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
     """
     OffsetForLeaderEpoch: where the records of a leader epoch end, for consumers that want to know whether records that
     they have read were lost (KIP-320).
@@ -330,6 +383,7 @@ def offsetForLeaderEpoch(broker: Broker, request: KafkaRequest) -> Mapping[str, 
     for topic in request.entity.topics:
         partitions = []
         for each in topic.partitions:
+            yield None
             answer: dict[str, Any] = {
                 "partition": each.partition,
                 "error_code": 0,

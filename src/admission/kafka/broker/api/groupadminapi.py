@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.python.failure import Failure
 
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
+from admission.timeslices import Steps
 
-from ..broker import Answer, Broker, Work
+from ..broker import Answer, Broker, Waiting
 from ..groups.groupstate import Group, State
 from ..groups.member import GroupRefusal
+from .groupapi import refusalOf
 
 _FIRST_DESCRIPTION_WITH_ERROR = 6
 
@@ -25,12 +29,12 @@ _CLASSIC = "classic"
 
 
 def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
-    groups = []
-    # Each once: the answers are larger than the questions.
-    for groupId in dict.fromkeys(request.entity.groups):
+    def described(groupId: str) -> Mapping[str, Any]:
         group = broker.groups.get(groupId)
-        groups.append(_missing(request, groupId) if group is None else _described(group))
-    return {"groups": groups}
+        return _missing(request, groupId) if group is None else _described(group)
+
+    # Each once: the answers are larger than the questions.
+    return {"groups": Rows(list(dict.fromkeys(request.entity.groups)), described)}
 
 
 def listGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
@@ -40,38 +44,47 @@ def listGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     states = {state.lower() for state in getattr(request.entity, "states_filter", ())}
     types = {each.lower() for each in getattr(request.entity, "types_filter", ())}
     groups = [
-        {
-            "group_id": group.groupId,
-            "protocol_type": group.protocolType or "",
-            "group_state": group.state.value,
-            "group_type": _CLASSIC,
-        }
+        group
         for group in broker.groups.all
         if (not states or group.state.value.lower() in states) and (not types or _CLASSIC in types)
     ]
-    return {"error_code": ErrorCode.none, "groups": groups}
+    return {"error_code": ErrorCode.none, "groups": Rows(groups, _listed)}
 
 
-def deleteGroups(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+def _listed(group: Group) -> Mapping[str, Any]:
+    return {
+        "group_id": group.groupId,
+        "protocol_type": group.protocolType or "",
+        "group_state": group.state.value,
+        "group_type": _CLASSIC,
+    }
+
+
+def deleteGroups(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
     """
     DeleteGroups: remove groups that have no members, with their offsets.
     """
     groupIds = list(dict.fromkeys(request.entity.groups_names))
-    deleting = [maybeDeferred(broker.groups.delete, groupId) for groupId in groupIds]
+    verdicts: dict[str, ErrorCode] = dict.fromkeys(groupIds, ErrorCode.unknown_server_error)
+    deleting: list[Deferred[None]] = []
 
-    def answered(results: Any) -> Answer:
-        return {
-            "results": [
-                {"group_id": groupId, "error_code": ErrorCode.none if isDone else _errorOf(result.value)}
-                for groupId, (isDone, result) in zip(groupIds, results, strict=True)
-            ]
-        }
+    def noted(result: Failure | None, groupId: str) -> None:
+        verdicts[groupId] = ErrorCode.none if result is None else refusalOf(result).errorCode
+
+    for groupId in groupIds:
+        yield None
+        try:
+            deleted = broker.groups.delete(groupId)
+        except GroupRefusal as refusal:
+            verdicts[groupId] = refusal.errorCode
+        else:
+            deleting.append(deleted.addBoth(noted, groupId))
+
+    def answered(_: object) -> Answer:
+        rows = Rows(groupIds, lambda groupId: {"group_id": groupId, "error_code": verdicts[groupId]})
+        return {"results": rows}
 
     return DeferredList(deleting, consumeErrors=True).addCallback(answered)
-
-
-def _errorOf(error: Exception) -> ErrorCode:
-    return error.errorCode if isinstance(error, GroupRefusal) else ErrorCode.unknown_server_error
 
 
 def _missing(request: KafkaRequest, groupId: str) -> dict[str, Any]:

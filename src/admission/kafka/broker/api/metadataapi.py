@@ -7,17 +7,19 @@ FindCoordinator.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
 
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
 from admission.kafka.wire.versions import advertised
+from admission.timeslices import Steps
 
-from ..broker import Answer, Broker, Work
-from ..log.interface import LogRefusal, Topic, UnknownTopic
+from ..broker import Answer, Broker, Waiting
+from ..log.interface import LogRefusal, Topic
 from .refusals import onceFlushed
 from .topicapi import createTopic, topicById
 
@@ -32,7 +34,7 @@ def apiVersions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     return {"api_keys": advertised()}
 
 
-def metadata(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     Metadata: the broker and its topics.  Requested topics that do not exist
     are created if the settings and the client allow it.
@@ -40,12 +42,19 @@ def metadata(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer 
     entity = request.entity
     wanted = entity.topics
     created: list[dict[str, Any]] = []
+    topics: Rows[Any]
     if wanted is None or (request.apiVersion == 0 and not wanted):
-        topics = [_described(broker, topic) for topic in broker.log.topics.values()]
+        topics = Rows(list(broker.log.topics.values()), partial(_described, broker))
     else:
         # Each once, or a small request could ask for a huge response.
-        asked = dict.fromkeys((each.name, None if each.name is not None else each.topic_id) for each in wanted)
-        topics = [_lookUp(broker, request, name, topicId, created) for name, topicId in asked]
+        asked = list(dict.fromkeys((each.name, None if each.name is not None else each.topic_id) for each in wanted))
+        errors: dict[str | None, dict[str, Any]] = {}
+        if _mayCreate(broker, request):
+            for name, _ in asked:
+                yield None
+                if name is not None and name not in broker.log.topics:
+                    _create(broker, name, created, errors)
+        topics = Rows(asked, partial(_lookUp, broker, request, errors))
     response = {
         "brokers": [_brokerAt(broker, request)],
         "cluster_id": broker.log.clusterId,
@@ -103,22 +112,37 @@ def _brokerAt(broker: Broker, request: KafkaRequest) -> dict[str, Any]:
     return {"node_id": broker.nodeId, "host": request.advertised.host, "port": request.advertised.port, "rack": None}
 
 
+def _create(broker: Broker, name: str, created: list[dict[str, Any]], errors: dict[str | None, dict[str, Any]]) -> None:
+    """
+    Create a topic that a client asked about.
+
+    @param created: gets what becomes an error if the disk does not get the topic; it is in C{errors}, too.
+    @param errors: gets why there is no such topic.
+    """
+    errors[name] = {}
+    try:
+        createTopic(broker, name, broker.settings.numPartitions, {})
+        created.append(errors[name])
+    except LogRefusal as refusal:
+        errors[name]["error_code"] = refusal.errorCode
+
+
 def _lookUp(
-    broker: Broker, request: KafkaRequest, name: str | None, topicId: UUID | None, created: list[dict[str, Any]]
-) -> dict[str, Any]:
+    broker: Broker,
+    request: KafkaRequest,
+    errors: Mapping[str | None, Mapping[str, Any]],
+    asked: tuple[str | None, UUID | None],
+) -> Mapping[str, Any]:
+    name, topicId = asked
     missing: dict[str, Any] = {"name": name, "topic_id": topicId, "partitions": []}
     try:
         if name is None:
             if request.apiVersion < _FIRST_VERSION_WITHOUT_NAME:
                 missing["name"] = ""
             return _described(broker, topicById(broker, topicId))
-        try:
-            return _described(broker, broker.log.topic(name))
-        except UnknownTopic:
-            if not _mayCreate(broker, request):
-                raise
-        created.append(_described(broker, createTopic(broker, name, broker.settings.numPartitions, {})))
-        return created[-1]
+        if errors.get(name):
+            return {**missing, **errors[name]}
+        return _described(broker, broker.log.topic(name))
     except LogRefusal as refusal:
         return {**missing, "error_code": refusal.errorCode}
 
@@ -132,14 +156,14 @@ def _described(broker: Broker, topic: Topic) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topicId,
-        "partitions": [
-            {
+        "partitions": Rows(
+            topic.partitions,
+            lambda partition: {
                 "partition_index": partition.index,
                 "leader_id": broker.nodeId,
                 "leader_epoch": broker.log.leaderEpoch,
                 "replica_nodes": replicas,
                 "isr_nodes": replicas,
-            }
-            for partition in topic.partitions
-        ],
+            },
+        ),
     }

@@ -5,15 +5,17 @@ The offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import maybeDeferred
 
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
+from admission.timeslices import Steps
 
-from ..broker import Answer, Broker, Work
+from ..broker import Answer, Broker, Waiting
 from ..groups.groupstate import CONSUMER_PROTOCOL_TYPE, Group, Offset
 from ..log.interface import LogRefusal, Partition
 from .groupapi import memberRequest, refusalOf
@@ -24,7 +26,7 @@ _FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": ErrorCode.none}
 
 
-def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+def offsetCommit(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
     """
     OffsetCommit: answered when the offsets are committed to the log.
     """
@@ -34,6 +36,7 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Wor
     for topic in entity.topics:
         verdicts.append((topic.name, []))
         for each in topic.partitions:
+            yield None
             errorCode = None
             try:
                 partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
@@ -49,20 +52,16 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Wor
             verdicts[-1][1].append((each.partition_index, errorCode))
 
     def answered(errorCode: ErrorCode) -> Answer:
-        topics = [
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": index, "error_code": errorCode if refused is None else refused}
-                    for index, refused in partitions
-                ],
-            }
-            for name, partitions in verdicts
-        ]
-        return {"topics": topics}
+        def described(verdict: tuple[int, ErrorCode | None]) -> Mapping[str, Any]:
+            index, refused = verdict
+            return {"partition_index": index, "error_code": errorCode if refused is None else refused}
+
+        return {"topics": [{"name": name, "partitions": Rows(each, described)} for name, each in verdicts]}
 
     committer = memberRequest(request, entity.generation_id_or_member_epoch)
-    committing = maybeDeferred(broker.groups.commit, committer, offsets)
+    # Topics may have been deleted meanwhile.
+    present = {partition: offset for partition, offset in offsets.items() if not partition.deleted}
+    committing = maybeDeferred(broker.groups.commit, committer, present)
     return committing.addCallbacks(
         lambda _: answered(ErrorCode.none), lambda failure: answered(refusalOf(failure).errorCode)
     )
@@ -85,7 +84,7 @@ def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     }
 
 
-def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     OffsetDelete: remove offsets of topics that no member of the group reads.
     """
@@ -101,6 +100,7 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Ans
     for topic in entity.topics:
         answers = []
         for each in topic.partitions:
+            yield None
             errorCode = ErrorCode.none
             try:
                 partition = partitionIn(broker.log.topic(topic.name), each.partition_index)
@@ -127,26 +127,29 @@ def _committed(broker: Broker, groupId: str, topics: Iterable[Any] | None) -> li
     wanted: dict[str, dict[int, None]] = {}
     for topic in topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return [
-        {"name": name, "partitions": list(_offsetsOf(broker, group, name, indexes))} for name, indexes in wanted.items()
-    ]
+    return [{"name": name, "partitions": _offsetsOf(broker, group, name, each)} for name, each in wanted.items()]
 
 
-def _offsetsOf(broker: Broker, group: Group | None, topicName: str, indexes: Iterable[int]) -> Iterator[dict[str, Any]]:
+def _offsetsOf(broker: Broker, group: Group | None, topicName: str, indexes: Iterable[int]) -> Rows[int]:
     topic = broker.log.topics.get(topicName)
-    for index in indexes:
+
+    def described(index: int) -> Mapping[str, Any]:
         offset = None
         if group is not None and topic is not None and 0 <= index < len(topic.partitions):
             offset = group.offsets.get(topic.partitions[index])
-        yield _answerOf(index, offset)
+        return _answerOf(index, offset)
+
+    return Rows(list(indexes), described)
 
 
 def _everything(group: Group | None) -> list[dict[str, Any]]:
-    answers: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[tuple[int, Offset]]] = {}
     for partition, offset in group.offsets.items() if group is not None else ():
         if not partition.deleted:
-            answers.setdefault(partition.topicName, []).append(_answerOf(partition.index, offset))
-    return [{"name": name, "partitions": partitions} for name, partitions in answers.items()]
+            found.setdefault(partition.topicName, []).append((partition.index, offset))
+    return [
+        {"name": name, "partitions": Rows(offsets, lambda each: _answerOf(*each))} for name, offsets in found.items()
+    ]
 
 
 def _answerOf(index: int, offset: Offset | None) -> dict[str, Any]:

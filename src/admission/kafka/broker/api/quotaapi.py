@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.quotalimits import Alteration
+from admission.kafka.wire.codec import Rows
 
 from ..broker import Answer, Broker, Work
 from ..log.interface import LogRefusal
@@ -36,14 +37,13 @@ def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, 
         wanted = _wanted(request.entity.components)
     except Refused as refusal:
         return {**errorOf(refusal), "entries": None}
-    entries = [
-        {
-            "entity": _components(entity),
-            "values": [{"key": name, "value": limit} for name, limit in sorted(limits.items())],
-        }
-        for entity, limits in broker.limits.describe(wanted, request.entity.strict)
-    ]
-    return {"entries": entries}
+    return {"entries": Rows(list(broker.limits.describe(wanted, request.entity.strict)), _described)}
+
+
+def _described(limited: tuple[QuotaEntity, Mapping[str, float]]) -> Mapping[str, Any]:
+    entity, limits = limited
+    values = [{"key": name, "value": limit} for name, limit in sorted(limits.items())]
+    return {"entity": _components(entity), "values": values}
 
 
 def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:

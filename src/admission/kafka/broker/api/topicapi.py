@@ -10,11 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
 
 from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
+from admission.timeslices import Steps
 
-from ..broker import Answer, Broker, Work
+from ..broker import Answer, Broker, Waiting
 from ..log.interface import LogRefusal, Partition, Topic, UnknownTopic
 from .refusals import Refused, errorOf, onceFlushed, repeated
 from .topicconfigs import TOPIC_CONFIGS, checkConfigs
@@ -61,7 +62,7 @@ def partitionIn(topic: Topic, index: int) -> Partition:
     return partitions[index]
 
 
-def createTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def createTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     CreateTopics: create topics, independently of each other.
     """
@@ -70,6 +71,7 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Ans
     answers: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     for topic in entity.topics:
+        yield None
         answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
         try:
             if topic.name in duplicates:
@@ -88,7 +90,7 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Ans
     return onceFlushed(broker.log, changed, {"topics": answers})
 
 
-def deleteTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def deleteTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     DeleteTopics: remove topics, by name or by id.
     """
@@ -101,6 +103,7 @@ def deleteTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Ans
     answers: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     for name, topicId in wanted:
+        yield None
         answer: dict[str, Any] = {"name": name, "topic_id": topicId}
         try:
             if (name, topicId) in duplicates:
@@ -117,7 +120,7 @@ def deleteTopics(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Ans
     return onceFlushed(broker.log, changed, {"responses": answers})
 
 
-def createPartitions(broker: Broker, request: KafkaRequest) -> Answer | Deferred[Answer | Work]:
+def createPartitions(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
     CreatePartitions: give topics more partitions.
     """
@@ -126,6 +129,7 @@ def createPartitions(broker: Broker, request: KafkaRequest) -> Answer | Deferred
     answers: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     for topic in entity.topics:
+        yield None
         answer: dict[str, Any] = {"name": topic.name}
         try:
             if topic.name in duplicates:
@@ -186,12 +190,12 @@ def _checkRoom(broker: Broker) -> None:
         raise Refused(ErrorCode.policy_violation, f"there are {count} topics already (max.topics)")
 
 
-def _effective(broker: Broker, own: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [
-        {
+def _effective(broker: Broker, own: Mapping[str, str]) -> Rows[str]:
+    return Rows(
+        tuple(TOPIC_CONFIGS),
+        lambda name: {
             "name": name,
-            "value": own.get(name, config.default(broker.settings)),
+            "value": own.get(name, TOPIC_CONFIGS[name].default(broker.settings)),
             "config_source": _SOURCE_TOPIC if name in own else _SOURCE_DEFAULT,
-        }
-        for name, config in TOPIC_CONFIGS.items()
-    ]
+        },
+    )

@@ -9,8 +9,10 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from admission.interfaces import PARKED
+from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES
+from admission.kafka.broker.log.interface import Partition
+from admission.kafka.session import DECODED_ELEMENT_BYTES
 from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
 
 
@@ -329,6 +331,65 @@ class WaitingTests(BrokerTestCase):
         self.store(self.second, bytes(1000))
         self.assertEqual(len(self.fetched(self.client)[0]), len(batchOf(bytes(1000))))
 
+    def test_onlyTheChanged(self) -> None:
+        """
+        When one partition has changed, the others that a fetch waits for are not looked at.
+        """
+        self.wait(self.client, 0, 0, minBytes=10_000)
+        counted: list[int] = []
+        bytesAvailable = self.log.bytesAvailable
+
+        def counting(partition: Partition, offset: int) -> int:
+            counted.append(partition.index)
+            return bytesAvailable(partition, offset)
+
+        self.patch(self.log, "bytesAvailable", counting)
+        for partition in (self.second, self.second, self.first):
+            self.store(partition, b"1")
+        self.assertEqual((counted, self.client.waiting()), ([1, 1, 0], 0))
+
+    def test_maxWait(self) -> None:
+        """
+        Nobody waits for longer than the broker allows.
+        """
+        self.wait(self.client, 0, maxWaitMs=2**31 - 1)
+        self.clock.advance(59)
+        self.assertEqual(self.client.waiting(), 0)
+        self.clock.advance(1)
+        self.assertEqual(self.fetched(self.client), [b""])
+
+    def test_noMemoryToWait(self) -> None:
+        """
+        Waiting takes memory: while there is none, the answer is empty, and does not name the partitions.
+        """
+        hoard = self.pool.charge(POOL_BYTES, "hoard")
+        self.assertEqual(self.client.ask("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=1000)).responses, ())
+        hoard.release()
+        self.assertEqual((self.purgatory.watched, self.pool.usedBytesByPurpose.get(PARKED, 0)), (0, 0))
+
+    def test_wokenTogether(self) -> None:
+        """
+        Of many fetches that one batch wakes, no more are read than there is memory for; the others are when clients
+        have taken theirs.
+        """
+        sizeBytes = POOL_BYTES // 5
+        clients = [self.connect() for _ in range(20)]
+        for client in clients:
+            client.transport.isTaking = False
+            self.wait(client, 0, maxBytes=POOL_BYTES, partitionMaxBytes=POOL_BYTES)
+        self.store(self.first, bytes(sizeBytes))
+        for _ in range(20):
+            self.clock.advance(0)
+        held = self.pool.usedBytesByPurpose[RESPONSES]
+        self.assertLess(held, POOL_BYTES + 2 * sizeBytes)
+        self.assertGreater(held, POOL_BYTES - sizeBytes)
+        for client in clients:
+            client.transport.isTaking = True
+            client.transport.wake()
+        self.clock.advance(0)
+        for client in clients:
+            self.assertEqual(len(self.fetched(client)[0]), len(batchOf(bytes(sizeBytes))))
+
     def test_impossibleMinBytes(self) -> None:
         """
         A fetch that wants more than the broker would send is satisfied by as much as that.
@@ -387,7 +448,7 @@ class WaitingTests(BrokerTestCase):
         self.wait(self.client, 0, 0)
         self.assertEqual((self.frameBytes, self.gate.runningRequests), (0, 0))
         # Elements: a topic and two partitions.
-        self.assertEqual(self.pool.usedBytesByPurpose[PARKED], 3 * 256)
+        self.assertEqual(self.pool.usedBytesByPurpose[PARKED], 3 * DECODED_ELEMENT_BYTES)
         self.clock.advance(1)
         self.assertEqual(self.pool.usedBytesByPurpose[PARKED], 0)
         self.assertEqual(self.fetched(self.client), [b"", b""])
