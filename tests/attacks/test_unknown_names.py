@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.kit.attack import AttackTestCase, sized
-from tests.kit.brokerfixture import requestOf
+from tests.kit.brokerfixture import requestFrame, requestOf
 
-NAMES = sized(20_000, 45_000)
-"""A request may have 50,000 elements."""
+NAMES = 45_000
+"""A request may have 50,000 elements, and a megabyte."""
+
+REQUEST_BYTES = 1_000_000
 
 CONNECTIONS = sized(1, 8)
 
@@ -108,8 +110,10 @@ class UnknownNamesTests(AttackTestCase):
         for api, requestFor in REQUESTS.items():
             clients = [self.connect() for _ in range(CONNECTIONS)]
             self.assertNotEqual(self.exchange(clients[:1], requestFor(names[:1])), [None], api)
-            with self.attack(f"{CONNECTIONS} {api} of {NAMES} unknown names"):
-                self.exchange(clients, requestFor(names))
+            sampleBytes = len(requestFrame(requestFor(names[:1000]), 1))
+            request = requestFor(names[: 1000 * REQUEST_BYTES // sampleBytes])
+            with self.attack(f"{CONNECTIONS} {api} of {len(requestFrame(request, 1))} bytes about what does not exist"):
+                self.exchange(clients, request)
             for client in clients:
                 client.close()
         self.assertAffordable()
