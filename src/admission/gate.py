@@ -13,12 +13,15 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from .interfaces import RESPONSES, ILease, IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
+from .interfaces import PARKED, RESPONSES, ILease, IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
 from .metrics.registry import SensorRegistry
 from .plugins import buildPolicy
 
 GRANTS_PER_TURN = 64
 STALL_GRACE_SECONDS = 1.0
+
+_SHARE_OF_ANSWERS = 16
+"""Which part of the memory answers, and requests that wait, have in any case."""
 
 DEFAULT_ORDER = "rounds"
 """The order in which waiters are served unless another is asked for."""
@@ -166,10 +169,10 @@ class Gate:
         self.press()
         return None
 
-    def roomForAnswer(self) -> Deferred[None] | None:
+    def whenRoom(self) -> Deferred[None] | None:
         """
-        Ask before an answer is made that may be large.  While memory is short, answers are made one after another:
-        the next when there is some, or when all before it have left.
+        Ask before a large request is decoded, or an answer is made that may be large.  While memory is short, the next
+        is when there is some, or when others hold it: answers and requests that wait little of it.
 
         @return: L{None} if it may be made now.  Otherwise fires when it may, and the answer is to be made, and charged,
             in the callback; cancel it to wait no more.
@@ -283,7 +286,10 @@ class Gate:
         return bool(self._memoryWaiters or self._answerWaiters)
 
     def _hasRoomForAnswer(self) -> bool:
-        return not self.pool.isOutOfMemory() or not self.pool.usedBytesByPurpose.get(RESPONSES)
+        if not self.pool.isOutOfMemory():
+            return True
+        used = self.pool.usedBytesByPurpose
+        return used.get(RESPONSES, 0) + used.get(PARKED, 0) <= self.pool.sizeBytes // _SHARE_OF_ANSWERS
 
     def _grantAnswer(self) -> bool:
         if not self._answerWaiters or not self._hasRoomForAnswer():

@@ -410,7 +410,7 @@ class AnswerTests(GateTestCase):
             self.made.append(name)
             charges.append(self.pool.charge(sizeBytes, RESPONSES))
 
-        room = self.gate.roomForAnswer()
+        room = self.gate.whenRoom()
         if room is None:
             make()
         else:
@@ -447,7 +447,7 @@ class AnswerTests(GateTestCase):
         """
         If others hold the memory, one answer is made all the same, and the next when it has left.
         """
-        others = self.pool.charge(2000, "parked")
+        others = self.pool.charge(2000, "connections")
         charges = self.ask("a")
         self.ask("b")
         self.assertEqual(self.made, ["a"])
@@ -473,7 +473,7 @@ class AnswerTests(GateTestCase):
         Who has gone waits no more.
         """
         first = self.ask("a", 1000)
-        room = self.gate.roomForAnswer()
+        room = self.gate.whenRoom()
         assert room is not None
         self.ask("c")
         room.cancel()

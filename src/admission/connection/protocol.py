@@ -185,8 +185,7 @@ class AdmittedProtocol(Linked, Protocol):
         request, self.request = self.request, None
         if request is not None:
             self.requestOver(request, self.factory.clock.seconds())
-        if self._hasTurn:
-            self._endTurn()
+        self._endTurn()
         state = self.link.state
         if state >= DRAINING:
             if state is DRAINING:
@@ -571,8 +570,9 @@ class AdmittedProtocol(Linked, Protocol):
         self.close(FAILED)
 
     def _endTurn(self) -> None:
-        self._hasTurn = False
-        self.factory.gate.end()
+        if self._hasTurn:
+            self._hasTurn = False
+            self.factory.gate.end()
 
     def _throttleOver(self) -> None:
         self._quotaCall = None

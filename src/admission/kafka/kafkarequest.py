@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ..interfaces import ILease
 from ..recording.events import UNKNOWN
 from ..request import ServerRequest
 from .wire.headers import RequestHeader
@@ -53,6 +54,7 @@ class KafkaRequest(ServerRequest):
     @ivar timeoutSeconds: how long it may wait for that.
     @ivar deadlineSeconds: until when it waits.
     @ivar throttledUntilSeconds: when the delay in its answer ends.
+    @ivar decoded: the charge for C{entity}, if that outlives a turn.
     """
 
     # No slots of its own: few of these are set for any one request.
@@ -70,6 +72,7 @@ class KafkaRequest(ServerRequest):
     timeoutSeconds = 0.0
     deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
+    decoded: ILease | None = None
     _slicedSeconds = 0.0
 
     def workedInSlices(self, seconds: float) -> None:
@@ -80,6 +83,18 @@ class KafkaRequest(ServerRequest):
 
     def workedSeconds(self, now: float) -> float:
         return super().workedSeconds(now) + self._slicedSeconds
+
+    def releaseDecoded(self) -> None:
+        """
+        Release the charge for its entity, if there is one.
+        """
+        decoded, self.decoded = self.decoded, None
+        if decoded is not None:
+            decoded.release()
+
+    def end(self, now: float) -> None:
+        self.releaseDecoded()
+        super().end(now)
 
     @property
     def apiVersion(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, inet_ntop
@@ -35,6 +35,9 @@ _TOLERANCE: Final = 1e-6
 
 _MAX_LIMIT: Final = 2**63 - 1
 """The largest limit: Kafka's largest byte rate, and far from where floats become infinite."""
+
+_NO_LIMIT: Final = 2**31 - 1
+"""The smallest of Kafka's numbers for no limit."""
 
 Limits = Mapping[str, float]
 """The limits of one entity, by name."""
@@ -238,17 +241,17 @@ class QuotaLimits:
         by: str,
         error: Exception | None,
     ) -> None:
-        enforced: set[str] = set()
+        enforced: dict[QuotaEntity, set[str]] = {}
         for index, (entity, limits) in accepted.items():
             self._uncommitted.discard(entity)
             try:
                 if error is None:
-                    enforced |= self._enforce(entity, limits, by)
+                    enforced[entity] = self._enforce(entity, limits, by)
                 else:
                     assert isinstance(error, LogRefusal)
                     verdicts[index] = error
                     # Almost always unchanged; but a turn that writes very much commits in between.
-                    enforced |= self._enforce(entity, self._stored(entity), by)
+                    enforced[entity] = self._enforce(entity, self._stored(entity), by)
             except LogRefusal as refusal:
                 verdicts[index] = refusal
             except Exception as refusal:
@@ -256,15 +259,29 @@ class QuotaLimits:
                     self._log.failure("limits of {entity} cannot be put in force", entity=describeEntity(entity))
                 verdicts[index] = LimitRefused(str(refusal))
                 self._rollBack(entity)
-        # Once for all entities: there may be many producers.
-        self._control.restore(enforced, self._producers(), self._seconds())
+        self._restoreEstablished({entity: names for entity, names in enforced.items() if names})
         if enforced:
             self.onChange()
         done.callback(verdicts)
 
+    def _restoreEstablished(self, limited: Mapping[QuotaEntity, set[str]]) -> None:
+        """
+        Tell policies who had which identity before there was a limit: once for all entities, and only of their users,
+        since there may be many.
+
+        @param limited: the names of the limits that some may have now and had not before.
+        """
+        if not limited:
+            return
+        users = {entity.user for entity in limited}
+        established: Iterable[tuple[str, int]] = self._producers()
+        if not users & {None, DEFAULT}:
+            established = (each for each in established if each[0] in users)
+        self._control.restore(set().union(*limited.values()), established, self._seconds())
+
     def _enforce(self, entity: QuotaEntity, limits: Limits, by: str) -> set[str]:
         """
-        @return: the names of the limits that policies were given.
+        @return: the names of the limits that clients may have now and had not before.
         @raise ValueError: if a policy refuses one; then nothing has changed.
         """
         static = self._static.get(entity, {})
@@ -290,7 +307,7 @@ class QuotaLimits:
                 before=_formatLimit(before.get(name)),
                 after=_formatLimit(after.get(name)),
             )
-        return set(known)
+        return {name for name in known if after.get(name) is None or before.get(name, _NO_LIMIT) >= _NO_LIMIT}
 
     def _rollBack(self, entity: QuotaEntity) -> None:
         try:

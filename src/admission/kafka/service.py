@@ -6,6 +6,7 @@ The broker as a service of C{twistd}, with the real reactor and the real clocks.
 from __future__ import annotations
 
 import math
+import os
 import resource
 import shutil
 import uuid
@@ -41,6 +42,7 @@ from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
 from .broker.log.segmentlog import SegmentLog
 from .brokersettings import RESERVED_DESCRIPTORS, Settings
+from .garbage import GarbageCollection
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
@@ -299,6 +301,9 @@ class BrokerService(Service):
         self.factory.start()
         started.push_async_callback(self._drain)
         started.push_async_callback(self._stopAccepting)
+        garbage = GarbageCollection(clock, lambda: sum(os.times()[:2]))
+        garbage.start()
+        started.callback(garbage.stop)
 
         if config.memoryProfile is not None and profiler is not None:
             self._startReports(config.memoryProfile, profiler)

@@ -5,7 +5,7 @@ One client connection: frames in, responses out in order.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -29,6 +29,7 @@ from .security import saslapi
 from .security.login import Authenticator
 from .wire.batches import producerIdOf, readHeader
 from .wire.codec import decodeRequest, encodeInSteps, encodeResponse, isSmallResponse, withThrottleTime
+from .wire.guard import countElements
 from .wire.headers import frame, parseRequestHeader
 from .wire.primitives import MalformedRequest
 from .wire.produce import ProduceRequest, parseProduce
@@ -45,6 +46,9 @@ LOGIN_FAILED = "its login failed"
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """The decision on an idempotent producer's batches that leave a gap."""
+
+_SMALL_REQUEST_BYTES: Final = 1024
+"""What is read and answered in no time."""
 
 T = TypeVar("T")
 
@@ -76,6 +80,10 @@ class AnswerTooLarge(Exception):
     """
     The answer to a request would have more bytes than the broker has memory for.
     """
+
+
+def _whyRejected(error: Exception) -> str:
+    return f"it sent a request that cannot be read: {error}" if isinstance(error, MalformedRequest) else str(error)
 
 
 def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[bytes]:
@@ -183,7 +191,7 @@ class KafkaConnection(AdmittedProtocol):
             else:
                 self._serve(api, request, buffer)
         except MalformedRequest as refusal:
-            reason = f"it sent a request that cannot be read: {refusal}"
+            reason = _whyRejected(refusal)
         if reason is not None:
             # After the exception, whose traceback would keep the buffer from being reused.
             self._reject(request, reason)
@@ -287,9 +295,48 @@ class KafkaConnection(AdmittedProtocol):
 
     def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
-        request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
-        # The frame is no longer needed.
-        self.releaseRequest()
+        if request.sizeBytes <= _SMALL_REQUEST_BYTES:
+            request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+            # The frame is no longer needed.
+            self.releaseRequest()
+            self._serveDecoded(api, request, elementCount)
+            return
+        # From here on the memory belongs to the decoding, whatever becomes of the connection.
+        lease, request.lease = request.lease, None
+        assert lease is not None
+
+        def decode() -> Steps[int]:
+            yield None
+            body = buffer[header.bodyOffset :]
+            elementCount = countElements(api, header.apiVersion, body)
+            yield self.factory.gate.whenRoom()
+            self._chargeDecoded(request, elementCount)
+            yield None
+            request.entity, _ = decodeRequest(api, header.apiVersion, body)
+            return elementCount
+
+        def release(result: Any = None) -> Any:
+            lease.release()
+            request.released = self.factory.clock.seconds()
+            return result
+
+        try:
+            elements = self._runInSlices(request, decode())
+        except MalformedRequest:
+            release()
+            raise
+        if not isinstance(elements, Deferred):
+            release()
+            self._serveDecoded(api, request, elements)
+            return
+        self._endTurn()
+        self._parked = elements
+        elements.addBoth(release)
+        elements.addBoth(self._unparked)
+        elements.addCallback(lambda elementCount: self._serveDecoded(api, request, elementCount))
+        elements.addErrback(self._parkedFailed)
+
+    def _serveDecoded(self, api: Api, request: KafkaRequest, elementCount: int) -> None:
         request.kind = api.name
         servedApi = SERVED[api.name]
         wants = self.broker.control.wants
@@ -312,8 +359,8 @@ class KafkaConnection(AdmittedProtocol):
             self._answer(request, answer)
             return
         # The objects that decoding created outlive this turn only here, so they are charged only here.
-        charge = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
-        self._parkUntil(answer, charge)
+        self._chargeDecoded(request, elementCount)
+        self._parkUntil(answer, request.releaseDecoded)
         late: Deferred[Any] = answer.addCallback(self._workLate, request)
         late.addCallback(lambda answered: self._answer(request, answered))
         late.addErrback(self._parkedFailed)
@@ -348,7 +395,7 @@ class KafkaConnection(AdmittedProtocol):
         header = request.header
         entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
         answer = saslapi.SERVED_BY[api.name](self.authenticator, entity)
-        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED))
+        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED).release)
         answer.addCallback(lambda answered: self._answerLogin(request, answered))
         answer.addErrback(self._parkedFailed)
         if self.hasPeerGone:
@@ -417,8 +464,7 @@ class KafkaConnection(AdmittedProtocol):
         if not isinstance(body, Deferred):
             self._answerWith(request, answer, body)
             return
-        if self._hasTurn:
-            self._endTurn()
+        self._endTurn()
         self._parked = body
         body.addBoth(self._unparked)
         body.addCallback(lambda parts: self._answerWith(request, answer, parts))
@@ -448,7 +494,7 @@ class KafkaConnection(AdmittedProtocol):
                     place = broker.largeAnswers.acquire()
                     yield None if place.called else place
                     hasPlace = True
-                    yield self.factory.gate.roomForAnswer()
+                    yield self.factory.gate.whenRoom()
                 if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
                     if charge is not None:
                         charge.release()
@@ -488,7 +534,11 @@ class KafkaConnection(AdmittedProtocol):
         self._parked = None
         return result
 
-    def _parkUntil(self, answer: Deferred[Any], charge: ILease) -> None:
+    def _chargeDecoded(self, request: KafkaRequest, elementCount: int) -> None:
+        if request.decoded is None:
+            request.decoded = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
+
+    def _parkUntil(self, answer: Deferred[Any], release: Callable[[], object]) -> None:
         request = self.request
         assert request is not None
         self._parked = answer
@@ -496,7 +546,7 @@ class KafkaConnection(AdmittedProtocol):
 
         def resume(result: Any) -> Any:
             self._parked = None
-            charge.release()
+            release()
             request.resume(self.factory.clock.seconds())
             return result
 
@@ -508,9 +558,9 @@ class KafkaConnection(AdmittedProtocol):
             parked.cancel()
 
     def _parkedFailed(self, failure: Failure) -> None:
-        if isinstance(failure.value, AnswerTooLarge):
+        if isinstance(failure.value, (AnswerTooLarge, MalformedRequest)):
             assert self.request is not None
-            self._reject(self.request, str(failure.value))
+            self._reject(self.request, _whyRejected(failure.value))
             return
         if not isinstance(failure.value, CancelledError):
             self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)

@@ -715,6 +715,27 @@ class LongWorkTests(BrokerTestCase):
         self.assertEqual(len(client.receive().topics), 1000)
         self.assertEqual(client.receive().error_code, 0)
 
+    def test_decoding(self) -> None:
+        """
+        A request that is not small is decoded in a slice; it holds its frame until then, and no turn.
+        """
+        client, gone, closed, bad = (self.connect() for _ in range(4))
+        names = [{"name": f"{number:0200}"} for number in range(10)]
+        for each in (client, gone, closed):
+            each.deliver("Metadata", 9, topics=names)
+        damaged = bytearray(bad.frame(requestOf("Metadata", 9, topics=names)))
+        damaged[20] = 0xFF
+        bad.protocol.dataReceived(bytes(damaged))
+        self.assertEqual(self.gate.runningRequests, 0)
+        heldBytes = self.frameBytes
+        gone.disconnect()
+        self.assertLess(self.frameBytes, heldBytes)
+        closed.protocol.closeGracefully()
+        self.clock.advance(0)
+        self.assertEqual(self.frameBytes, 0)
+        self.assertEqual(len(client.receive().topics), 10)
+        self.assertRefused(bad, "a request that cannot be read")
+
     def test_changes(self) -> None:
         """
         Changes are made in slices, too, and answered when the disk has them.

@@ -85,6 +85,7 @@ class Broker:
     @ivar logins: how its clients log in.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
+    @ivar waitingFetches: how many partitions each large Fetch has that waits for records, by what answers it at once.
     @ivar isDraining: whether L{drain} was called.
     @ivar changed: the partition whose watchers are being checked, because it has changed; L{None} while none are.
     """
@@ -103,6 +104,7 @@ class Broker:
     limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
     groups: GroupCoordinator = field(init=False)
+    waitingFetches: dict[Callable[[], object], int] = field(init=False, factory=dict)
     isDraining: bool = field(init=False, default=False)
     changed: Partition | None = field(init=False, default=None)
     _throttled: set[Any] = field(init=False, factory=set)
@@ -125,6 +127,7 @@ class Broker:
             self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings)
         )
         self.log.subscribe(self._recordsChanged)
+        self.gate.onPressure(self._pressed)
 
     @property
     def nodeId(self) -> int:
@@ -147,6 +150,20 @@ class Broker:
             self.changed = partition
             self.purgatory.checkAndComplete(partition)
         self.changed = None
+
+    def _pressed(self, isPressed: bool) -> None:
+        if isPressed and self.waitingFetches:
+            self.timeSlices.run("", self._giveUpFetches())
+
+    def _giveUpFetches(self) -> Steps[None]:
+        """
+        Waiting takes memory that others need more: answer the largest Fetches that wait, as many as it needs.
+        """
+        for giveUp in sorted(self.waitingFetches, key=lambda each: -self.waitingFetches[each]):
+            if not self.gate.pool.isOutOfMemory():
+                break
+            giveUp()
+            yield None
 
     def throttled(self, connection: Any, delaySeconds: float) -> None:
         """

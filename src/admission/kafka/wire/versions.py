@@ -69,7 +69,7 @@ class Api:
     firstFlexibleVersion: int
     advertisedMinVersion: int = field(kw_only=True)
     largestFrameBytes: int | None = field(kw_only=True, default=_MIB)
-    maxElements: int = field(kw_only=True, default=50_000)
+    maxElements: int = field(kw_only=True, default=20_000)
 
     @advertisedMinVersion.default
     def _advertiseWhatIsServed(self) -> int:
@@ -93,7 +93,7 @@ class Api:
 #: The table.  Produce is advertised from 0 though served from 3: librdkafka up to 2.8 silently stores its batches
 #: uncompressed otherwise (KAFKA-18659).  Fetch must begin at 4 or librdkafka producers fall back to old message sets.
 APIS: Final[tuple[Api, ...]] = (
-    Api(PRODUCE, "Produce", 3, 12, 9, advertisedMinVersion=0, largestFrameBytes=None),
+    Api(PRODUCE, "Produce", 3, 12, 9, advertisedMinVersion=0, largestFrameBytes=None, maxElements=10_000),
     Api(FETCH, "Fetch", 4, 17, 12),
     Api(LIST_OFFSETS, "ListOffsets", 1, 10, 6),
     Api(METADATA, "Metadata", 0, 13, 9),
@@ -102,7 +102,7 @@ APIS: Final[tuple[Api, ...]] = (
     Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
     Api(JOIN_GROUP, "JoinGroup", 0, 9, 6),
     Api(HEARTBEAT, "Heartbeat", 0, 4, 4),
-    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, maxElements=5_000),
     Api(SYNC_GROUP, "SyncGroup", 0, 5, 4),
     Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
     Api(LIST_GROUPS, "ListGroups", 0, 5, 3),

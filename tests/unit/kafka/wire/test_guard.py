@@ -120,10 +120,10 @@ class CountElementsTests(SynchronousTestCase):
         """
         Without a limit of the caller's, the API's own holds.
         """
-        self.assertEqual(_METADATA.maxElements, 50_000)
-        body = b"\x00\x00\xc3\x50" + 50_000 * b"\x00\x00"
-        self.assertEqual(countElements(_METADATA, 1, body), 50_000)
-        self.assertRaises(GuardRefusal, countElements, _METADATA, 1, b"\x00\x00\xc3\x51" + 50_001 * b"\x00\x00")
+        self.assertEqual(_METADATA.maxElements, 20_000)
+        body = b"\x00\x00\x4e\x20" + 20_000 * b"\x00\x00"
+        self.assertEqual(countElements(_METADATA, 1, body), 20_000)
+        self.assertRaises(GuardRefusal, countElements, _METADATA, 1, b"\x00\x00\x4e\x21" + 20_001 * b"\x00\x00")
 
     def test_lengthBeyondTheEnd(self) -> None:
         """

@@ -41,6 +41,9 @@ _MIN_READ_BYTES = 1 << 20
 _CHARGED_BYTES = 64 << 10
 """How much may be read before it is charged."""
 
+_MANY_PARTITIONS = 100
+"""From here on a Fetch that waits takes memory that is worth having."""
+
 _LATEST = -1
 _EARLIEST = -2
 _MAX_TIMESTAMP = -3
@@ -84,6 +87,7 @@ class PartitionsFetch:
     isWatched: bool = field(init=False, default=False)
     _availableBytes: int = field(init=False, default=0)
     _hasFailed: bool = field(init=False, default=False)
+    _isGivenUp: bool = field(init=False, default=False)
 
     def countAll(self) -> Steps[None]:
         """
@@ -111,7 +115,8 @@ class PartitionsFetch:
 
     @property
     def _isEnough(self) -> bool:
-        return self._availableBytes >= self.minBytes or self._hasFailed or self.broker.isDraining
+        isOver = self.broker.isDraining or self._isGivenUp
+        return self._availableBytes >= self.minBytes or self._hasFailed or isOver
 
     def _count(self, partition: Partition, wanted: Wanted) -> None:
         try:
@@ -124,14 +129,28 @@ class PartitionsFetch:
         wanted.countedBytes = partitionBytes
         wanted.countedTo = partition.highWatermark
 
+    def over(self, result: Any) -> Any:
+        """
+        It waits no more.
+        """
+        self.broker.waitingFetches.pop(self.giveUp, None)
+        return result
+
+    def giveUp(self) -> None:
+        """
+        Wait no more, and read nothing; no effect if it does not wait.
+        """
+        self._isGivenUp = True
+        self.broker.purgatory.checkAndComplete(self)
+
     def readLate(self) -> Steps[Body]:
         """
         The response after a wait.  The client may have used up its quota elsewhere
         meanwhile.
         """
         budgetBytes = _budgetOf(self.broker, self.request)
-        if budgetBytes == 0:
-            return _overQuota(self.request)
+        if budgetBytes == 0 or self._isGivenUp:
+            return _empty(self.request)
         return (yield from self.read(budgetBytes))
 
     def read(self, budgetBytes: int | None) -> Steps[Body]:
@@ -144,7 +163,7 @@ class PartitionsFetch:
         @param budgetBytes: the result of L{_budgetOf}; not zero.
         """
         pool = self.broker.gate.pool
-        yield self.broker.gate.roomForAnswer()
+        yield self.broker.gate.whenRoom()
         remainingBytes = min(self.maxBytes, max(pool.availableBytes, _MIN_READ_BYTES))
         if budgetBytes is not None:
             remainingBytes = min(remainingBytes, budgetBytes)
@@ -201,7 +220,7 @@ def fetch(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     if budgetBytes != 0:
         return (yield from _fetch(broker, request, budgetBytes))
     if request.apiVersion >= _FIRST_VERSION_THAT_BACKS_OFF:
-        return _overQuota(request)
+        return _empty(request)
     assert request.view is not None
     now = wholeMicroseconds(broker.clock.seconds())
     delaySeconds = broker.control.charge(request.view, NOTHING, now).delaySeconds
@@ -225,7 +244,7 @@ def _budgetOf(broker: Broker, request: KafkaRequest) -> int | None:
     return broker.control.budgetBytes(request.view, wholeMicroseconds(broker.clock.seconds()))
 
 
-def _overQuota(request: KafkaRequest) -> Body:
+def _empty(request: KafkaRequest) -> Body:
     return _body(request, 0, (), isCounted=False)
 
 
@@ -266,9 +285,14 @@ def _fetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> St
         return (yield from partitionsFetch.read(budgetBytes))
     if broker.gate.pool.isOutOfMemory():
         # Waiting takes memory, too.
-        return _overQuota(request)
-    waiting = waitFor(broker.purgatory, partitionsFetch.wanted or (DRAINED,), partitionsFetch.isSatisfied, waitSeconds)
+        return _empty(request)
+    wanted = partitionsFetch.wanted
+    keys = (partitionsFetch, *(wanted or (DRAINED,)))
+    waiting = waitFor(broker.purgatory, keys, partitionsFetch.isSatisfied, waitSeconds)
+    if len(wanted) >= _MANY_PARTITIONS:
+        broker.waitingFetches[partitionsFetch.giveUp] = len(wanted)
     partitionsFetch.isWatched = True
+    waiting.addBoth(partitionsFetch.over)
     waiting.addErrback(_timeIsUp)
     return waiting.addCallback(lambda _: partitionsFetch.readLate)
 

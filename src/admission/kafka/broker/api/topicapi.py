@@ -5,7 +5,8 @@ CreateTopics, DeleteTopics, CreatePartitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -68,26 +69,32 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)
+    create = partial(_created, broker, duplicates, entity.validate_only)
+    if entity.validate_only:
+        return {"topics": Rows(entity.topics, create)}
     answers: list[dict[str, Any]] = []
-    changed: list[dict[str, Any]] = []
     for topic in entity.topics:
         yield None
-        answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
-        try:
-            if topic.name in duplicates:
-                raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
-            partitionCount = _partitionCount(broker, topic)
-            configs = checkConfigs({config.name: config.value for config in topic.configs})
-            created = createTopic(broker, topic.name, partitionCount, configs, entity.validate_only)
-            if not entity.validate_only:
-                answer["topic_id"] = created.topicId
-                changed.append(answer)
-            answer |= {"num_partitions": partitionCount, "replication_factor": 1, "error_message": None}
-            answer["configs"] = _effective(broker, configs)
-        except LogRefusal as refusal:
-            answer |= errorOf(refusal)
-        answers.append(answer)
+        answers.append(create(topic))
+    changed = [answer for answer in answers if "topic_id" in answer]
     return onceFlushed(broker.log, changed, {"topics": answers})
+
+
+def _created(broker: Broker, duplicates: Set[str], validateOnly: bool, topic: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
+    try:
+        if topic.name in duplicates:
+            raise Refused(ErrorCode.invalid_request, "the request names the topic twice")
+        partitionCount = _partitionCount(broker, topic)
+        configs = checkConfigs({config.name: config.value for config in topic.configs})
+        created = createTopic(broker, topic.name, partitionCount, configs, validateOnly)
+        if not validateOnly:
+            answer["topic_id"] = created.topicId
+        answer |= {"num_partitions": partitionCount, "replication_factor": 1, "error_message": None}
+        answer["configs"] = _effective(broker, configs)
+    except LogRefusal as refusal:
+        answer |= errorOf(refusal)
+    return answer
 
 
 def deleteTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:

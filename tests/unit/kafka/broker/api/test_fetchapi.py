@@ -10,6 +10,7 @@ from uuid import uuid4
 from kio.schema.errors import ErrorCode
 
 from admission.interfaces import PARKED, RESPONSES
+from admission.kafka.broker.api import fetchapi
 from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.session import DECODED_ELEMENT_BYTES
@@ -366,6 +367,27 @@ class WaitingTests(BrokerTestCase):
         self.assertEqual(self.client.ask("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=1000)).responses, ())
         hoard.release()
         self.assertEqual((self.purgatory.watched, self.pool.usedBytesByPurpose.get(PARKED, 0)), (0, 0))
+
+    def test_givenUp(self) -> None:
+        """
+        When others need the memory, the largest fetches that wait get empty answers, and no more than it takes.
+        """
+        self.patch(fetchapi, "_MANY_PARTITIONS", 2)
+        topics = [self.topic(name, partitionCount) for name, partitionCount in (("a", 1), ("b", 2), ("c", 4))]
+        clients = [self.connect() for _ in topics]
+        for client, topic in zip(clients, topics, strict=True):
+            fields = fetchFields(topic, *[0] * len(topic.partitions), maxWaitMs=500)
+            client.send("Fetch", 12, **fields)
+        small, large, larger = clients
+        hoard = self.pool.charge(self.pool.availableBytes + 1, "hoard")
+        self.gate.press()
+        self.clock.advance(0)
+        self.assertEqual([client.waiting() for client in clients], [0, 0, 1])
+        self.assertEqual((larger.receive().responses, len(self.broker.waitingFetches)), ((), 1))
+        hoard.release()
+        self.clock.advance(1)
+        self.assertEqual((self.fetched(small), self.fetched(large)), ([b""], [b""] * 2))
+        self.assertEqual(self.broker.waitingFetches, {})
 
     def test_wokenTogether(self) -> None:
         """
