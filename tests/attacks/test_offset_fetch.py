@@ -9,7 +9,7 @@ from tests.kit.attack import MIB, AttackTestCase, sized
 from tests.kit.brokerfixture import requestOf
 
 OFFSETS = sized(20_000, 100_000)
-COMMITTED_AT_A_TIME = 20_000
+COMMITTED_AT_A_TIME = 10_000
 GROUP = "attacked"
 
 
