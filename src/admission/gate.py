@@ -12,13 +12,39 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from zope.interface import implementer
 
-from .interfaces import PARKED, RESPONSES, ILease, IMemoryPool, IWaiter, IWaitOrder, IWaitOrderFactory, PolicyContext
+from .interfaces import (
+    FRAMES,
+    PARKED,
+    RESPONSES,
+    ILease,
+    IMemoryPool,
+    IWaiter,
+    IWaitOrder,
+    IWaitOrderFactory,
+    PolicyContext,
+)
 from .metrics.registry import SensorRegistry
 from .plugins import buildPolicy
 
 GRANTS_PER_TURN = 64
 STALL_GRACE_SECONDS = 1.0
+
+RESERVED_SHARE = 4
+"""Which part of the pool the reserve is, beyond the pool."""
+
+LARGEST_SHARE = 16
+"""Which part of the pool a frame may have of the reserve."""
+
+SMALL_FRAME_BYTES = 64 << 10
+"""Half of the reserve is for frames up to this size."""
+
+MIN_BODY_SECONDS = 0.5
+"""How long a body has memory at least, however little of it comes."""
+
+MAX_BODY_SECONDS = 5.0
+"""A body that would take longer, at its pace, gives way while others wait for memory."""
 
 _SHARE_OF_ANSWERS = 16
 """Which part of the memory answers, and requests that wait, have in any case."""
@@ -48,6 +74,48 @@ class StalledReader(Protocol):
         """
 
 
+class PartialBody(Protocol):
+    """
+    A connection that has memory for a body of which a part has not come.
+    """
+
+    def bodySeconds(self, now: float) -> float:
+        """
+        How long all of it would take, at the pace of what has come; zero if it is not read, or has not had
+        L{MIN_BODY_SECONDS} yet.  May be infinite.
+        """
+
+    def missingBytes(self) -> int:
+        """
+        How much of it has not come.
+        """
+
+    def giveWay(self) -> None:
+        """
+        Close the connection, and release that memory.
+        """
+
+
+@implementer(ILease)
+class _ReservedLease:
+    """
+    Memory for a frame beyond the pool, charged to it.
+    """
+
+    def __init__(self, charge: ILease, released: Callable[[int], None]) -> None:
+        self.buffer: memoryview | None = memoryview(bytearray(charge.sizeBytes))
+        self.sizeBytes = charge.sizeBytes
+        self.purpose = charge.purpose
+        self._charge = charge
+        self._released = released
+
+    def release(self) -> None:
+        # Raises if it has been released before.
+        self._charge.release()
+        self.buffer = None
+        self._released(self.sizeBytes)
+
+
 class Gate:
     """
     Stands between the connections of a server and its memory pool.
@@ -57,6 +125,9 @@ class Gate:
     Released memory is granted in a turn of the reactor of its own, since a
     release may happen in the middle of anything.  An L{IWaitOrder} says who is
     first.
+
+    A length that is announced is a claim.  Where the memory is claimed for what has not come, there is a reserve
+    beyond the pool for frames that are not large, and a body that comes too slowly gives way to those that wait.
 
     @ivar pool: the L{IMemoryPool}.
     @ivar runningRequests: how many requests are being worked on; at most
@@ -95,6 +166,9 @@ class Gate:
         self._answerWaiters: dict[Deferred[None], None] = {}
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
+        self._partialBodies: dict[PartialBody, None] = {}
+        self._reservedBytes = pool.sizeBytes // RESERVED_SHARE
+        self._makingWay: IDelayedCall | None = None
         self._accounts: dict[str, Callable[[], int]] = {}
         self._pressureListeners: list[Callable[[bool], None]] = []
         self._isUnderPressure = False
@@ -163,6 +237,9 @@ class Gate:
                 return lease
         elif not 0 < sizeBytes <= self.pool.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.pool.largestBytes}")
+        if self._mayBeReserved(sizeBytes) and self._isClaimed():
+            self._reservedBytes -= sizeBytes
+            return _ReservedLease(self.pool.charge(sizeBytes, FRAMES), self._reserveReleased)
         self._memoryWaiters.add(waiter)
         self._memoryOrder.add(waiter)
         self._expectRelief()
@@ -229,6 +306,19 @@ class Gate:
             self._turnWaiters.discard(waiter)
             self._turnOrder.discard(waiter)
 
+    def bodyStarted(self, body: PartialBody) -> None:
+        """
+        C{body} has memory, and not all of it has come.
+        """
+        self._partialBodies[body] = None
+        self._expectWay()
+
+    def bodyOver(self, body: PartialBody) -> None:
+        """
+        All of C{body} has come, or it never will.
+        """
+        self._partialBodies.pop(body, None)
+
     def responsesStalled(self, reader: StalledReader, isStalled: bool) -> None:
         """
         The peer of C{reader} has stopped taking its responses, or takes them again.
@@ -250,10 +340,10 @@ class Gate:
         """
         Cancel all timers.
         """
-        for call in (self._serving, self._relief):
+        for call in (self._serving, self._relief, self._makingWay):
             if call is not None:
                 call.cancel()
-        self._serving = self._relief = None
+        self._serving = self._relief = self._makingWay = None
 
     def _memoryReleased(self) -> None:
         if self._isUnderPressure:
@@ -338,7 +428,49 @@ class Gate:
             self._log.failure("a connection failed when its request was let through")
         return True
 
+    def _mayBeReserved(self, sizeBytes: int) -> bool:
+        sharedBytes = self.pool.sizeBytes // RESERVED_SHARE // 2
+        if sizeBytes <= SMALL_FRAME_BYTES:
+            return sizeBytes <= self._reservedBytes
+        return sizeBytes <= min(self._reservedBytes - sharedBytes, self.pool.sizeBytes // LARGEST_SHARE)
+
+    def _isClaimed(self) -> bool:
+        """
+        Whether there is no memory, and would be if all of it that is claimed for what has not come were free.
+        """
+        availableBytes = self.pool.availableBytes
+        if availableBytes > 0:
+            return False
+        for body in self._partialBodies:
+            if availableBytes > 0:
+                break
+            availableBytes += body.missingBytes()
+        return availableBytes > 0
+
+    def _reserveReleased(self, sizeBytes: int) -> None:
+        self._reservedBytes += sizeBytes
+
+    def _expectWay(self) -> None:
+        if self._makingWay is None and self._memoryWaiters and self._partialBodies:
+            self._makingWay = self._clock.callLater(MIN_BODY_SECONDS, self._makeWay)
+
+    def _makeWay(self) -> None:
+        """
+        Have the slowest bodies give way, as many as it needs.
+        """
+        self._makingWay = None
+        if self._memoryWaiters:
+            now = self._clock.seconds()
+            paces = {body: body.bodySeconds(now) for body in self._partialBodies}
+            for body in sorted(paces, key=lambda each: -paces[each]):
+                if self.pool.availableBytes > 0 or paces[body] <= MAX_BODY_SECONDS:
+                    break
+                self._partialBodies.pop(body, None)
+                body.giveWay()
+        self._expectWay()
+
     def _expectRelief(self) -> None:
+        self._expectWay()
         isOverrun = len(self._stalledReaders) > 1 and self.pool.isOutOfMemory()
         if self._relief is None and (self._isAwaited or isOverrun):
             self._relief = self._clock.callLater(STALL_GRACE_SECONDS, self._relieve)

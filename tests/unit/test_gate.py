@@ -4,6 +4,7 @@ L{admission.gate}.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from random import Random
 from threading import Thread
@@ -15,7 +16,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission.gate import GRANTS_PER_TURN, STALL_GRACE_SECONDS, Gate, buildGate
+from admission import gate
+from admission.gate import GRANTS_PER_TURN, MIN_BODY_SECONDS, STALL_GRACE_SECONDS, Gate, buildGate
 from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
@@ -381,6 +383,150 @@ class MemoryTests(GateTestCase):
             self.finish(*waiters)
         self.assertEqual(self.gate.waitingForMemory, 0)
         charge.release()
+
+
+class Body:
+    """
+    A body of which nothing more comes.
+    """
+
+    def __init__(self, case: GateTestCase, sizeBytes: int, comeBytes: int = 0) -> None:
+        self.case = case
+        self.sizeBytes = sizeBytes
+        self.comeBytes = comeBytes
+        self.lease = case.take(sizeBytes)
+        self.startedSeconds = case.clock.seconds()
+        self.isClosed = False
+        case.gate.bodyStarted(self)
+
+    def bodySeconds(self, now: float) -> float:
+        """
+        As a connection says it.
+        """
+        seconds = now - self.startedSeconds
+        if seconds < MIN_BODY_SECONDS:
+            return 0.0
+        return seconds * self.sizeBytes / self.comeBytes if self.comeBytes else math.inf
+
+    def missingBytes(self) -> int:
+        """
+        What has not come.
+        """
+        return self.sizeBytes - self.comeBytes
+
+    def giveWay(self) -> None:
+        """
+        Release the memory.
+        """
+        self.isClosed = True
+        self.lease.release()
+
+
+class ClaimTests(GateTestCase):
+    """
+    A length that is announced is a claim.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a larger pool.
+        """
+        super().setUp()
+        self.pool = BoundedPool(16_000)
+        self.gate = gateFor(self.pool, self.clock)
+
+    def test_reserve(self) -> None:
+        """
+        While the memory is claimed for what has not come, others have a reserve of a quarter, half of it for small
+        frames, which here are all.
+        """
+        Body(self, 16_000, 100)
+        leases = [self.take(1000) for _ in range(4)]
+        self.assertEqual(self.pool.availableBytes, -4000)
+        waiter = self.wait(1000)
+        leases.pop().release()
+        self.assertEqual(waiter.leases, [])
+        self.take(900).release()
+        for lease in leases:
+            assert lease.buffer is not None
+            self.assertEqual(len(lease.buffer), 1000)
+            lease.release()
+            self.assertRaises(RuntimeError, lease.release)
+        self.assertEqual((self.pool.usedBytesByPurpose[FRAMES], self.gate._reservedBytes), (16_000, 4000))
+
+    def test_large(self) -> None:
+        """
+        A large frame has no more of the reserve than a sixteenth of the pool, and large ones together half of it.
+        """
+        self.patch(gate, "SMALL_FRAME_BYTES", 500)
+        Body(self, 16_000)
+        self.wait(1001)
+        leases = [self.take(1000), self.take(1000)]
+        self.wait(1000)
+        leases += [self.take(500) for _ in range(4)]
+        self.wait(500)
+        for lease in leases:
+            lease.release()
+
+    def test_inUse(self) -> None:
+        """
+        Memory that is in use is no claim.
+        """
+        Body(self, 16_000, 16_000)
+        self.wait(10)
+        lease = self.take_()
+        self.assertIsNone(lease)
+
+    def take_(self) -> ILease | None:
+        """
+        Ask for a little.
+        """
+        return self.gate.tryAllocate(RecordingWaiter(10), 10)
+
+    def test_slowest(self) -> None:
+        """
+        While others wait, the slowest bodies give way, as many as it needs, after a short time; those who waited get
+        their memory.
+        """
+        bodies = [Body(self, 5000, 10), Body(self, 5000, 0), Body(self, 6000, 0), Body(self, 1, 1)]
+        self.assertEqual(self.pool.availableBytes, -1)
+        waiter = self.wait(8000)
+        self.clock.advance(MIN_BODY_SECONDS / 2)
+        late = self.wait(8000)
+        self.clock.advance(MIN_BODY_SECONDS / 2)
+        self.clock.advance(0)
+        self.assertEqual([body.isClosed for body in bodies], [False, True, False, False])
+        self.assertEqual(len(waiter.leases) + len(late.leases), 1)
+        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(0)
+        self.assertEqual([body.isClosed for body in bodies], [False, True, True, False])
+        self.assertEqual(len(waiter.leases) + len(late.leases), 2)
+        self.finish(waiter, late)
+
+    def test_fastEnough(self) -> None:
+        """
+        A body that would be there in a few seconds does not give way.
+        """
+        body = Body(self, 16_000, 3000)
+        waiter = self.wait(8000)
+        self.clock.advance(MIN_BODY_SECONDS)
+        self.assertFalse(body.isClosed)
+        self.clock.advance(1.0)
+        self.assertTrue(body.isClosed)
+        self.finish(waiter)
+
+    def test_nobodyWaits(self) -> None:
+        """
+        While nobody waits, or once all of it has come, none gives way, and no timer is left.
+        """
+        body = Body(self, 16_000)
+        self.clock.advance(10)
+        self.assertEqual((body.isClosed, self.clock.getDelayedCalls()), (False, []))
+        self.gate.bodyOver(body)
+        waiter = self.wait(8000)
+        self.clock.advance(10)
+        self.assertFalse(body.isClosed)
+        self.gate.forget(waiter)
 
 
 class AnswerTests(GateTestCase):

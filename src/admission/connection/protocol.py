@@ -6,6 +6,7 @@ time; responses out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from ..gate import MIN_BODY_SECONDS
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
@@ -74,6 +76,7 @@ class AdmittedProtocol(Linked, Protocol):
     _openRequests = 0
     _body: ILease | None = None
     _bodyMark = 0
+    _bodySeconds = 0.0
     _quotaCall: IDelayedCall | None = None
 
     # What a subclass says
@@ -372,8 +375,8 @@ class AdmittedProtocol(Linked, Protocol):
             self._explainFailure(reason)
         self.factory.gate.forget(self)
         self.framer.discard()
+        self._bodyOver()
         self._bodyDeadline.close()
-        self._body = None
         if self._quotaCall is not None:
             self._quotaCall.cancel()
             self._quotaCall = None
@@ -482,6 +485,7 @@ class AdmittedProtocol(Linked, Protocol):
             self.peerGone()
 
     def closing(self) -> None:
+        self._bodyOver()
         self.factory.gate.forget(self)
         self.framer.discard()
         if not self._hasTurn:
@@ -586,15 +590,41 @@ class AdmittedProtocol(Linked, Protocol):
         """
         body = self.framer.lease
         if body is None:
-            if self._body is not None:
-                self._body = None
-                self._bodyDeadline.stop()
+            self._bodyOver()
             return
         filledBytes = self.framer.filledBytes
+        if body is not self._body:
+            self._bodySeconds = self.link.lastActiveSeconds
+            self.factory.gate.bodyStarted(self)
         if body is not self._body or filledBytes - self._bodyMark >= body.sizeBytes // _BODY_SHARE:
             self._body = body
             self._bodyMark = filledBytes
             self._bodyDeadline.start(self.factory.limits.receiveSeconds)
+
+    def _bodyOver(self) -> None:
+        if self._body is not None:
+            self._body = None
+            self._bodyDeadline.stop()
+            self.factory.gate.bodyOver(self)
+
+    def bodySeconds(self, now: float) -> float:
+        seconds = now - max(self._bodySeconds, self.link.resumedSeconds)
+        if self.pauses.isApplied or seconds < MIN_BODY_SECONDS or self._body is None:
+            return 0.0
+        filledBytes = self.framer.filledBytes
+        return seconds * self._body.sizeBytes / filledBytes if filledBytes else math.inf
+
+    def missingBytes(self) -> int:
+        return 0 if self._body is None else self._body.sizeBytes - self.framer.filledBytes
+
+    def giveWay(self) -> None:
+        """
+        Give the memory for the body to others, which wait for it.
+        """
+        self.close(
+            f"{self.missingBytes()} bytes of its request have not come, and others wait for the memory that it has for"
+            " them"
+        )
 
     def _bodyStopped(self) -> None:
         body = self._body

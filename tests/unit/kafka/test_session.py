@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
+from admission.gate import MIN_BODY_SECONDS
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.api import metadataapi
 from admission.kafka.broker.broker import MAX_LARGE_ANSWERS
@@ -241,6 +242,26 @@ class MemoryTests(BrokerTestCase):
     """
     Memory goes back as soon as it is not needed.
     """
+
+    def test_announced(self) -> None:
+        """
+        Requests that are announced and do not come hold up neither small ones, nor, for long, large ones.
+        """
+        liars = [self.connect() for _ in range(POOL_BYTES // LARGEST_BYTES)]
+        for liar in liars:
+            liar.sendBytes(struct.pack(">i", LARGEST_BYTES) + header(API_KEYS["Produce"], 9))
+        self.topic("events")
+        small, large = self.connect(), self.connect()
+        self.assertEqual(small.ask("Metadata", 12, topics=None).topics[0].name, "events")
+        large.send("Produce", 9, **produceFields("events", batchOf(bytes(POOL_BYTES // 16))))
+        self.assertEqual(large.waiting(), 0)
+        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(0)
+        self.assertEqual(large.receive().responses[0].partition_responses[0].error_code, 0)
+        (closed,) = (liar for liar in liars if liar.isClosed)
+        for liar in liars:
+            liar.disconnect()
+        self.assertRefused(closed, "have not come", "others wait")
 
     def test_produceBeforeCommit(self) -> None:
         """
