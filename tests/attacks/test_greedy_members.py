@@ -10,13 +10,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from admission.kafka.wire.versions import BY_KEY, JOIN_GROUP
 from tests.kit.attack import MIB, AttackTestCase
 from tests.kit.brokerfixture import requestOf
 from tests.kit.goodclient import HOST
 from tests.kit.rawclient import RawClient
 
-PROTOCOLS = (49_000, 5000, 500, 50, 5, 1)
-"""How many to support: first as many as a request of 300 KB may name, then fewer, to take the rest."""
+PROTOCOLS = (BY_KEY[JOIN_GROUP].maxElements, 5000, 500, 50, 5, 1)
+"""How many to support: first as many as a request may name, then fewer, to take the rest."""
 
 JOINS_EACH = 20
 
@@ -51,7 +52,7 @@ class GreedyMembersTests(AttackTestCase):
 
     def test_memory(self) -> None:
         """
-        Requests of 300 KB leave memory to the members of others, while they last and when they have hung up.
+        Who names many protocols leaves memory to the members of others, while it is there and when it has hung up.
         """
         self.assertEqual(self.joinHonestly("before"), ErrorCode.none)
         clients: list[RawClient] = []

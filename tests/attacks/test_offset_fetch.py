@@ -8,8 +8,8 @@ from __future__ import annotations
 from tests.kit.attack import MIB, AttackTestCase, sized
 from tests.kit.brokerfixture import requestOf
 
-OFFSETS = sized(19_000, 95_000)
-COMMITTED_AT_A_TIME = 19_000
+OFFSETS = sized(20_000, 100_000)
+COMMITTED_AT_A_TIME = 10_000
 GROUP = "attacked"
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.kit.attack import AttackTestCase, sized
+from tests.kit.attack import AttackTestCase, largest, sized
 from tests.kit.brokerfixture import requestOf
-
-NAMES = 19_000
-"""A request may have 50,000 elements."""
 
 CONNECTIONS = sized(1, 8)
 
@@ -104,12 +101,14 @@ class UnknownNamesTests(AttackTestCase):
         """
         Each is answered in turns, and its answer is charged, or it is refused.
         """
-        names = [f"u{number:08d}" for number in range(NAMES)]
+        names = [f"u{number:08d}" for number in range(100_000)]
         for api, requestFor in REQUESTS.items():
             clients = [self.connect() for _ in range(CONNECTIONS)]
             self.assertNotEqual(self.exchange(clients[:1], requestFor(names[:1])), [None], api)
-            with self.attack(f"{CONNECTIONS} {api} of {NAMES} unknown names"):
-                self.exchange(clients, requestFor(names))
+            count, request = largest(requestFor, names)
+            with self.attack(f"{CONNECTIONS} {api} of {count} unknown names"):
+                answers = self.exchange(clients, request)
+            self.require(None not in answers, f"{api} of {count} names closes the connection")
             for client in clients:
                 client.close()
         self.assertAffordable()

@@ -5,12 +5,11 @@ may name, and creates none of them.
 
 from __future__ import annotations
 
-from tests.kit.attack import AttackTestCase, sized
-from tests.kit.brokerfixture import requestOf
+from collections.abc import Sequence
+from typing import Any
 
-REQUEST_BYTES = 700_000
-TOPIC_BYTES = 16
-"""What one takes in the request."""
+from tests.kit.attack import AttackTestCase, largest, sized
+from tests.kit.brokerfixture import requestOf
 
 
 class ValidateOnlyTests(AttackTestCase):
@@ -20,20 +19,19 @@ class ValidateOnlyTests(AttackTestCase):
 
     def test_manyTopics(self) -> None:
         """
-        A request of 700 KB that changes nothing is answered in turns, and its answer is charged, or it is refused.
+        A large request that changes nothing is answered in turns, and its answer is charged, or it is refused.
         """
-        topics = [
-            {"name": f"t{number:06d}", "num_partitions": 1, "replication_factor": 1}
-            for number in range(REQUEST_BYTES // TOPIC_BYTES)
-        ]
-        warm, request = (
-            requestOf("CreateTopics", 7, topics=each, validate_only=True, timeout=30_000)
-            for each in (topics[:10], topics)
-        )
+        topics = [{"name": f"t{number:06d}", "num_partitions": 1, "replication_factor": 1} for number in range(100_000)]
         clients = [self.connect() for _ in range(sized(1, 4))]
-        clients[0].ask(warm)
-        with self.attack(f"{len(clients)} CreateTopics of {len(topics)} topics, validate_only"):
-            self.exchange(clients, request)
+        clients[0].ask(_validating(topics[:10]))
+        count, request = largest(_validating, topics)
+        with self.attack(f"{len(clients)} CreateTopics of {count} topics, validate_only"):
+            answers = self.exchange(clients, request)
+        self.require(None not in answers, "a connection is closed")
         for client in clients:
             client.close()
         self.assertAffordable()
+
+
+def _validating(topics: Sequence[dict[str, Any]]) -> Any:
+    return requestOf("CreateTopics", 7, topics=topics, validate_only=True, timeout=30_000)

@@ -92,7 +92,10 @@ def _receivedBytes(clients: list[RawClient]) -> list[int]:
             ready = selector.select(PATIENCE_SECONDS)
             assert ready, f"nothing comes any more: {received}"
             for key, _ in ready:
-                chunk = clients[key.data].socket.recv(MIB)
+                try:
+                    chunk = clients[key.data].socket.recv(MIB)
+                except ConnectionError:
+                    chunk = b""
                 received[key.data] += len(chunk)
                 if not chunk or received[key.data] > RECORD_BYTES:
                     selector.unregister(key.fileobj)

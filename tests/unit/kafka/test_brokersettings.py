@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attrs import fields
+from attrs import evolve, fields
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka import brokersettings as module
@@ -226,3 +226,14 @@ class TableTests(SynchronousTestCase):
         texts = loadSettings(None, ["log.retention.hours=-1", "log.flush.interval.ms=250ms"]).asProperties()
         self.assertEqual((texts["log.flush.interval.ms"], texts["log.retention.ms"]), ("250", "-1"))
         self.assertEqual(list(texts), [listed.name for listed in PROPERTIES.values()])
+
+    def test_asPropertiesOnce(self) -> None:
+        """
+        They are written once, since some requests need them thousands of times; other settings are written anew.
+        """
+        settings = loadSettings(None, ["num.partitions=2"])
+        self.assertIs(settings.asProperties(), settings.asProperties())
+        changed = evolve(settings, numPartitions=3)
+        self.assertEqual(
+            (settings.asProperties()["num.partitions"], changed.asProperties()["num.partitions"]), ("2", "3")
+        )
