@@ -5,6 +5,7 @@ One client connection: frames in, responses out in order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ from twisted.python.failure import Failure
 from ..clock import wholeMicroseconds
 from ..connection.pauses import Pause
 from ..connection.protocol import FAILED, AdmittedProtocol
+from ..gate import MIN_BODY_SECONDS
 from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, RESPONSES, Decision, ILease, Refusal, Request, Usage
 from ..recording.events import UNKNOWN
 from ..timeslices import Steps
@@ -46,6 +48,15 @@ LOGIN_FAILED = "its login failed"
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """The decision on an idempotent producer's batches that leave a gap."""
+
+_NEVER_HELD_BACK: Final = frozenset(
+    (
+        *saslapi.SERVED_BY,
+        *("ApiVersions", "Fetch", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "OffsetCommit"),
+        *("OffsetFetch", "SyncGroup", "AlterClientQuotas", "DescribeClientQuotas"),
+    )
+)
+"""What clients need to say who they are, to stay in groups, or to change limits; and Fetch, which waits anyway."""
 
 _SMALL_REQUEST_BYTES: Final = 1024
 """What is read and answered in no time."""
@@ -121,6 +132,9 @@ class KafkaConnection(AdmittedProtocol):
         self._parked: Deferred[Any] | None = None
         self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
         self._refusedSequences: RefusedSequences | None = None
+        # Whether it is known not to owe any time, and since when its first request is held back because it does.
+        self._isKnown = False
+        self._heldSeconds: float | None = None
         # Whether a request of another kind waits until all that were produced before it are answered.
         self._isPutOff = False
 
@@ -184,6 +198,8 @@ class KafkaConnection(AdmittedProtocol):
                 request.postpone()
             elif api is None:
                 self._refuseVersion(request)
+            elif not self._isKnown and self._holdBack(api, request):
+                pass
             elif api.apiKey == PRODUCE:
                 self._produce(request, buffer)
             elif api.name in saslapi.SERVED_BY:
@@ -198,10 +214,15 @@ class KafkaConnection(AdmittedProtocol):
 
     def drain(self) -> None:
         """
-        Also give up a login that has not finished.
+        Also give up a login that has not finished, and hold no request back.
         """
         if self.authenticator.isSettled:
+            isHeld = self._heldSeconds is not None
+            self._letGo()
             super().drain()
+            if isHeld:
+                self._isKnown = True
+                self.workAgain()
         else:
             self.closeGracefully()
 
@@ -250,15 +271,68 @@ class KafkaConnection(AdmittedProtocol):
 
     def throttleOver(self) -> None:
         """
-        Also send the answers that were delayed.
+        Also send the answers that were delayed, or begin with the request that was held back.
         """
         self.broker.unthrottled(self)
         self._produced.answer()
+        if self._heldSeconds is not None:
+            self._letGo()
+            if self.hasPeerGone:
+                self.closeGracefully()
+            else:
+                self.workAgain()
+
+    @property
+    def isHeldBack(self) -> bool:
+        """
+        Whether its first request waits because its client owes time.
+        """
+        return self._heldSeconds is not None
+
+    def _holdBack(self, api: Api, request: KafkaRequest) -> bool:
+        """
+        Hold the first request of a connection back while its client has to wait: or whoever is told to wait would
+        connect anew.
+
+        @return: whether it is held back.
+        """
+        if api.name in _NEVER_HELD_BACK:
+            return False
+        now = self.factory.clock.seconds()
+        delaySeconds = self.broker.owedSeconds(self.principal, request.clientId, now)
+        self._isKnown = delaySeconds <= 0
+        if self._isKnown:
+            return False
+        request.postpone()
+        self._endTurn()
+        self.throttle(delaySeconds)
+        # It has not begun: its memory is as good as claimed.
+        self._heldSeconds = now
+        self.factory.gate.bodyStarted(self)
+        return True
+
+    def _letGo(self) -> None:
+        if self._heldSeconds is not None:
+            self._heldSeconds = None
+            self.factory.gate.bodyOver(self)
+
+    def bodySeconds(self, now: float) -> float:
+        if self._heldSeconds is None:
+            return super().bodySeconds(now)
+        return math.inf if now - self._heldSeconds >= MIN_BODY_SECONDS else 0.0
+
+    def missingBytes(self) -> int:
+        return super().missingBytes() if self._heldSeconds is None else self.requestBytes
+
+    def closing(self) -> None:
+        self._letGo()
+        super().closing()
 
     def requestsAbandoned(self) -> None:
         """
         Stop all waiting on behalf of the client.
         """
+        self._letGo()
         self._stopLoginCall()
         self.broker.unthrottled(self)
         self._cancelParked()
@@ -449,7 +523,10 @@ class KafkaConnection(AdmittedProtocol):
         """
         # Only a refusal without a response has a delay and is admitted; members of groups must be heard of in time.
         maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if request.decision.delaySeconds else 0.0
-        return self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
+        delaySeconds = self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
+        if delaySeconds > 0:
+            self.broker.owes(self.principal, request.clientId, now + delaySeconds)
+        return delaySeconds
 
     def _answer(self, request: KafkaRequest, answer: Answer) -> None:
         header = request.header

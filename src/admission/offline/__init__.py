@@ -1,11 +1,6 @@
 """
-<<<<<<< HEAD
-What a recording tells: sums and audits of it, and what other policies would
-have done, on Spark.  Only the names in this module are stable.
-=======
 Aggregates and audits of a recording, and replays of other policies, on Spark. Names that are not published here may
 move without notice.
->>>>>>> words1
 """
 
 from typing import TYPE_CHECKING

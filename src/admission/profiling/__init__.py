@@ -1,10 +1,5 @@
 """
-<<<<<<< HEAD
-Where the memory of a server is: what the heap says beside what the ledger says.
-Only the names in this module are stable.
-=======
 The memory of a server: the heap compared with the ledger. Names that are not published here may move without notice.
->>>>>>> words1
 """
 
 from typing import TYPE_CHECKING

@@ -274,8 +274,11 @@ class ClientsTests(BrokerStatusTestCase):
         """
         Several connections of a client are one row.
         """
-        for _ in range(2):
-            self.overdraw(self.connect())
+        clients = [self.connect() for _ in range(2)]
+        for client in clients:
+            client.produce("events", batchOf(b"x"))
+        for client in clients:
+            self.overdraw(client)
         (row,) = self.look()["throttled"]["clients"]
         self.assertEqual(row["connections"], 2)
 

@@ -16,6 +16,7 @@ from zope.interface.verify import verifyObject
 
 from admission.connection.pauses import Pause
 from admission.control import AdmissionControl
+from admission.gate import MIN_BODY_SECONDS
 from admission.interfaces import (
     ADMITTED,
     CONNECTION,
@@ -555,19 +556,68 @@ class OthersTests(ThrottlingTestCase):
         self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
         self.broker.limits.onChange = self.broker._limitsChanged
         self.topic()
-        slow, gone, other = self.connect(), self.connect(), self.connect()
+        slow, gone, other, held = (self.connect() for _ in range(4))
+        for client in (slow, gone):
+            client.produce("events", batchOf(b"a"))
         self.policy.delays["Produce"] = 10.0
         for client in (slow, gone):
             client.produce("events", batchOf(b"a"))
         gone.disconnect()
+        held.send("Produce", 9, **produceFields("events", batchOf(b"a")))
+        self.assertEqual(held.waiting(), 0)
         self.policy.delays["Produce"] = 1.0
         entity = [{"entity_type": "client-id", "entity_name": "test"}]
         ops = [{"key": "scripted", "value": 2.0, "remove": False}]
         answer = other.ask("AlterClientQuotas", 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
         self.assertEqual(answer.entries[0].error_code.value, 0)
         self.assertIn(Pause.THROTTLED, slow.protocol.pauses.reasons)
+        self.clock.advance(0)
+        self.assertEqual(held.waiting(), 1)
         self.clock.advance(1.1)
         self.assertEqual(slow.protocol.pauses.reasons, {})
+
+    def test_debt(self) -> None:
+        """
+        The first request of a connection waits as long as its client still has to; it keeps its memory, as long as
+        others do not wait for that, and no turn.
+        """
+        self.topic()
+        first, again, gone, other = (self.connect() for _ in range(4))
+        self.policy.delays["Produce"] = 10.0
+        first.produce("events", batchOf(b"a"))
+        first.disconnect()
+        self.policy.delays.clear()
+        for client in (again, gone):
+            client.send("ApiVersions", 4)
+            client.receive()
+            client.send("Produce", 9, **produceFields("events", batchOf(bytes(1000))))
+        self.assertEqual((again.waiting(), self.gate.runningRequests), (0, 0))
+        self.assertGreater(self.frameBytes, 2000)
+        gone.disconnect()
+        self.clock.advance(9.9)
+        self.assertEqual((again.waiting(), other.ask("ApiVersions", 4).error_code.value), (0, 0))
+        self.clock.advance(0.1)
+        self.assertEqual(again.receive().responses[0].partition_responses[0].base_offset, 1)
+        again.produce("events", batchOf(b"a"))
+
+    def test_debtGivesWay(self) -> None:
+        """
+        If others wait for its memory, its connection is closed.
+        """
+        self.topic()
+        first, again, other = (self.connect() for _ in range(3))
+        self.policy.delays["Produce"] = 10.0
+        first.produce("events", batchOf(b"a"))
+        again.send("Produce", 9, **produceFields("events", batchOf(bytes(1000))))
+        hoard = self.pool.charge(self.pool.availableBytes + 2000, "hoard")
+        other.send("ApiVersions", 4)
+        self.assertEqual(other.waiting(), 0)
+        self.clock.advance(MIN_BODY_SECONDS)
+        self.clock.advance(0)
+        self.assertTrue(again.isClosed)
+        hoard.release()
+        self.clock.advance(0)
+        self.assertEqual(other.waiting(), 1)
 
     def test_refusedStayAway(self) -> None:
         """

@@ -59,6 +59,9 @@ Waiting = Deferred[Answer | Work]
 Serve = Callable[["Broker", KafkaRequest], "Answer | Waiting | Steps[Answer | Waiting]"]
 """A function that serves an API; in steps if it may take long, see L{TimeSlices}."""
 
+_MAX_DEBTS = 10_000
+"""How many clients are remembered that were told to wait."""
+
 MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
 
@@ -113,6 +116,7 @@ class Broker:
     waitingFetches: dict[Callable[[], object], int] = field(init=False, factory=dict)
     isDraining: bool = field(init=False, default=False)
     changed: Partition | None = field(init=False, default=None)
+    _debts: dict[tuple[str, str], float] = field(init=False, factory=dict)
     _throttled: set[Any] = field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
@@ -175,6 +179,22 @@ class Broker:
             giveUp()
             yield None
 
+    def owes(self, principal: str, clientId: str, untilSeconds: float) -> None:
+        """
+        A client was told to wait.
+        """
+        debts = self._debts
+        debts.pop((principal, clientId), None)
+        debts[principal, clientId] = untilSeconds
+        if len(debts) > _MAX_DEBTS:
+            del debts[next(iter(debts))]
+
+    def owedSeconds(self, principal: str, clientId: str, now: float) -> float:
+        """
+        How long a client still has to wait that was told so on whatever connection; not positive if it has not.
+        """
+        return self._debts.get((principal, clientId), now) - now
+
     def throttled(self, connection: Any, delaySeconds: float) -> None:
         """
         Pause C{connection} for C{delaySeconds}, because its client is over a
@@ -193,9 +213,14 @@ class Broker:
         """
         Shorten the delays of throttled connections to what the new limits ask for.
         """
+        self._debts.clear()
         now = wholeMicroseconds(self.clock.seconds())
         for connection in list(self._throttled):
-            if connection.lastAdmitted is not None:
+            if connection.lastAdmitted is None:
+                # Its first request is held back, or it was refused and stays away.
+                if connection.isHeldBack:
+                    connection.throttleLess(0.0)
+            else:
                 connection.throttleLess(self.control.charge(connection.lastAdmitted, NOTHING, now).delaySeconds)
 
 
