@@ -277,10 +277,7 @@ class KafkaConnection(AdmittedProtocol):
         self._produced.answer()
         if self._heldSeconds is not None:
             self._letGo()
-            if self.hasPeerGone:
-                self.closeGracefully()
-            else:
-                self.workAgain()
+            self.workAgain()
 
     @property
     def isHeldBack(self) -> bool:
@@ -303,6 +300,10 @@ class KafkaConnection(AdmittedProtocol):
         self._isKnown = delaySeconds <= 0
         if self._isKnown:
             return False
+        if self.hasPeerGone:
+            self.finish()
+            self.closeGracefully()
+            return True
         request.postpone()
         self._endTurn()
         self.throttle(delaySeconds)
@@ -348,9 +349,11 @@ class KafkaConnection(AdmittedProtocol):
     def peerGone(self) -> None:
         """
         Cancel what was parked.  Requests that the client sent before it left are
-        still served.
+        still served, but for one that is held back.
         """
         self._cancelParked()
+        if self._heldSeconds is not None:
+            self.closeGracefully()
 
     def _refuseVersion(self, request: KafkaRequest) -> None:
         header = request.header

@@ -600,6 +600,20 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(again.receive().responses[0].partition_responses[0].base_offset, 1)
         again.produce("events", batchOf(b"a"))
 
+    def test_debtorLeaves(self) -> None:
+        """
+        A request of a client that has to wait, and does not, is not served.
+        """
+        topic = self.topic()
+        first, again = self.connect(), self.connect()
+        self.policy.delays["Produce"] = 10.0
+        first.produce("events", batchOf(b"a"))
+        again.send("Produce", 9, answered=False, **produceFields("events", batchOf(b"b"), acks=0))
+        again.protocol.peerHungUp(isReset=False)
+        self.clock.advance(20)
+        self.assertTrue(again.isClosed)
+        self.assertEqual((topic.partitions[0].nextOffset, self.frameBytes), (1, 0))
+
     def test_debtGivesWay(self) -> None:
         """
         If others wait for its memory, its connection is closed.
