@@ -15,7 +15,7 @@ from .deadline import Deadline
 from .factory import TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
 from .hangup import filenoOf, unreadBytes
 from .pauses import Pause, Pauses
-from .responses import ResponseQueue
+from .responses import ResponseQueue, dropUnsent
 
 PLAIN_CONNECTION_BYTES = 8 << 10
 """What an open connection is charged for: objects and kernel-side leftovers; L{TLS_CONNECTION_BYTES} with TLS."""
@@ -343,6 +343,7 @@ class Link:
         The transport is gone: release all charges, and cancel all timers.
         """
         self.state = LOST
+        dropUnsent(self._transport)
         self.pauses.stop()
         self._unwatch()
         self._factory.gate.responsesStalled(self, False)

@@ -159,11 +159,16 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
-        self.factory.disconnected(self)
         self._producer.stop()
         wrapped, self.wrappedProtocol = self.wrappedProtocol, None
-        if self._isIntroduced:
-            wrapped.connectionLost(reason)
+        try:
+            if self._isIntroduced:
+                wrapped.connectionLost(reason)
+        finally:
+            # Only now, when the protocol has dropped what it held, is its place free.
+            del wrapped
+            self._incoming.releaseLease()
+            self.factory.disconnected(self)
 
     # What the protocol calls
 
