@@ -556,6 +556,42 @@ class PressureTests(SocketTestCase):
         self.assertEqual(await self.do(peer.receive, 7), framed(b"one"))
 
 
+class SilentTests(SocketTestCase):
+    """
+    Peers of which nothing is heard any more.
+    """
+
+    async def test_vanishedWhileWaiting(self) -> None:
+        """
+        A peer that has asked to be told of something, and then says nothing, is
+        gone after the idle time with all that it held; one that we do not read
+        because of its quota stays.
+        """
+        self.behave = lambda protocol, lease: protocol.park()
+        self.serve(limits=ConnectionLimits(idleSeconds=0.5, closeGraceSeconds=0.2))
+        self.factory.start()
+        try:
+            for kind in KINDS:
+                throttled, _ = await self.connect(kind)
+                throttled.throttle(1000.0)
+                protocol, peer = await self.connect(kind)
+                await self.do(peer.send, framed(b"tell me"))
+                await self.until(lambda: protocol.requests)  # noqa: B023
+                await self.until(lambda: protocol.isLost)  # noqa: B023
+                self.assertEqual(protocol.closeReason, "it was idle for too long")
+                self.assertFalse(throttled.isClosing)
+        finally:
+            self.factory.stop()
+
+    async def test_keepAlive(self) -> None:
+        """
+        The system asks the machine of a silent peer whether it still exists.
+        """
+        for kind in ("tcp", "tls"):
+            protocol, _ = await self.connect(kind)
+            self.assertTrue(protocol.transport.getTcpKeepAlive())
+
+
 class UnwantedTests(SocketTestCase):
     """
     Connections that come to nothing.

@@ -136,6 +136,15 @@ class PassingTests(WrapSocketTestCase):
     Bytes come through, however the factory listens.
     """
 
+    async def test_keepAlive(self) -> None:
+        """
+        The system asks the machine of a silent peer whether it still exists.
+        """
+        for kind in KINDS:
+            await self.connect(kind, self.listen(kind, self.wrap()))
+            await self.until(lambda: self.protocols and self.protocols[-1].transport)
+            self.assertTrue(self.protocols[-1].transport.getTcpKeepAlive())
+
     async def echoes(self, peer: Peer) -> None:
         """
         Have more go both ways than fits into any record.

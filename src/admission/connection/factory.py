@@ -59,8 +59,8 @@ class ConnectionLimits:
 
     @ivar maxConnections: how many may be open.
     @ivar maxConnectionsPerAddress: how many of them from one address.
-    @ivar idleSeconds: after which a connection that neither sends nor waits
-        for us is closed.
+    @ivar idleSeconds: after which a connection is closed that neither sends nor
+        is answered, unless we keep it from going on.
     @ivar receiveSeconds: in which at least a sixteenth of a request's body must arrive.
     @ivar sendSeconds: in which a peer must take some of its responses.
     @ivar closeGraceSeconds: how long a closing connection may take over it.
@@ -340,7 +340,7 @@ class AdmittedFactory(protocol.ServerFactory):
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):
             link = connection.link
-            if link.lastActiveSeconds <= horizon and not (link.pauses.reasons or link.pauses.isApplied):
+            if link.isIdle(horizon):
                 link.explain("it was idle for too long")
                 try:
                     connection.closeGracefully()

@@ -14,7 +14,7 @@ from ..interfaces import CONNECTIONS, ILease
 from .deadline import Deadline
 from .factory import TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
 from .hangup import filenoOf, unreadBytes
-from .pauses import Pause, Pauses
+from .pauses import BUSY, Pause, Pauses
 from .responses import ResponseQueue, dropUnsent
 
 PLAIN_CONNECTION_BYTES = 8 << 10
@@ -22,6 +22,20 @@ PLAIN_CONNECTION_BYTES = 8 << 10
 
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
+
+
+def keepAlive(transport: Any) -> None:
+    """
+    Have the system find out whether the peer of C{transport} still exists, if
+    that is something that is asked of its kind.
+    """
+    setKeepAlive = getattr(transport, "setTcpKeepAlive", None)
+    if setKeepAlive is not None:
+        try:
+            setKeepAlive(True)
+        except OSError:
+            # The connection is gone already, which it will say itself.
+            pass
 
 
 class LinkState(IntEnum):
@@ -57,6 +71,12 @@ class LinkOwner(Protocol):
     """
     What a link asks of its connection.
     """
+
+    @property
+    def isWaiting(self) -> bool:
+        """
+        Whether its request waits for an event, for as long as the peer wanted.
+        """
 
     def unservedBytes(self) -> int:
         """
@@ -108,6 +128,7 @@ class Link:
         nothing to pause.
     @ivar lastActiveSeconds: when the peer last sent or took something or was
         resumed, in seconds of the factory's clock.
+    @ivar answeredSeconds: when it was last answered; zero if it never was.
     @ivar resumedSeconds: when reading was resumed last.
     @ivar closeReason: why we close it, if we do.
     """
@@ -121,6 +142,7 @@ class Link:
         "_sendDeadline",
         "_transport",
         "_watchedFileno",
+        "answeredSeconds",
         "closeReason",
         "heldCharge",
         "host",
@@ -153,6 +175,7 @@ class Link:
         self.isServing = self.isReadClosed = self._awaitsPeer = False
         self.closeReason: str | None = None
         self.lastActiveSeconds = self.resumedSeconds = clock.seconds()
+        self.answeredSeconds = 0.0
         self.pauses = Pauses(transport, clock, owner.unservedBytes, self._readingChanged, self.readingFailed)
         self._watchedFileno: int | None = None
         self._grace = Deadline(clock, self.abort)
@@ -160,6 +183,7 @@ class Link:
         self.heldCharge: ILease | None = None
         self._openCharge: ILease | None = None
         self._chargeOpen()
+        keepAlive(transport)
         self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked)
 
     # Reading
@@ -206,6 +230,19 @@ class Link:
         What is charged for its being open.
         """
         return 0 if self._openCharge is None else self._openCharge.sizeBytes
+
+    def isIdle(self, sinceSeconds: float) -> bool:
+        """
+        Whether nothing has happened since C{sinceSeconds}, and it was the peer's
+        turn: it is read, or waits for an event because the peer wanted that.  As
+        long as we keep it from going on, for whatever reason, it is not idle.
+        """
+        if self.lastActiveSeconds > sinceSeconds or self.answeredSeconds > sinceSeconds:
+            return False
+        reasons = self.pauses.reasons
+        if not reasons:
+            return not self.pauses.isApplied
+        return len(reasons) == 1 and BUSY in reasons and self._owner.isWaiting
 
     @property
     def hasUnserved(self) -> bool:

@@ -161,9 +161,11 @@ class AdmittedProtocol(Linked, Protocol):
 
         @param delaySeconds: the delay that the client is told.
         """
-        if self.link.state >= CLOSING:
+        link = self.link
+        if link.state >= CLOSING:
             request.expire(self.whyExpired)
         else:
+            link.answeredSeconds = now
             request.answer(now, delaySeconds)
         self.requestOver(request, now)
 
@@ -434,6 +436,11 @@ class AdmittedProtocol(Linked, Protocol):
         return self._quotaCall is not None
 
     # What the link asks
+
+    @property
+    def isWaiting(self) -> bool:
+        request = self.request
+        return request is not None and request.parked is not None and request.resumed is None
 
     def unservedBytes(self) -> int:
         return self.framer.bufferedBytes

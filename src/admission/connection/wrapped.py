@@ -64,6 +64,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
     requestBytes = 0
     """Nobody can tell requests apart."""
 
+    isWaiting = False
+    """Nor what the protocol waits for while it has paused its transport."""
+
     @property
     def principal(self) -> str | None:
         """

@@ -119,7 +119,8 @@ class Settings:
         "connections.max.idle.ms",
         unlimited(MILLISECONDS),
         "10m",
-        "A connection without a request for this long is closed; -1 for never.",
+        "A connection that sends nothing and is answered nothing for this long is closed, even if its request waits "
+        "for an event; -1 for never.",
         minimum="1ms",
     )
     requestReceiveTimeoutSeconds: float = setting(

@@ -265,30 +265,77 @@ class IdleTests(SynchronousTestCase):
 
     def test_mutedIsNotIdle(self) -> None:
         """
-        A connection that waits for us, for memory, for its request or for its
-        quota, is not idle, and has the whole time once it is read again.
+        A connection that waits for us, for memory, for the work on its request
+        or for its quota, is not idle, and has the whole time once it is read
+        again.
         """
         lease = self.server.pool.tryAllocate(self.server.pool.sizeBytes)
         _, waiting = self.server.connect(host="192.0.2.2")
         self.server.send(waiting, b"one")
 
         def later(protocol: RecordingProtocol, lease: ILease) -> None:
-            protocol.park()
+            pass
 
         self.pass_(1000)
         self.assertFalse(waiting.isLost)
         lease.release()
         self.server.settle()
         self.server.behave = later
-        protocol, parked = self.server.connect()
-        self.server.send(parked, b"one")
+        protocol, worked = self.server.connect()
+        self.server.send(worked, b"one")
         self.pass_(59)
         self.assertFalse(waiting.isLost)
         self.pass_(200)
-        self.assertEqual((waiting.isLost, parked.isLost), (True, False))
+        self.assertEqual((waiting.isLost, worked.isLost), (True, False))
         protocol.respond([], delaySeconds=300)
         self.pass_(299)
-        self.assertFalse(parked.isLost)
+        self.assertFalse(worked.isLost)
+
+    def test_parkedIsIdle(self) -> None:
+        """
+        A connection whose request waits for an event is idle when the time is
+        over: a machine that vanished does not keep its place for as long as it
+        asked to wait.  What it held is given back.
+        """
+        self.server.behave = lambda protocol, request: protocol.park()
+        for bodies in ([b"one"], [b"one", b"behind it"]):
+            protocol, transport = self.server.connect()
+            self.server.send(transport, *bodies)
+            self.assertEqual(protocol.pauses.isApplied, len(bodies) == 2)
+            self.pass_(59)
+            self.assertFalse(transport.isLost)
+            self.pass_(5)
+            self.server.settle()
+            self.assertEqual((transport.isLost, self.server.used()), (True, {}))
+            self.assertEqual(protocol.closeReason, "it was idle for too long")
+
+    def test_answeredIsNotIdle(self) -> None:
+        """
+        A connection that has waited for nearly the time, and is answered, has
+        the whole time again.
+        """
+        self.server.behave = lambda protocol, request: protocol.park()
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        self.pass_(58)
+        protocol.request.resume(self.clock.seconds())
+        protocol.respond([b"answer"])
+        self.pass_(58)
+        self.assertFalse(transport.isLost)
+        self.pass_(6)
+        self.assertTrue(transport.isLost)
+
+    def test_heldBackWhileParked(self) -> None:
+        """
+        As long as we keep it from going on for another reason as well, it is
+        not idle.
+        """
+        self.server.behave = lambda protocol, request: protocol.park()
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        protocol.pause(WHIM)
+        self.pass_(300)
+        self.assertFalse(transport.isLost)
 
     def test_never(self) -> None:
         """

@@ -24,6 +24,7 @@ from admission.interfaces import CONNECTIONS
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.admitted import WHIM, Server, serve
 from tests.kit.holding import PIECE_BYTES, HoldingMutability, HoldingTLSTransport, HoldingTransport
+from tests.kit.wrapped import wrapped
 
 MIB = 1 << 20
 
@@ -40,6 +41,7 @@ class Owner(Protocol):
 
     link: Link
     queue = ResponseQueue
+    isWaiting = False
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -97,6 +99,35 @@ class Owner(Protocol):
     def closing(self) -> None:
         self.told.append("closing")
         self.held.clear()
+
+
+class KeepAliveTests(SynchronousTestCase):
+    """
+    Peers that vanish without a word.
+    """
+
+    def test_everyConnection(self) -> None:
+        """
+        The system looks after the peers of all connections that it can look
+        after, wrapped ones as well, and a transport that fails or cannot do
+        that is served all the same.
+        """
+
+        class Failing(FakeTransport):
+            def setTcpKeepAlive(self, enabled: bool) -> None:
+                raise OSError
+
+        class Other(FakeTransport):
+            setTcpKeepAlive = None  # type: ignore[assignment]
+
+        for server in (serve(self), wrapped(self)):
+            made: list[Any] = [server.connect(isTLS)[1] for isTLS in (False, True)]
+            self.assertEqual([transport.isKeepAlive for transport in made], [True, True])
+            for kind in (Failing, Other):
+                if isinstance(server, Server):
+                    self.assertFalse(server.connect(transport=kind)[1].isLost)
+                else:
+                    self.assertFalse(server.connect(kind=kind)[1].isLost)
 
 
 class LinkTestCase(SynchronousTestCase):
