@@ -12,13 +12,17 @@ from twisted.internet.interfaces import IHalfCloseableDescriptor, ISSLTransport
 
 from ..interfaces import CONNECTIONS, ILease
 from .deadline import Deadline
-from .factory import TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
+from .factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
+from .handshake import Handshake
 from .hangup import filenoOf, unreadBytes
 from .pauses import BUSY, Pause, Pauses
 from .responses import ResponseQueue, dropUnsent
 
 PLAIN_CONNECTION_BYTES = 8 << 10
-"""What an open connection is charged for: objects and kernel-side leftovers; L{TLS_CONNECTION_BYTES} with TLS."""
+"""
+What an open connection is charged for: objects and kernel-side leftovers.  With
+TLS it is L{TLS_CONNECTION_BYTES}, and L{HANDSHAKE_BYTES} until the handshake is over.
+"""
 
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
@@ -119,6 +123,7 @@ class Link:
     @ivar peer: the peer's address, for messages.
     @ivar host: the peer's address without its port.
     @ivar isTLS: whether it is encrypted.
+    @ivar handshake: its handshake, until somebody says that it is over.
     @ivar pauses: the reasons not to read.
     @ivar responses: what is to be sent.
     @ivar heldCharge: the charge of L{chargeHeld}, if there is one.
@@ -144,6 +149,7 @@ class Link:
         "_watchedFileno",
         "answeredSeconds",
         "closeReason",
+        "handshake",
         "heldCharge",
         "host",
         "isReadClosed",
@@ -182,6 +188,9 @@ class Link:
         self._sendDeadline = Deadline(clock, self._sendingStopped)
         self.heldCharge: ILease | None = None
         self._openCharge: ILease | None = None
+        self.handshake: Handshake | None = None
+        if self.isTLS and self.pauses.isHandshaking():
+            self._beginHandshake()
         self._chargeOpen()
         keepAlive(transport)
         self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked)
@@ -245,6 +254,19 @@ class Link:
         return len(reasons) == 1 and BUSY in reasons and self._owner.isWaiting
 
     @property
+    def hasSpoken(self) -> bool:
+        """
+        Whether the peer of a new connection has sent anything, read or not.
+        """
+        if self.handshake is not None:
+            if self.handshake.receivedBytes:
+                return True
+        elif self._owner.unservedBytes() or self.isTLS:
+            return True
+        fileno = filenoOf(self._transport)
+        return fileno is not None and unreadBytes(fileno) > 0
+
+    @property
     def hasUnserved(self) -> bool:
         """
         Whether the peer has sent anything that was not served, wherever it is
@@ -276,8 +298,20 @@ class Link:
         a handshake that is not read never ends.
         """
         self.isTLS = True
+        self._beginHandshake()
         self._chargeOpen()
         self.pauses.lift()
+
+    def handshakeCompleted(self) -> None:
+        """
+        The handshake is over, or something was received, which tells as much.
+        No effect the second time.
+        """
+        if self.handshake is not None:
+            self.handshake.close()
+            self.handshake = None
+            if self.state is not LOST:
+                self._chargeOpen()
 
     # What the gate calls
 
@@ -387,6 +421,8 @@ class Link:
         self.responses.discard()
         self._grace.close()
         self._sendDeadline.close()
+        if self.handshake is not None:
+            self.handshake.close()
         for charge in (self._openCharge, self.heldCharge):
             if charge is not None:
                 charge.release()
@@ -402,10 +438,24 @@ class Link:
 
     def _chargeOpen(self) -> None:
         charge = self._openCharge
-        costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
+        if self.handshake is not None:
+            costBytes = HANDSHAKE_BYTES
+        else:
+            costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
         self._openCharge = self._factory.gate.pool.charge(costBytes, CONNECTIONS)
         if charge is not None:
             charge.release()
+
+    def _beginHandshake(self) -> None:
+        factory = self._factory
+        self.handshake = Handshake(
+            self._transport,
+            factory.clock,
+            factory.limits.handshakeSeconds,
+            lambda: not self.pauses.isHandshaking(),
+            self.handshakeCompleted,
+            self.cutOff,
+        )
 
     # What pauses, the watch and the queue call
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IHandshakeListener, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -28,7 +28,7 @@ HUNG_UP = "the client hung up"
 FAILED = "its request could not be answered"
 
 
-@implementer(IWaiter)
+@implementer(IWaiter, IHandshakeListener)
 class AdmittedProtocol(Linked, Protocol):
     """
     A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
@@ -344,7 +344,7 @@ class AdmittedProtocol(Linked, Protocol):
             except OSError:
                 # A UNIX socket says that it is TCP.
                 pass
-        factory.connected(self)
+        factory.connected(self, isStranger=True)
         for observer in factory.observers:
             observer.connectionOpened(self)
         Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
@@ -357,11 +357,16 @@ class AdmittedProtocol(Linked, Protocol):
         if link.state >= CLOSING:
             return
         link.lastActiveSeconds = self.factory.clock.seconds()
+        if link.handshake is not None:
+            link.handshakeCompleted()
         self.framer.feed(data)
         if self.pauses.isApplied:
             link.chargeHeld()
         if not link.isServing:
             self.serve()
+
+    def handshakeCompleted(self) -> None:
+        self.link.handshakeCompleted()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
@@ -554,6 +559,8 @@ class AdmittedProtocol(Linked, Protocol):
         if granted is not None and granted > now:
             now = granted
         request.complete = now
+        if self.requestCount == 1:
+            self.factory.introduced(self)
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
         # There is no reason yet, or it would not have been read.

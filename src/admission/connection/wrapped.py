@@ -108,7 +108,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
-        factory.connected(self)
+        factory.connected(self, isStranger=link.handshake is not None)
         if self._mayOpen():
             self._isIntroduced = True
             self.wrappedProtocol.makeConnection(self)
@@ -121,6 +121,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if link.state >= CLOSING:
             return
         link.lastActiveSeconds = self.factory.clock.seconds()
+        if link.handshake is not None:
+            self._handshakeOver()
         self._incoming.add(data)
         # Only now: it may have told who it is from.
         self._received.count(len(data), Usage(requestBytes=len(data)))
@@ -131,6 +133,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         From now on it can be muted; the protocol may want to know as well.
         """
+        self._handshakeOver()
         if self._isIntroduced and IHandshakeListener.providedBy(self.wrappedProtocol):
             self.wrappedProtocol.handshakeCompleted()
         self.link.settle()
@@ -337,6 +340,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self.link.cutOff(reason)
 
     # Deciding
+
+    def _handshakeOver(self) -> None:
+        self.link.handshakeCompleted()
+        self.factory.introduced(self)
 
     def _mayOpen(self) -> bool:
         control = self.factory.control

@@ -137,6 +137,13 @@ class Settings:
         "A client that takes nothing of its response for this long is closed.",
         minimum="1ms",
     )
+    tlsHandshakeTimeoutSeconds: float = setting(
+        "tls.handshake.timeout",
+        DURATION,
+        "10s",
+        "A client whose TLS handshake is not over within this time is closed.",
+        minimum="1ms",
+    )
     closeGraceTimeoutSeconds: float = setting(
         "close.grace.timeout", DURATION, "5s", "How long closing may take before the connection is aborted."
     )

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.interfaces import IHalfCloseableDescriptor
+from twisted.internet.interfaces import IHalfCloseableDescriptor, IHandshakeListener
 from twisted.internet.protocol import Protocol
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import alsoProvides
+from zope.interface import alsoProvides, implementer
 
-from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, hostOf, peerName
+from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits, hostOf, peerName
 from admission.connection.link import PLAIN_CONNECTION_BYTES, Link, LinkState
 from admission.connection.pauses import Pause
 from admission.connection.responses import ResponseQueue, WrittenQueue
@@ -29,6 +29,7 @@ from tests.kit.wrapped import wrapped
 MIB = 1 << 20
 
 
+@implementer(IHandshakeListener)
 class Owner(Protocol):
     """
     Owns a link, and serves what comes by counting it.
@@ -73,6 +74,9 @@ class Owner(Protocol):
 
     def connectionLost(self, reason: Failure = Failure(ValueError())) -> None:  # noqa: B008
         self.link.lost()
+
+    def handshakeCompleted(self) -> None:
+        self.link.handshakeCompleted()
 
     def unservedBytes(self) -> int:
         return sum(map(len, self.held))
@@ -441,11 +445,14 @@ class ChargeTests(LinkTestCase):
     def test_open(self) -> None:
         """
         Plain and TLS connections are charged what they cost, and a plain one
-        that becomes one of TLS likewise.
+        that becomes one of TLS likewise; it costs more until the handshake is
+        over.
         """
         owner, transport = self.connect()
         self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
         owner.link.tlsStarted()
+        self.assertEqual(self.server.used(), {CONNECTIONS: HANDSHAKE_BYTES})
+        owner.link.handshakeCompleted()
         self.assertEqual(self.server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
         self.assertEqual((owner.link.isTLS, owner.link.openBytes), (True, TLS_CONNECTION_BYTES))
         self.end(transport)
