@@ -193,7 +193,7 @@ class AdmittedFactory(protocol.ServerFactory):
     One factory may serve several ports.
 
     A connection is a stranger until its TLS handshake is over or, if requests
-    can be told apart, until its first request is there.  Together strangers hold
+    can be told apart, until its first request is accepted.  Together strangers hold
     a quarter of the pool.  Beyond that, or when the pool or the server has no
     room for another connection, the oldest gives way.  One that came just now is
     spared, since it may be introducing itself: for a second if it has sent

@@ -528,6 +528,9 @@ class AdmittedProtocol(Linked, Protocol):
         if self.link.state >= CLOSING and reason is None:
             # It was closed on the way, and nothing may be read any more.
             reason = self.closeReason or FAILED
+        if reason is None and self.requestCount == 1 and (head or not self.headBytes or not sizeBytes):
+            # From now on it may have to wait for memory, and its body is watched.
+            self.factory.introduced(self)
         return reason
 
     def _requestArrived(self, sizeBytes: int) -> ServerRequest:
@@ -559,8 +562,6 @@ class AdmittedProtocol(Linked, Protocol):
         if granted is not None and granted > now:
             now = granted
         request.complete = now
-        if self.requestCount == 1:
-            self.factory.introduced(self)
         self.factory.requestCount += 1
         self.factory.requestBytes += lease.sizeBytes
         # There is no reason yet, or it would not have been read.
