@@ -8,7 +8,7 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts
-CONNECTED := tests/sockets tests/clients tests/attacks
+CONNECTED := tests/sockets tests/clients
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 

@@ -20,7 +20,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SkipTest, TestCase
 
 from admission.clock import MonotonicClock
-from admission.connection.factory import TLS_CONNECTION_BYTES, AdmittedFactory, ConnectionLimits
+from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.interfaces import CONNECTIONS, FRAMES, ILease
@@ -256,7 +256,8 @@ class RequestTests(SocketTestCase):
         bodies = [b"", b"x", b"y" * 70_000, b"z" * 20_000, b"", b"w" * 300_000]
         for kind in KINDS:
             before = self.gate.ledger.get(CONNECTIONS, 0)
-            _, peer = await self.connect(kind)
+            protocol, peer = await self.connect(kind)
+            await self.until(lambda: protocol.link.handshake is None)  # noqa: B023
             self.assertEqual(self.gate.ledger[CONNECTIONS] - before, costs[kind])
             self.assertEqual(await self.do(peer.ask, *bodies), framed(*bodies))
 
@@ -554,6 +555,96 @@ class PressureTests(SocketTestCase):
         await maybeDeferred(self.ports.pop("tls").stopListening)
         lease.release()
         self.assertEqual(await self.do(peer.receive, 7), framed(b"one"))
+
+
+class SilentTests(SocketTestCase):
+    """
+    Peers of which nothing is heard any more.
+    """
+
+    async def test_vanishedWhileWaiting(self) -> None:
+        """
+        A peer that has asked to be told of something, and then says nothing, is
+        gone after the idle time with all that it held; one that we do not read
+        because of its quota stays.
+        """
+        self.behave = lambda protocol, lease: protocol.park()
+        self.serve(limits=ConnectionLimits(idleSeconds=0.5, closeGraceSeconds=0.2))
+        self.factory.start()
+        try:
+            for kind in KINDS:
+                throttled, _ = await self.connect(kind)
+                throttled.throttle(1000.0)
+                protocol, peer = await self.connect(kind)
+                await self.do(peer.send, framed(b"tell me"))
+                await self.until(lambda: protocol.requests)  # noqa: B023
+                await self.until(lambda: protocol.isLost)  # noqa: B023
+                self.assertEqual(protocol.closeReason, "it was idle for too long")
+                self.assertFalse(throttled.isClosing)
+        finally:
+            self.factory.stop()
+
+    async def raw(self, count: int) -> list[socket.socket]:
+        """
+        Have peers connect to the TLS port that have yet to say anything.
+        """
+        host = self.listen("tls").getHost()
+        made: list[socket.socket] = []
+        for _ in range(count):
+            made.append(await self.do(socket.create_connection, (host.host, host.port), 10))
+            self.addCleanup(made[-1].close)
+        return made
+
+    async def test_newcomersBeforeSilentOnes(self) -> None:
+        """
+        Silent peers at a TLS port, more than the pool has memory for, keep
+        nobody out, and nobody who has asked for something loses its connection.
+        """
+        self.serve(limits=ConnectionLimits(handshakeSeconds=1000.0))
+        known = await self.connect("tls")
+        self.assertEqual(await self.do(known[1].ask, b"one"), framed(b"one"))
+        await self.raw(2 * MIB // HANDSHAKE_BYTES)
+        for _ in range(10):
+            _, peer = await self.connect("tls")
+            self.assertEqual(await self.do(peer.ask, b"two"), framed(b"two"))
+        self.assertEqual(await self.do(known[1].ask, b"three"), framed(b"three"))
+
+    async def test_handshakeTime(self) -> None:
+        """
+        A handshake that is not over in time ends the connection; one that is
+        costs less from then on, and has all the time.
+        """
+        self.serve(limits=ConnectionLimits(handshakeSeconds=0.5))
+        protocol, peer = await self.connect("tls")
+        await self.until(lambda: protocol.link.handshake is None)
+        self.assertEqual(protocol.link.openBytes, TLS_CONNECTION_BYTES)
+        await self.raw(1)
+        await self.until(lambda: len(self.protocols) == 2 and self.protocols[1].isLost)
+        self.assertIn("tls.handshake.timeout", self.protocols[1].closeReason or "")
+        self.assertEqual(await self.do(peer.ask, b"one"), framed(b"one"))
+
+    async def test_endlessGreeting(self) -> None:
+        """
+        A peer that sends far more than a handshake takes is cut off.
+        """
+        (endless,) = await self.raw(1)
+        record = b"\x16\x03\x01\x40\x00"
+        greeting = b"\x01\x01\xff\x00\x03\x03".ljust(16_384, b"\0")
+        try:
+            await self.do(endless.sendall, (record + greeting) + (record + bytes(16_384)) * 3)
+        except ConnectionError:
+            # It may be cut off before all is sent.
+            pass
+        await self.until(lambda: self.protocols and self.protocols[0].isLost)
+        self.assertIn("for its TLS handshake", self.protocols[0].closeReason or "")
+
+    async def test_keepAlive(self) -> None:
+        """
+        The system asks the machine of a silent peer whether it still exists.
+        """
+        for kind in ("tcp", "tls"):
+            protocol, _ = await self.connect(kind)
+            self.assertTrue(protocol.transport.getTcpKeepAlive())
 
 
 class UnwantedTests(SocketTestCase):

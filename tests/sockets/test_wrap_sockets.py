@@ -138,6 +138,15 @@ class PassingTests(WrapSocketTestCase):
     Bytes come through, however the factory listens.
     """
 
+    async def test_keepAlive(self) -> None:
+        """
+        The system asks the machine of a silent peer whether it still exists.
+        """
+        for kind in KINDS:
+            await self.connect(kind, self.listen(kind, self.wrap()))
+            await self.until(lambda: self.protocols and self.protocols[-1].transport)
+            self.assertTrue(self.protocols[-1].transport.getTcpKeepAlive())
+
     async def echoes(self, peer: Peer) -> None:
         """
         Have more go both ways than fits into any record.
@@ -343,6 +352,39 @@ class SendingTests(WrapSocketTestCase):
             self.assertEqual(await self.do(calm.receive, 5), b"hello")
             await self.until(lambda: len(factory.connections) == 1)  # noqa: B023
             self.assertEqual((factory.gate.ledger[RESPONSES], factory.cutOffs), (0, 1))
+
+    async def test_oneAnswerAtATime(self) -> None:
+        """
+        While there is no memory, whoever is cut off has freed what it held
+        before the next peer is served; and its transport keeps nothing.
+        """
+        heldBytes: list[int] = []
+        transports: list[Any] = []
+
+        def behave(protocol: Foreign, data: bytes) -> None:
+            heldBytes.append(protocol.transport.factory.gate.ledger.get(RESPONSES, 0))
+            transports.append(protocol.transport.transport)
+            protocol.transport.write(bytes(4 * MIB))
+            # More than there may be, so it is cut off.
+            protocol.transport.write(b"x")
+
+        self.behave = behave
+        for kind in KINDS:
+            factory = self.wrap()
+            address = self.listen(kind, factory)
+            peers = [await self.connect(kind, address, receiveBytes=4096) for _ in range(8)]
+            await self.until(lambda: len(factory.connections) == 8)  # noqa: B023
+            for peer in peers:
+                peer.socket.sendall(b"ask")
+            await self.until(lambda: not factory.connections)  # noqa: B023
+            # The first came while there was memory, so that it holds up nobody; all others wait for one another.
+            self.assertLessEqual(max(heldBytes), 4 * MIB)
+            self.assertEqual((len(heldBytes), factory.cutOffs), (8, 8))
+            for transport in transports:
+                plain = transport.transport if kind == "tls" else transport
+                self.assertFalse(plain.dataBuffer or plain._tempDataBuffer)
+            heldBytes.clear()
+            transports.clear()
 
     async def test_slowThenClosed(self) -> None:
         """

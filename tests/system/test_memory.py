@@ -314,7 +314,11 @@ class MemoryTests(SynchronousTestCase):
             "queued.max.request.bytes=1MiB", "socket.request.max.bytes=1MiB", "message.max.bytes=1MiB"
         ) as broker:
             self.createTopic()
-            plain = [self.connectPlain() for _ in range(150)]
+            plain = []
+            for _ in range(150):
+                plain.append(self.connectPlain())
+                # One that asks for nothing would give way to the next.
+                self.produce(plain[-1], b"x")
             broker.waitUntil(lambda report: report["availableBytes"] < 0)
             for connection in plain:
                 self.produce(connection, b"x" * 10_000)

@@ -6,6 +6,7 @@ The connections of one server, and how many there may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from attrs import asdict, frozen
@@ -19,11 +20,38 @@ from twisted.python.failure import Failure
 from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
 from ..request import ServerRequest
+from .deadline import Deadline
 from .hangup import HangUpWatch
 from .heaptrim import heapTrimOf
 
 TLS_CONNECTION_BYTES = 48 << 10
 """What an open connection with TLS is charged for: objects, and TLS state with an incomplete record."""
+
+HANDSHAKE_BYTES = 64 << 10
+"""
+What it is charged for until its handshake is over, because OpenSSL frees most of
+its buffers only then.  Measured (a thousand connections of each kind): 51 KiB
+for one that is silent, 63 with half a greeting, 31 when the handshake is over.
+"""
+
+STRANGERS_SHARE = 4
+"""
+Connections that have yet to introduce themselves may hold this fraction of the
+pool, and twice as much while they are young.
+"""
+
+SILENT_SECONDS = 0.25
+SPEAKING_SECONDS = 1.0
+"""
+After which a stranger that has sent nothing, or something, gives way to the next
+connection if there is no room for both.
+"""
+
+LOOKED_AT = 32
+"""Of how many strangers that is asked at a time."""
+
+MAX_LEAVING = 32
+"""How many connections more than allowed there may be for a turn, while strangers give way."""
 
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
@@ -60,11 +88,12 @@ class ConnectionLimits:
 
     @ivar maxConnections: how many may be open.
     @ivar maxConnectionsPerAddress: how many of them from one address.
-    @ivar idleSeconds: after which a connection that neither sends nor waits
-        for us is closed.
+    @ivar idleSeconds: after which a connection is closed that neither sends nor
+        is answered, unless we keep it from going on.
     @ivar receiveSeconds: in which at least a sixteenth of a request's body must arrive.
     @ivar sendSeconds: in which a peer must take some of its responses.
     @ivar closeGraceSeconds: how long a closing connection may take over it.
+    @ivar handshakeSeconds: in which a TLS handshake must be over.
     """
 
     maxConnections: int = 10_000
@@ -73,10 +102,11 @@ class ConnectionLimits:
     receiveSeconds: float = 30.0
     sendSeconds: float = 30.0
     closeGraceSeconds: float = 5.0
+    handshakeSeconds: float = 10.0
 
     def __attrs_post_init__(self) -> None:
         for name, value in asdict(self).items():
-            isPositive = name in ("idleSeconds", "receiveSeconds", "sendSeconds")
+            isPositive = name in ("idleSeconds", "receiveSeconds", "sendSeconds", "handshakeSeconds")
             if not isinstance(value, int | float) or not (value > 0 if isPositive else value >= 0):
                 raise ValueError(f"{name}={value!r}: write a number, {'more than 0' if isPositive else '0 or more'}")
 
@@ -163,6 +193,13 @@ class AdmittedFactory(protocol.ServerFactory):
 
     One factory may serve several ports.
 
+    A connection is a stranger until its TLS handshake is over or, if requests
+    can be told apart, until its first request is accepted.  Together strangers hold
+    a quarter of the pool.  Beyond that, or when the pool or the server has no
+    room for another connection, the oldest gives way.  One that came just now is
+    spared, since it may be introducing itself: for a second if it has sent
+    anything.  While strangers hold half of the pool, the ports accept nothing.
+
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
@@ -205,6 +242,11 @@ class AdmittedFactory(protocol.ServerFactory):
         self._ports: list[IListeningPort] = []
         self._servesTLS = False
         self._arePortsPaused = False
+        self._strangers: dict[Any, tuple[float, int]] = {}
+        self._strangerBytes = 0
+        self._leaving: dict[Any, int] = {}
+        self._leavingBytes = 0
+        self._strangerAges = Deadline(clock, self._makeRoom)
         self._loggedRefusals = 0
         self._unloggedRefusals = 0
         self._emptied: list[Deferred[None]] = []
@@ -231,12 +273,13 @@ class AdmittedFactory(protocol.ServerFactory):
         for looping in (self._sweeping, self._forgetting):
             if looping.running:
                 looping.stop()
+        self._strangerAges.close()
 
     def addPort(self, port: IListeningPort) -> None:
         """
         C{port} listens for this factory: stop accepting there when a TLS
         connection could not be afforded, since one cannot be muted before its
-        handshake is over.
+        handshake is over, or when there are too many strangers.
         """
         self._ports.append(port)
 
@@ -282,17 +325,32 @@ class AdmittedFactory(protocol.ServerFactory):
         built: protocol.Protocol = connection
         return built
 
-    def connected(self, connection: Any) -> None:
+    def connected(self, connection: Any, isStranger: bool = False) -> None:
         """
         Called by a connection when it is connected.
+
+        @param isStranger: whether it calls L{introduced} later.
         """
         self.connections[connection] = None
         self._perAddress[connection.host] = self._perAddress.get(connection.host, 0) + 1
-        if connection.isTLS:
-            self._servesTLS = True
-            self._pressed(self.gate.isUnderPressure)
-            if self.gate.pool.availableBytes < TLS_CONNECTION_BYTES:
-                self.gate.press()
+        if isStranger:
+            heldBytes = connection.link.openBytes
+            self._strangers[connection] = (self.clock.seconds(), heldBytes)
+            self._strangerBytes += heldBytes
+        self._servesTLS = self._servesTLS or connection.isTLS
+        self._makeRoom()
+        if connection.isTLS and self._isShort():
+            self.gate.press()
+
+    def introduced(self, connection: Any) -> None:
+        """
+        Called by a connection that is no stranger any more; no effect the second
+        time.
+        """
+        stranger = self._strangers.pop(connection, None)
+        if stranger is not None:
+            self._strangerBytes -= stranger[1]
+            self._settlePorts()
 
     def disconnected(self, connection: Any) -> None:
         """
@@ -301,6 +359,8 @@ class AdmittedFactory(protocol.ServerFactory):
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self.introduced(connection)
+        self._leavingBytes -= self._leaving.pop(connection, 0)
         remaining = self._perAddress[connection.host] - 1
         if remaining:
             self._perAddress[connection.host] = remaining
@@ -320,7 +380,8 @@ class AdmittedFactory(protocol.ServerFactory):
 
     def _refusal(self, host: str) -> str | None:
         limits = self.limits
-        if len(self.connections) >= limits.maxConnections:
+        isFull = len(self.connections) - len(self._leaving) >= limits.maxConnections
+        if isFull and (len(self._leaving) >= MAX_LEAVING or not self._giveWay()):
             return f"there are {len(self.connections)} connections already (max.connections)"
         if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
             return (
@@ -346,7 +407,7 @@ class AdmittedFactory(protocol.ServerFactory):
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):
             link = connection.link
-            if link.lastActiveSeconds <= horizon and not (link.pauses.reasons or link.pauses.isApplied):
+            if link.isIdle(horizon):
                 link.explain("it was idle for too long")
                 try:
                     connection.closeGracefully()
@@ -354,13 +415,61 @@ class AdmittedFactory(protocol.ServerFactory):
                     # Raised from here it would end the sweeping for good.
                     self.log.failure("closing the idle connection of {peer} failed", peer=connection.peer)
 
+    # Strangers
+
+    def _isCrowded(self, shares: int = 1) -> bool:
+        return self._strangerBytes > shares * self.gate.pool.sizeBytes // STRANGERS_SHARE
+
+    def _isShort(self) -> bool:
+        """
+        Whether another TLS connection could not be afforded.
+        """
+        return self.gate.pool.availableBytes + self._leavingBytes < HANDSHAKE_BYTES
+
+    def _makeRoom(self) -> None:
+        while self._isCrowded() or (self._servesTLS and self._isShort()):
+            if not self._giveWay():
+                if self._strangers:
+                    self._strangerAges.start(SILENT_SECONDS)
+                break
+        self._settlePorts()
+
+    def _giveWay(self) -> bool:
+        """
+        Cut off the oldest stranger that does not seem to be introducing itself.
+
+        @return: whether there is room for another one now.
+        """
+        now = self.clock.seconds()
+        for connection, (since, heldBytes) in islice(self._strangers.items(), LOOKED_AT):
+            ageSeconds = now - since
+            if ageSeconds < SILENT_SECONDS:
+                break
+            if ageSeconds < SPEAKING_SECONDS and connection.link.hasSpoken:
+                continue
+            del self._strangers[connection]
+            self._strangerBytes -= heldBytes
+            self._leaving[connection] = heldBytes
+            self._leavingBytes += heldBytes
+            connection.link.cutOff(f"it has asked for nothing in {ageSeconds:.1f} s, and others want its place")
+            return True
+        return False
+
+    # Ports
+
     def _pressed(self, isPressed: bool) -> None:
-        if isPressed == self._arePortsPaused or (isPressed and not self._servesTLS):
+        self._settlePorts()
+
+    def _settlePorts(self) -> None:
+        if not (self._isCrowded() or self._isShort()):
+            self._strangerAges.close()
+        arePaused = self._isCrowded(2) or (self._servesTLS and self.gate.isUnderPressure)
+        if arePaused == self._arePortsPaused:
             return
-        self._arePortsPaused = isPressed
+        self._arePortsPaused = arePaused
         for port in self._ports:
             listening: Any = port
-            if isPressed:
+            if arePaused:
                 listening.pauseProducing()
             else:
                 listening.resumeProducing()

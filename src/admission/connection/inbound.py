@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from ..gate import Gate
 from ..interfaces import ILease, IWaiter
-from .link import CLOSING, Link
+from .link import CLOSING, Link, LinkState
 from .pauses import UNSENT, Pause
 
 
@@ -29,7 +29,8 @@ class InboundBuffer:
     within anything that the protocol calls, and before anything else is read.
 
     While the pool is empty this waits at the gate: one connection at a time is
-    let through, for the turn and until its peer has taken what is written to it.
+    let through, for the turn and until its peer has taken what is written to it,
+    or it is gone with all that it held.
 
     @ivar heldBytes: how much is held.
     @ivar holder: who it was when it last asked for memory.
@@ -91,15 +92,19 @@ class InboundBuffer:
 
     def close(self) -> None:
         """
-        Drop what is held, and hand over nothing any more.
+        Drop what is held, and hand over nothing any more.  Somebody else is let
+        through only when what was written is gone, too.
         """
         self._gate.forget(self)
         self._held.clear()
         self.heldBytes = 0
-        self.releaseLease()
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None
+        link = self._link
+        # An aborted transport keeps what it has until it says that it is gone.
+        if link.state is not LinkState.ABORTED and link.responses.isTaken:
+            self.releaseLease()
 
     def releaseLease(self) -> None:
         """

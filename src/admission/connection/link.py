@@ -12,16 +12,34 @@ from twisted.internet.interfaces import IHalfCloseableDescriptor, ISSLTransport
 
 from ..interfaces import CONNECTIONS, ILease
 from .deadline import Deadline
-from .factory import TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
+from .factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, AdmittedFactory, hostOf, peerName
+from .handshake import Handshake
 from .hangup import filenoOf, unreadBytes
-from .pauses import Pause, Pauses
-from .responses import ResponseQueue
+from .pauses import BUSY, Pause, Pauses
+from .responses import ResponseQueue, dropUnsent
 
 PLAIN_CONNECTION_BYTES = 8 << 10
-"""What an open connection is charged for: objects and kernel-side leftovers; L{TLS_CONNECTION_BYTES} with TLS."""
+"""
+What an open connection is charged for: objects and kernel-side leftovers.  With
+TLS it is L{TLS_CONNECTION_BYTES}, and L{HANDSHAKE_BYTES} until the handshake is over.
+"""
 
 _LARGEST_CLOSE_NOTIFY_BYTES = 85
 """What a TLS peer sends to say that it closes, at most."""
+
+
+def keepAlive(transport: Any) -> None:
+    """
+    Have the system find out whether the peer of C{transport} still exists, if
+    that is something that is asked of its kind.
+    """
+    setKeepAlive = getattr(transport, "setTcpKeepAlive", None)
+    if setKeepAlive is not None:
+        try:
+            setKeepAlive(True)
+        except OSError:
+            # The connection is gone already, which it will say itself.
+            pass
 
 
 class LinkState(IntEnum):
@@ -57,6 +75,12 @@ class LinkOwner(Protocol):
     """
     What a link asks of its connection.
     """
+
+    @property
+    def isWaiting(self) -> bool:
+        """
+        Whether its request waits for an event, for as long as the peer wanted.
+        """
 
     def unservedBytes(self) -> int:
         """
@@ -99,6 +123,7 @@ class Link:
     @ivar peer: the peer's address, for messages.
     @ivar host: the peer's address without its port.
     @ivar isTLS: whether it is encrypted.
+    @ivar handshake: its handshake, until somebody says that it is over.
     @ivar pauses: the reasons not to read.
     @ivar responses: what is to be sent.
     @ivar heldCharge: the charge of L{chargeHeld}, if there is one.
@@ -108,6 +133,7 @@ class Link:
         nothing to pause.
     @ivar lastActiveSeconds: when the peer last sent or took something or was
         resumed, in seconds of the factory's clock.
+    @ivar answeredSeconds: when it was last answered; zero if it never was.
     @ivar resumedSeconds: when reading was resumed last.
     @ivar closeReason: why we close it, if we do.
     """
@@ -121,7 +147,9 @@ class Link:
         "_sendDeadline",
         "_transport",
         "_watchedFileno",
+        "answeredSeconds",
         "closeReason",
+        "handshake",
         "heldCharge",
         "host",
         "isReadClosed",
@@ -153,13 +181,18 @@ class Link:
         self.isServing = self.isReadClosed = self._awaitsPeer = False
         self.closeReason: str | None = None
         self.lastActiveSeconds = self.resumedSeconds = clock.seconds()
+        self.answeredSeconds = 0.0
         self.pauses = Pauses(transport, clock, owner.unservedBytes, self._readingChanged, self.readingFailed)
         self._watchedFileno: int | None = None
         self._grace = Deadline(clock, self.abort)
         self._sendDeadline = Deadline(clock, self._sendingStopped)
         self.heldCharge: ILease | None = None
         self._openCharge: ILease | None = None
+        self.handshake: Handshake | None = None
+        if self.isTLS and self.pauses.isHandshaking():
+            self._beginHandshake()
         self._chargeOpen()
+        keepAlive(transport)
         self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked)
 
     # Reading
@@ -207,6 +240,32 @@ class Link:
         """
         return 0 if self._openCharge is None else self._openCharge.sizeBytes
 
+    def isIdle(self, sinceSeconds: float) -> bool:
+        """
+        Whether nothing has happened since C{sinceSeconds}, and it was the peer's
+        turn: it is read, or waits for an event because the peer wanted that.  As
+        long as we keep it from going on, for whatever reason, it is not idle.
+        """
+        if self.lastActiveSeconds > sinceSeconds or self.answeredSeconds > sinceSeconds:
+            return False
+        reasons = self.pauses.reasons
+        if not reasons:
+            return not self.pauses.isApplied
+        return len(reasons) == 1 and BUSY in reasons and self._owner.isWaiting
+
+    @property
+    def hasSpoken(self) -> bool:
+        """
+        Whether the peer of a new connection has sent anything, read or not.
+        """
+        if self.handshake is not None:
+            if self.handshake.receivedBytes:
+                return True
+        elif self._owner.unservedBytes() or self.isTLS:
+            return True
+        fileno = filenoOf(self._transport)
+        return fileno is not None and unreadBytes(fileno) > 0
+
     @property
     def hasUnserved(self) -> bool:
         """
@@ -239,8 +298,20 @@ class Link:
         a handshake that is not read never ends.
         """
         self.isTLS = True
+        self._beginHandshake()
         self._chargeOpen()
         self.pauses.lift()
+
+    def handshakeCompleted(self) -> None:
+        """
+        The handshake is over, or something was received, which tells as much.
+        No effect the second time.
+        """
+        if self.handshake is not None:
+            self.handshake.close()
+            self.handshake = None
+            if self.state is not LOST:
+                self._chargeOpen()
 
     # What the gate calls
 
@@ -343,12 +414,15 @@ class Link:
         The transport is gone: release all charges, and cancel all timers.
         """
         self.state = LOST
+        dropUnsent(self._transport)
         self.pauses.stop()
         self._unwatch()
         self._factory.gate.responsesStalled(self, False)
         self.responses.discard()
         self._grace.close()
         self._sendDeadline.close()
+        if self.handshake is not None:
+            self.handshake.close()
         for charge in (self._openCharge, self.heldCharge):
             if charge is not None:
                 charge.release()
@@ -364,10 +438,24 @@ class Link:
 
     def _chargeOpen(self) -> None:
         charge = self._openCharge
-        costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
+        if self.handshake is not None:
+            costBytes = HANDSHAKE_BYTES
+        else:
+            costBytes = TLS_CONNECTION_BYTES if self.isTLS else PLAIN_CONNECTION_BYTES
         self._openCharge = self._factory.gate.pool.charge(costBytes, CONNECTIONS)
         if charge is not None:
             charge.release()
+
+    def _beginHandshake(self) -> None:
+        factory = self._factory
+        self.handshake = Handshake(
+            self._transport,
+            factory.clock,
+            factory.limits.handshakeSeconds,
+            lambda: not self.pauses.isHandshaking(),
+            self.handshakeCompleted,
+            self.cutOff,
+        )
 
     # What pauses, the watch and the queue call
 

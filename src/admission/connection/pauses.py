@@ -159,6 +159,12 @@ class Pauses:
         if reading is not None and reading.active():
             reading.cancel()
 
+    def isHandshaking(self) -> bool:
+        """
+        Whether the transport could not be stopped yet, because of its handshake.
+        """
+        return not self._adapter().isInMutableState()
+
     def hasBytesBuffered(self) -> bool:
         """
         Whether the transport holds anything itself.

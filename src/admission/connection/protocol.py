@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IHandshakeListener, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -30,7 +30,7 @@ HUNG_UP = "the client hung up"
 FAILED = "its request could not be answered"
 
 
-@implementer(IWaiter)
+@implementer(IWaiter, IHandshakeListener)
 class AdmittedProtocol(Linked, Protocol):
     """
     A protocol of length-prefixed requests behind a L{Gate <admission.gate.Gate>}.
@@ -164,9 +164,11 @@ class AdmittedProtocol(Linked, Protocol):
 
         @param delaySeconds: the delay that the client is told.
         """
-        if self.link.state >= CLOSING:
+        link = self.link
+        if link.state >= CLOSING:
             request.expire(self.whyExpired)
         else:
+            link.answeredSeconds = now
             request.answer(now, delaySeconds)
         self.requestOver(request, now)
 
@@ -344,7 +346,7 @@ class AdmittedProtocol(Linked, Protocol):
             except OSError:
                 # A UNIX socket says that it is TCP.
                 pass
-        factory.connected(self)
+        factory.connected(self, isStranger=True)
         for observer in factory.observers:
             observer.connectionOpened(self)
         Protocol.makeConnection(self, transport)  # type: ignore[no-untyped-call]
@@ -357,11 +359,16 @@ class AdmittedProtocol(Linked, Protocol):
         if link.state >= CLOSING:
             return
         link.lastActiveSeconds = self.factory.clock.seconds()
+        if link.handshake is not None:
+            link.handshakeCompleted()
         self.framer.feed(data)
         if self.pauses.isApplied:
             link.chargeHeld()
         if not link.isServing:
             self.serve()
+
+    def handshakeCompleted(self) -> None:
+        self.link.handshakeCompleted()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
@@ -436,6 +443,11 @@ class AdmittedProtocol(Linked, Protocol):
         return self._quotaCall is not None
 
     # What the link asks
+
+    @property
+    def isWaiting(self) -> bool:
+        request = self.request
+        return request is not None and request.parked is not None and request.resumed is None
 
     def unservedBytes(self) -> int:
         return self.framer.bufferedBytes
@@ -519,6 +531,9 @@ class AdmittedProtocol(Linked, Protocol):
         if self.link.state >= CLOSING and reason is None:
             # It was closed on the way, and nothing may be read any more.
             reason = self.closeReason or FAILED
+        if reason is None and self.requestCount == 1 and (head or not self.headBytes or not sizeBytes):
+            # From now on it may have to wait for memory, and its body is watched.
+            self.factory.introduced(self)
         return reason
 
     def _requestArrived(self, sizeBytes: int) -> ServerRequest:

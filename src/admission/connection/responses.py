@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from twisted.internet import tcp
+from twisted.internet import abstract, tcp
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
@@ -43,6 +43,18 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
             gathered, gatheredBytes = [], 0
     if gathered:
         yield b"".join(gathered)
+
+
+def dropUnsent(transport: Any) -> None:
+    """
+    Free what C{transport}, which is lost, and those under it have not sent.
+    They would keep it until they are collected as garbage, which may take long.
+    """
+    while transport is not None:
+        if isinstance(transport, abstract.FileDescriptor):
+            transport.dataBuffer = b""
+            transport._tempDataBuffer = []
+        transport = getattr(transport, "transport", None)
 
 
 @implementer(IPushProducer)

@@ -65,6 +65,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
     requestBytes = 0
     """Nobody can tell requests apart."""
 
+    isWaiting = False
+    """Nor what the protocol waits for while it has paused its transport."""
+
     @property
     def principal(self) -> str | None:
         """
@@ -106,7 +109,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self._sent = ByteQuota(factory.control, clock, partial(self._asked, SENT), self._holdSent)
         self._incoming = InboundBuffer(link, factory.gate, clock, self._deliver, self._holder)
         self._opening = Deadline(clock, partial(link.resume, Pause.OPENING))
-        factory.connected(self)
+        factory.connected(self, isStranger=link.handshake is not None)
         if self._mayOpen():
             self._isIntroduced = True
             self.wrappedProtocol.makeConnection(self)
@@ -119,6 +122,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if link.state >= CLOSING:
             return
         link.lastActiveSeconds = self.factory.clock.seconds()
+        if link.handshake is not None:
+            self._handshakeOver()
         self._incoming.add(data)
         # Only now: it may have told who it is from.
         self._received.count(len(data), Usage(requestBytes=len(data)))
@@ -129,6 +134,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         From now on it can be muted; the protocol may want to know as well.
         """
+        self._handshakeOver()
         if self._isIntroduced and IHandshakeListener.providedBy(self.wrappedProtocol):
             self.wrappedProtocol.handshakeCompleted()
         self.link.settle()
@@ -160,11 +166,16 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if self._isIntroduced and not wasClosing:
             self._incoming.handOver()
         self._incoming.close()
-        self.factory.disconnected(self)
         self._producer.stop()
         wrapped, self.wrappedProtocol = self.wrappedProtocol, None
-        if self._isIntroduced:
-            wrapped.connectionLost(reason)
+        try:
+            if self._isIntroduced:
+                wrapped.connectionLost(reason)
+        finally:
+            # Only now, when the protocol has dropped what it held, is its place free.
+            del wrapped
+            self._incoming.releaseLease()
+            self.factory.disconnected(self)
 
     # What the protocol calls
 
@@ -330,6 +341,10 @@ class WrappedConnection(Linked, ProtocolWrapper):
         self.link.cutOff(reason)
 
     # Deciding
+
+    def _handshakeOver(self) -> None:
+        self.link.handshakeCompleted()
+        self.factory.introduced(self)
 
     def _mayOpen(self) -> bool:
         control = self.factory.control

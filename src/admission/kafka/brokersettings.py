@@ -125,7 +125,8 @@ class Settings:
         "connections.max.idle.ms",
         unlimited(MILLISECONDS),
         "10m",
-        "A connection without a request for this long is closed; -1 for never.",
+        "A connection that sends nothing and is answered nothing for this long is closed, even if its request waits "
+        "for an event; -1 for never.",
         minimum="1ms",
     )
     requestReceiveTimeoutSeconds: float = setting(
@@ -140,6 +141,13 @@ class Settings:
         DURATION,
         "30s",
         "A client that takes nothing of its response for this long is closed.",
+        minimum="1ms",
+    )
+    tlsHandshakeTimeoutSeconds: float = setting(
+        "tls.handshake.timeout",
+        DURATION,
+        "10s",
+        "A client whose TLS handshake is not over within this time is closed.",
         minimum="1ms",
     )
     closeGraceTimeoutSeconds: float = setting(

@@ -339,6 +339,7 @@ class BrokerService(Service):
             receiveSeconds=settings.requestReceiveTimeoutSeconds,
             sendSeconds=settings.responseSendTimeoutSeconds,
             closeGraceSeconds=settings.closeGraceTimeoutSeconds,
+            handshakeSeconds=settings.tlsHandshakeTimeoutSeconds,
         )
 
     def _startStatus(self, profiler: Profiler | None) -> None:

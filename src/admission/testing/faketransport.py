@@ -14,6 +14,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.interfaces import (
     IConsumer,
     IDelayedCall,
+    IHandshakeListener,
     IProtocol,
     IPushProducer,
     IReactorTime,
@@ -352,6 +353,8 @@ class FakeTLSTransport(FakeTransport):
     def _takeTurn(self) -> None:
         if self._handle is not None and not self.isHandshakeDone and self._hasFinishedArrived:
             self._handle.isHandshakeDone = True
+            if IHandshakeListener.providedBy(self._protocol):
+                self._protocol.handshakeCompleted()
         super()._takeTurn()
 
     def _deliver(self, chunk: bytes) -> None:

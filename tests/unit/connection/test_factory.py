@@ -5,6 +5,7 @@ L{admission.connection.factory}.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -15,16 +16,25 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.connection.factory import LOGGED_REFUSALS, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
+from admission.connection.factory import (
+    HANDSHAKE_BYTES,
+    LOGGED_REFUSALS,
+    MAX_LEAVING,
+    TLS_CONNECTION_BYTES,
+    ConnectionLimits,
+    RefusedProtocol,
+)
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.protocol import AdmittedProtocol
 from admission.control import SWEEP_SECONDS, AdmissionControl
-from admission.interfaces import CONNECTIONS, ILease
+from admission.interfaces import CONNECTIONS, RESPONSES, ILease
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from admission.testing.scriptedquota import ScriptedQuota
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import WHIM, RecordingProtocol, Server, framed, serve
 from tests.kit.certificates import Authority
 from tests.kit.holding import HoldingTransport
+from tests.kit.wrapped import wrapped
 
 
 def address(host: str = "192.0.2.1") -> IPv4Address:
@@ -265,30 +275,77 @@ class IdleTests(SynchronousTestCase):
 
     def test_mutedIsNotIdle(self) -> None:
         """
-        A connection that waits for us, for memory, for its request or for its
-        quota, is not idle, and has the whole time once it is read again.
+        A connection that waits for us, for memory, for the work on its request
+        or for its quota, is not idle, and has the whole time once it is read
+        again.
         """
         lease = self.server.pool.tryAllocate(self.server.pool.sizeBytes)
         _, waiting = self.server.connect(host="192.0.2.2")
         self.server.send(waiting, b"one")
 
         def later(protocol: RecordingProtocol, lease: ILease) -> None:
-            protocol.park()
+            pass
 
         self.pass_(1000)
         self.assertFalse(waiting.isLost)
         lease.release()
         self.server.settle()
         self.server.behave = later
-        protocol, parked = self.server.connect()
-        self.server.send(parked, b"one")
+        protocol, worked = self.server.connect()
+        self.server.send(worked, b"one")
         self.pass_(59)
         self.assertFalse(waiting.isLost)
         self.pass_(200)
-        self.assertEqual((waiting.isLost, parked.isLost), (True, False))
+        self.assertEqual((waiting.isLost, worked.isLost), (True, False))
         protocol.respond([], delaySeconds=300)
         self.pass_(299)
-        self.assertFalse(parked.isLost)
+        self.assertFalse(worked.isLost)
+
+    def test_parkedIsIdle(self) -> None:
+        """
+        A connection whose request waits for an event is idle when the time is
+        over: a machine that vanished does not keep its place for as long as it
+        asked to wait.  What it held is given back.
+        """
+        self.server.behave = lambda protocol, request: protocol.park()
+        for bodies in ([b"one"], [b"one", b"behind it"]):
+            protocol, transport = self.server.connect()
+            self.server.send(transport, *bodies)
+            self.assertEqual(protocol.pauses.isApplied, len(bodies) == 2)
+            self.pass_(59)
+            self.assertFalse(transport.isLost)
+            self.pass_(5)
+            self.server.settle()
+            self.assertEqual((transport.isLost, self.server.used()), (True, {}))
+            self.assertEqual(protocol.closeReason, "it was idle for too long")
+
+    def test_answeredIsNotIdle(self) -> None:
+        """
+        A connection that has waited for nearly the time, and is answered, has
+        the whole time again.
+        """
+        self.server.behave = lambda protocol, request: protocol.park()
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        self.pass_(58)
+        protocol.request.resume(self.clock.seconds())
+        protocol.respond([b"answer"])
+        self.pass_(58)
+        self.assertFalse(transport.isLost)
+        self.pass_(6)
+        self.assertTrue(transport.isLost)
+
+    def test_heldBackWhileParked(self) -> None:
+        """
+        As long as we keep it from going on for another reason as well, it is
+        not idle.
+        """
+        self.server.behave = lambda protocol, request: protocol.park()
+        protocol, transport = self.server.connect()
+        self.server.send(transport, b"one")
+        protocol.pause(WHIM)
+        self.pass_(300)
+        self.assertFalse(transport.isLost)
 
     def test_never(self) -> None:
         """
@@ -468,12 +525,264 @@ class PortTests(SynchronousTestCase):
         A TLS connection after which there is no memory for another pauses the
         ports until there is.
         """
-        charge = self.server.pool.charge((1 << 20) - TLS_CONNECTION_BYTES - 100, CONNECTIONS)
+        charge = self.server.pool.charge((1 << 20) - TLS_CONNECTION_BYTES, CONNECTIONS)
         self.server.connect(isTLS=True)
         self.assertEqual(self.calls(), ["pause"])
         charge.release()
         self.server.settle()
         self.assertEqual(self.calls(), ["pause", "resume"])
+
+
+class StrangerTests(SynchronousTestCase):
+    """
+    Connections that have yet to introduce themselves.
+    """
+
+    def setUp(self) -> None:
+        self.server = self.serve()
+        self.port = Port()
+        self.server.factory.addPort(self.port)  # type: ignore[arg-type]
+
+    def serve(self, poolBytes: int = 16 * HANDSHAKE_BYTES, **limits: Any) -> Server:
+        """
+        A server whose strangers may hold as much as four handshakes.
+        """
+        return serve(self, BoundedPool(poolBytes), ConnectionLimits(**limits))
+
+    def silent(self, count: int, kind: type[FakeTransport] = FakeTLSTransport) -> list[FakeTransport]:
+        """
+        Have peers connect that say nothing.
+        """
+        return [self.server.connect(transport=kind)[1] for _ in range(count)]
+
+    def pass_(self, seconds: float) -> None:
+        """
+        Let time pass, and everything happen then that takes none.
+        """
+        self.server.clock.advance(seconds)
+        self.server.settle()
+
+    def lost(self, transports: Sequence[FakeTransport]) -> list[bool]:
+        """
+        Which of C{transports} are gone.
+        """
+        return [transport.isLost for transport in transports]
+
+    def test_handshakeDeadline(self) -> None:
+        """
+        A handshake that is not over in time ends the connection, which says
+        why; one that is over in time costs less from then on, and no time
+        limit is left.
+        """
+        silent, _ = self.server.connect(transport=FakeTLSTransport)
+        done, transport = self.server.connect(isTLS=True)
+        self.assertEqual((silent.link.openBytes, done.link.openBytes), (HANDSHAKE_BYTES, TLS_CONNECTION_BYTES))
+        self.pass_(9.9)
+        self.assertFalse(silent.isLost)
+        with capturedLogs() as events:
+            self.pass_(0.2)
+        self.assertEqual((silent.isLost, done.isLost), (True, False))
+        self.assertEqual(
+            [event["reason"] for event in events], ["its TLS handshake is not over after 10 s (tls.handshake.timeout)"]
+        )
+        transport.abortConnection()
+        self.pass_(0)
+        self.assertEqual((self.server.used(), self.server.clock.getDelayedCalls()), ({}, []))
+
+    def test_notTold(self) -> None:
+        """
+        Where nobody says that a handshake is over, the first bytes do, or else
+        its time limit finds out.
+        """
+
+        class Untold(FakeTLSTransport):
+            """
+            As behind a wrapper that does not pass it on (twisted issue 12007).
+            """
+
+            def _takeTurn(self) -> None:
+                if self._hasFinishedArrived:
+                    self._handle.isHandshakeDone = True  # type: ignore[union-attr]
+                super()._takeTurn()
+
+        sending, silent = (self.server.connect(transport=Untold) for _ in range(2))
+        for _, transport in (sending, silent):
+            transport.peerFinishesHandshake()
+        self.server.send(sending[1], b"one")
+        costs = [protocol.link.openBytes for protocol, _ in (sending, silent)]
+        self.assertEqual(costs, [TLS_CONNECTION_BYTES, HANDSHAKE_BYTES])
+        self.pass_(11.0)
+        self.assertEqual((silent[0].isLost, silent[0].link.openBytes), (False, TLS_CONNECTION_BYTES))
+
+    def test_forEver(self) -> None:
+        """
+        There may be no time limit for handshakes.
+        """
+        self.server = self.serve(handshakeSeconds=math.inf)
+        (transport,) = self.silent(1)
+        self.pass_(100_000.0)
+        self.assertFalse(transport.isLost)
+
+    def test_oldestGivesWay(self) -> None:
+        """
+        Silent connections hold their share of the pool and no more: the one
+        that has been silent longest gives way to the next.  Whoever has sent a
+        request is none of them.
+        """
+        known, transport = self.server.connect(isTLS=True)
+        self.server.send(transport, b"one")
+        silent = self.silent(4)
+        self.pass_(2.0)
+        self.assertEqual(self.port.calls, [])
+        with capturedLogs() as events:
+            silent += self.silent(2)
+            self.pass_(0)
+        self.assertEqual(self.lost(silent), [True, True, False, False, False, False])
+        self.assertEqual(
+            {event["reason"] for event in events}, {"it has asked for nothing in 2.0 s, and others want its place"}
+        )
+        self.assertEqual((known.isLost, self.port.calls), (False, []))
+
+    def test_youngAreSpared(self) -> None:
+        """
+        Strangers that came just now may be introducing themselves.  They may
+        hold twice as much; then nothing more is accepted until they have, or
+        have had the time.
+        """
+        silent = self.silent(8)
+        self.assertEqual((self.lost(silent), self.port.calls), ([False] * 8, []))
+        silent += self.silent(1)
+        self.pass_(0.2)
+        self.assertEqual((self.lost(silent), self.port.calls), ([False] * 9, ["pause"]))
+        self.pass_(0.1)
+        self.assertEqual((self.lost(silent), self.port.calls), ([True] * 5 + [False] * 4, ["pause", "resume"]))
+        asking = [self.server.connect(transport=FakeTLSTransport) for _ in range(5)]
+        self.assertEqual(self.port.calls[2:], [])
+        asking += [self.server.connect(transport=FakeTLSTransport) for _ in range(5)]
+        self.assertEqual(self.port.calls[2:], ["pause"])
+        for _, transport in asking:
+            transport.peerFinishesHandshake()
+            self.server.send(transport, b"one")
+        self.assertEqual(self.port.calls[2:], ["pause", "resume"])
+        self.pass_(5.0)
+        self.assertEqual(self.lost([transport for _, transport in asking]), [False] * 10)
+
+    def test_speakingHasMoreTime(self) -> None:
+        """
+        A stranger that has sent something is spared for longer than one that
+        has sent nothing, which gives way in its stead.
+        """
+        protocols = [self.server.connect(transport=FakeTLSTransport)[0] for _ in range(4)]
+        for protocol in protocols[:2]:
+            protocol.link.handshake.receivedBytes = 1
+        self.pass_(0.5)
+        self.silent(2)
+        self.pass_(0)
+        self.assertEqual([protocol.isLost for protocol in protocols], [False, False, True, True])
+        self.pass_(0.6)
+        self.silent(1)
+        self.pass_(0)
+        self.assertEqual([protocol.isLost for protocol in protocols], [True, False, True, True])
+
+    def test_plain(self) -> None:
+        """
+        The same holds for plain connections, which are strangers until they
+        have said which request is their first: from then on they may have to
+        wait for memory.
+        """
+        count = 4 * HANDSHAKE_BYTES // PLAIN_CONNECTION_BYTES
+        asking, transport = self.server.connect()
+        transport.peerSends(framed(b"one")[:-1])
+        silent = self.silent(count, FakeTransport)
+        silent[0].peerSends(framed(b"two")[:3])
+        self.pass_(2.0)
+        silent += self.silent(1, FakeTransport)
+        self.pass_(0)
+        self.assertEqual(self.lost(silent), [True] + [False] * count)
+        self.assertFalse(asking.isLost)
+
+    def test_noMemory(self) -> None:
+        """
+        When the pool has no memory for another connection, silent ones give way
+        even if they do not hold their share; without any, the ports wait.
+        """
+        silent = self.silent(2)
+        self.pass_(2.0)
+        charge = self.server.pool.charge(13 * HANDSHAKE_BYTES, RESPONSES)
+        for _ in range(3):
+            self.server.connect(isTLS=True)
+        self.pass_(0)
+        self.assertEqual(self.lost(silent), [True, True])
+        charge.release()
+        self.pass_(0)
+        self.assertEqual(self.port.calls[-1:], ["resume"])
+
+    def test_noPlace(self) -> None:
+        """
+        When there are as many connections as there may be, a silent one gives
+        way as well; nobody does who has sent a request.
+        """
+        self.server = self.serve(maxConnections=3)
+        silent = self.silent(2, FakeTransport)
+        _, known = self.server.connect()
+        self.server.send(known, b"one")
+        self.assertIsInstance(self.server.factory.buildProtocol(None), RefusedProtocol)
+        self.pass_(2.0)
+        others = [self.server.connect()[1] for _ in range(2)]
+        for transport in others:
+            self.server.send(transport, b"one")
+        self.pass_(2.0)
+        self.assertEqual(self.lost([*silent, known, *others]), [True, True, False, False, False])
+        self.assertIsInstance(self.server.factory.buildProtocol(None), RefusedProtocol)
+
+    def test_flood(self) -> None:
+        """
+        However many come in one turn, only so many at a time give way: their
+        sockets close in the next.
+        """
+        self.server = self.serve(maxConnections=100, poolBytes=1 << 30)
+        silent = self.silent(100, FakeTransport)
+        self.server.clock.advance(2.0)
+        factory = self.server.factory
+        made = []
+        for _ in range(200):
+            protocol = factory.buildProtocol(None)
+            if not isinstance(protocol, RefusedProtocol):
+                transport = FakeTransport(self.server.clock, protocol)
+                transport.connect()
+                made.append(transport)
+        self.assertEqual((len(made), len(factory.connections)), (MAX_LEAVING, 100 + MAX_LEAVING))
+        self.pass_(0)
+        self.assertEqual((sum(self.lost(silent)), len(factory.connections)), (MAX_LEAVING, 100))
+
+    def test_stop(self) -> None:
+        """
+        A server that stops waits for no stranger.
+        """
+        self.silent(5)
+        self.server.factory.stop()
+        self.server.close()
+        self.assertEqual(self.server.clock.getDelayedCalls(), [])
+
+    def test_wrapped(self) -> None:
+        """
+        A connection of a wrapped server is a stranger until its handshake is
+        over, and never without one: its protocol may have to speak first.
+        """
+        server = wrapped(self, pool=BoundedPool(16 * HANDSHAKE_BYTES))
+        plain = [server.connect()[1] for _ in range(40)]
+        done = [server.connect(isTLS=True)[1] for _ in range(5)]
+        silent: list[FakeTransport] = []
+        for _ in range(5):
+            silent.append(FakeTLSTransport(server.clock, server.factory.buildProtocol(address()), address()))
+            silent[-1].connect()
+            server.settle()
+            server.clock.advance(2.0)
+            server.settle()
+        self.assertEqual((any(self.lost(plain + done)), self.lost(silent)), (False, [True] + [False] * 4))
+        server.clock.advance(11.0)
+        server.settle()
+        self.assertEqual((any(self.lost(plain + done)), self.lost(silent)), (False, [True] * 5))
 
 
 class RefusedProtocolTests(SynchronousTestCase):

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.interfaces import IHalfCloseableDescriptor
+from twisted.internet.interfaces import IHalfCloseableDescriptor, IHandshakeListener
 from twisted.internet.protocol import Protocol
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import alsoProvides
+from zope.interface import alsoProvides, implementer
 
-from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, hostOf, peerName
+from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits, hostOf, peerName
 from admission.connection.link import PLAIN_CONNECTION_BYTES, Link, LinkState
 from admission.connection.pauses import Pause
 from admission.connection.responses import ResponseQueue, WrittenQueue
@@ -24,10 +24,12 @@ from admission.interfaces import CONNECTIONS
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
 from tests.kit.admitted import WHIM, Server, serve
 from tests.kit.holding import PIECE_BYTES, HoldingMutability, HoldingTLSTransport, HoldingTransport
+from tests.kit.wrapped import wrapped
 
 MIB = 1 << 20
 
 
+@implementer(IHandshakeListener)
 class Owner(Protocol):
     """
     Owns a link, and serves what comes by counting it.
@@ -40,6 +42,7 @@ class Owner(Protocol):
 
     link: Link
     queue = ResponseQueue
+    isWaiting = False
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -72,6 +75,9 @@ class Owner(Protocol):
     def connectionLost(self, reason: Failure = Failure(ValueError())) -> None:  # noqa: B008
         self.link.lost()
 
+    def handshakeCompleted(self) -> None:
+        self.link.handshakeCompleted()
+
     def unservedBytes(self) -> int:
         return sum(map(len, self.held))
 
@@ -97,6 +103,35 @@ class Owner(Protocol):
     def closing(self) -> None:
         self.told.append("closing")
         self.held.clear()
+
+
+class KeepAliveTests(SynchronousTestCase):
+    """
+    Peers that vanish without a word.
+    """
+
+    def test_everyConnection(self) -> None:
+        """
+        The system looks after the peers of all connections that it can look
+        after, wrapped ones as well, and a transport that fails or cannot do
+        that is served all the same.
+        """
+
+        class Failing(FakeTransport):
+            def setTcpKeepAlive(self, enabled: bool) -> None:
+                raise OSError
+
+        class Other(FakeTransport):
+            setTcpKeepAlive = None  # type: ignore[assignment]
+
+        for server in (serve(self), wrapped(self)):
+            made: list[Any] = [server.connect(isTLS)[1] for isTLS in (False, True)]
+            self.assertEqual([transport.isKeepAlive for transport in made], [True, True])
+            for kind in (Failing, Other):
+                if isinstance(server, Server):
+                    self.assertFalse(server.connect(transport=kind)[1].isLost)
+                else:
+                    self.assertFalse(server.connect(kind=kind)[1].isLost)
 
 
 class LinkTestCase(SynchronousTestCase):
@@ -410,11 +445,14 @@ class ChargeTests(LinkTestCase):
     def test_open(self) -> None:
         """
         Plain and TLS connections are charged what they cost, and a plain one
-        that becomes one of TLS likewise.
+        that becomes one of TLS likewise; it costs more until the handshake is
+        over.
         """
         owner, transport = self.connect()
         self.assertEqual(self.server.used(), {CONNECTIONS: PLAIN_CONNECTION_BYTES})
         owner.link.tlsStarted()
+        self.assertEqual(self.server.used(), {CONNECTIONS: HANDSHAKE_BYTES})
+        owner.link.handshakeCompleted()
         self.assertEqual(self.server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
         self.assertEqual((owner.link.isTLS, owner.link.openBytes), (True, TLS_CONNECTION_BYTES))
         self.end(transport)

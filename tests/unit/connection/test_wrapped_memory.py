@@ -5,8 +5,13 @@ transports.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import connectionDone
 from twisted.logger import capturedLogs
 from twisted.protocols.policies import ThrottlingFactory
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits
@@ -386,6 +391,70 @@ class MemoryTests(SynchronousTestCase):
         server.settle()
         self.assertEqual([len(transport.received) for _, transport in pairs], [300 * KIB] * 3)
         charge.release()
+
+    def test_endedWithMuchUnsent(self) -> None:
+        """
+        Whoever is closed, however that comes about, keeps its turn until what
+        was written to it is gone: never is there more than one answer at a time.
+        """
+
+        def fail(protocol: Foreign) -> None:
+            raise ZeroDivisionError
+
+        answer = 300 * KIB
+        ends: dict[str, Callable[[Foreign], object]] = {
+            "writes too much": lambda protocol: protocol.transport.write(b"x"),
+            "aborts": lambda protocol: protocol.transport.abortConnection(),
+            "closes": lambda protocol: protocol.transport.loseConnection(),
+            "raises": fail,
+        }
+        for how, end in ends.items():
+            for isTLS in (False, True):
+                server = wrapped(self, pool=BoundedPool(100 * KIB), maxUnsentBytes=200 * KIB)
+
+                def behave(protocol: Foreign, data: bytes, end: Callable[[Foreign], object] = end) -> None:
+                    protocol.transport.write(bytes(answer))
+                    end(protocol)
+
+                server.behave = behave
+                charge = server.factory.gate.pool.charge(100 * KIB, "other")
+                pairs = [server.connect(isTLS, host=f"192.0.2.{index}") for index in range(5)]
+                for _, transport in pairs:
+                    transport.isTaking = False
+                    transport.peerSends(b"ask")
+                heldBytes = []
+                for _ in range(400):
+                    if not runNext(server.clock):
+                        server.clock.advance(0.1)
+                    heldBytes.append(server.used().get(RESPONSES, 0))
+                # What the transport has taken may be charged twice, from the moment that it pauses us.
+                self.assertLess(max(heldBytes), 2 * answer, (how, isTLS))
+                self.assertEqual([len(protocol.received) for protocol, _ in pairs], [3] * 5, (how, isTLS))
+                self.assertTrue(all(transport.isLost for _, transport in pairs))
+                charge.release()
+        self.flushLoggedErrors(ZeroDivisionError)
+
+    def test_lastPlace(self) -> None:
+        """
+        A connection counts until its protocol knows that it is gone, even if
+        that makes it raise: until then the protocol keeps what it has.
+        """
+
+        class Failing(Foreign):
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                super().connectionLost(reason)
+                counts.append(len(server.factory.connections))
+                raise ZeroDivisionError
+
+        counts: list[int] = []
+        server = wrapped(self)
+        server.inner.protocol = Failing  # type: ignore[assignment]
+        address = IPv4Address("TCP", "192.0.2.1", 50_000)
+        transport = FakeTransport(server.clock, server.factory.buildProtocol(address), address)
+        transport.connect()
+        transport.abortConnection()
+        self.assertRaises(ZeroDivisionError, server.settle)
+        self.assertEqual((counts, len(server.factory.connections), server.used()), ([1], 0, {}))
 
     def test_connectionsAlone(self) -> None:
         """

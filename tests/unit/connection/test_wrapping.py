@@ -26,7 +26,7 @@ from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides, implementer
 
-from admission.connection.factory import TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
+from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, ConnectionLimits, RefusedProtocol
 from admission.connection.wrapped import MAX_HELD_BYTES
 from admission.connection.wrapping import WrappedFactory, wrapFactory
 from admission.interfaces import (
@@ -598,6 +598,8 @@ class ClosingTests(SynchronousTestCase):
         protocol.transport.startTLS("context")
         self.assertEqual((started, transport.isReading), (["context"], True))
         self.assertTrue(ISSLTransport.providedBy(protocol.transport))
+        self.assertEqual(server.used(), {CONNECTIONS: HANDSHAKE_BYTES})
+        protocol.transport.handshakeCompleted()
         self.assertEqual(server.used(), {CONNECTIONS: TLS_CONNECTION_BYTES})
 
     def test_injection(self) -> None:

@@ -1,0 +1,87 @@
+# -*- test-case-name: tests.unit.connection.test_handshake -*-
+"""
+The handshake of a connection with TLS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime, ISSLTransport
+
+from .deadline import Deadline
+
+MAX_HANDSHAKE_BYTES = 32 << 10
+"""
+What a peer may send for its handshake, as in Java.  OpenSSL would take a greeting
+of 128 KiB, and keep 241 for it.
+"""
+
+
+class Handshake:
+    """
+    A handshake that is not over, as far as anybody has said: how long it may
+    take, and how much the peer may send.
+
+    @ivar receivedBytes: what the peer has sent; not counted after STARTTLS,
+        where the transport is another.
+    """
+
+    __slots__ = ("_deadline", "_failed", "_isOver", "_over", "_receive", "_seconds", "_transport", "receivedBytes")
+
+    def __init__(
+        self,
+        transport: Any,
+        clock: IReactorTime,
+        seconds: float,
+        isOver: Callable[[], bool],
+        over: Callable[[], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """
+        @param seconds: how long it may take; C{math.inf} is for ever.
+        @param isOver: asks the transport.
+        @param over: called when it turns out to be over, though nobody said so.
+        @param failed: called with the reason when it takes too long or too much.
+        """
+        self._transport = transport
+        self._isOver = isOver
+        self._over = over
+        self._failed = failed
+        self._seconds = seconds
+        self._deadline = Deadline(clock, self._overdue)
+        self.receivedBytes = 0
+        self._receive: Callable[[bytes], None] | None = None
+        if ISSLTransport.providedBy(transport) and hasattr(transport, "dataReceived"):
+            # What comes passes through here until it is over: nobody else can tell how much that is.
+            self._receive = transport.dataReceived
+            transport.dataReceived = self._received
+        if seconds < math.inf:
+            self._deadline.start(seconds)
+
+    def close(self) -> None:
+        """
+        It is over, or the connection is gone.
+        """
+        self._deadline.close()
+        if self._receive is not None:
+            self._receive = None
+            del self._transport.dataReceived
+
+    def _received(self, data: bytes) -> None:
+        receive = self._receive
+        assert receive is not None
+        self.receivedBytes += len(data)
+        receive(data)
+        # Only now: data may have come with the end of the handshake.
+        if self._receive is not None and self.receivedBytes > MAX_HANDSHAKE_BYTES and not self._isOver():
+            self._failed(f"it has sent {self.receivedBytes} bytes for its TLS handshake, which is not over")
+
+    def _overdue(self) -> None:
+        if self._isOver():
+            # Whatever is between the transport and us has not passed it on.
+            self._over()
+        else:
+            self._failed(f"its TLS handshake is not over after {self._seconds:g} s (tls.handshake.timeout)")
