@@ -16,10 +16,10 @@ from tests.kit.brokerfixture import requestOf
 from tests.kit.goodclient import HOST
 from tests.kit.rawclient import RawClient
 
-PROTOCOLS = (BY_KEY[JOIN_GROUP].maxElements, 5000, 500, 50, 5, 1)
+PROTOCOLS = (BY_KEY[JOIN_GROUP].maxElements, 500, 50, 5, 1)
 """How many to support: first as many as a request may name, then fewer, to take the rest."""
 
-JOINS_EACH = 20
+JOINS_EACH = 200
 
 SESSION_MS = 1_800_000
 """The longest session that is allowed."""

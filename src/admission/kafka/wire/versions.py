@@ -100,7 +100,7 @@ APIS: Final[tuple[Api, ...]] = (
     Api(OFFSET_COMMIT, "OffsetCommit", 2, 9, 8),
     Api(OFFSET_FETCH, "OffsetFetch", 1, 9, 6),
     Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
-    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6),
+    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6, maxElements=1_000),
     Api(HEARTBEAT, "Heartbeat", 0, 4, 4),
     Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, maxElements=5_000),
     Api(SYNC_GROUP, "SyncGroup", 0, 5, 4),

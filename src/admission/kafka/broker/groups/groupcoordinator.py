@@ -330,17 +330,17 @@ class GroupCoordinator:
         @param memberId: the id that the group knows the client by; empty if it
             does not.
         """
-        maxMembers = self._limits.maxMembers
+        limits, totals = self._limits, self._totals
         member = group.members.get(memberId)
-        pending = group.pending.get(memberId)
-        # Pending members have a place, or a group would grow beyond its limit while it waits for them.
-        expected = 0 if member is not None else len(group.pending) - (pending is not None)
+        # Who was told an id and has not come back with it has no place: clients may ask for any number of ids.
         if group.state is State.PREPARING:
-            hasPlace = memberId in group.joined or len(group.joined) + expected < maxMembers
+            hasPlace = memberId in group.joined or len(group.joined) < limits.maxMembers
         else:
-            hasPlace = member is not None or len(group.members) + expected < maxMembers
+            hasPlace = member is not None or len(group.members) < limits.maxMembers
         growthBytes = sizeOfProtocols(request.protocols) - (0 if member is None else sizeOfProtocols(member.protocols))
-        return hasPlace and self._limits.allow(group.sizeBytes, self._totals.sizeBytes, growthBytes)
+        hostBytes = totals.hostBytes.get(request.host, 0)
+        isAllowed = limits.allow(group.sizeBytes, totals.sizeBytes, growthBytes)
+        return hasPlace and isAllowed and limits.allowHost(hostBytes, growthBytes)
 
     def _addPending(self, group: Group, memberId: str, request: JoinRequest) -> None:
         """

@@ -67,6 +67,12 @@ class GroupLimits:
     retentionSeconds: float = 7 * 86400.0
     checkSeconds: float = 600.0
 
+    def allowHost(self, hostBytes: int, growthBytes: int) -> bool:
+        """
+        Whether the members at one address may grow: they may have half of the memory of all groups.
+        """
+        return growthBytes <= 0 or hostBytes + growthBytes <= self.maxBytes // 2
+
     def allow(self, groupBytes: int, allBytes: int, growthBytes: int) -> bool:
         """
         Whether a group may grow.  One that does not grow is always allowed.
@@ -88,10 +94,20 @@ class GroupTotals:
     @ivar sizeBytes: about how much memory they take.
     @ivar pendingCount: how many clients were told a member id and have not
         joined with it.
+    @ivar hostBytes: how much of the memory the members at each address take.
     """
 
     sizeBytes: int = 0
     pendingCount: int = 0
+    hostBytes: dict[str, int] = field(factory=dict)
+
+    def hold(self, host: str, sizeBytes: int) -> None:
+        """
+        A member at an address takes more memory, or less.
+        """
+        heldBytes = self.hostBytes.pop(host, 0) + sizeBytes
+        if heldBytes:
+            self.hostBytes[host] = heldBytes
 
 
 class State(Enum):
@@ -253,7 +269,7 @@ class Group:
         if self.leaderId is None:
             self.leaderId = member.memberId
         self._count(member.protocols, 1)
-        self._grow(member.sizeBytes)
+        self._growFor(member, member.sizeBytes)
 
     def remove(self, member: Member) -> None:
         """
@@ -267,7 +283,7 @@ class Group:
         if self.leaderId == member.memberId:
             self.leaderId = next(iter(self.members), None)
         self._count(member.protocols, -1)
-        self._grow(-member.sizeBytes)
+        self._growFor(member, -member.sizeBytes)
 
     def rename(self, member: Member, memberId: str) -> None:
         """
@@ -284,19 +300,19 @@ class Group:
             self.unsynced.add(memberId)
         if self.leaderId == formerId:
             self.leaderId = memberId
-        self._grow(len(memberId) - len(formerId))
+        self._growFor(member, len(memberId) - len(formerId))
 
     def update(self, member: Member, sessionSeconds: float, rebalanceSeconds: float, protocols: Protocols) -> None:
         """
         Take over what a member that joins again says now.
         """
-        self._grow(-member.sizeBytes)
+        self._growFor(member, -member.sizeBytes)
         self._count(member.protocols, -1)
         member.sessionSeconds = sessionSeconds
         member.rebalanceSeconds = rebalanceSeconds
         member.protocols = protocols
         self._count(protocols, 1)
-        self._grow(member.sizeBytes)
+        self._growFor(member, member.sizeBytes)
 
     def addPending(self, participant: Participant) -> None:
         """
@@ -376,7 +392,7 @@ class Group:
         """
         for member in self.members.values():
             assignment = assignments.get(member.memberId, b"")
-            self._grow(len(assignment) - len(member.assignment))
+            self._growFor(member, len(assignment) - len(member.assignment))
             member.assignment = assignment
 
     def joinResult(self, member: Member) -> JoinResult:
@@ -428,6 +444,8 @@ class Group:
         Subtract the group from the totals, because it is removed.
         """
         self.totals.pendingCount -= len(self.pending)
+        for member in self.members.values():
+            self.totals.hold(member.host, -member.sizeBytes)
         self._grow(-self.sizeBytes)
 
     def _count(self, protocols: Protocols, change: int) -> None:
@@ -435,6 +453,10 @@ class Group:
             self._supporters[name] += change
             if not self._supporters[name]:
                 del self._supporters[name]
+
+    def _growFor(self, member: Member, sizeBytes: int) -> None:
+        self.totals.hold(member.host, sizeBytes)
+        self._grow(sizeBytes)
 
     def _grow(self, sizeBytes: int) -> None:
         self.sizeBytes += sizeBytes

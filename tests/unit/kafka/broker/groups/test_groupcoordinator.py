@@ -235,13 +235,13 @@ class SizeTests(GroupsTestCase):
 
     def test_pending(self) -> None:
         """
-        Clients that were told their id have a place (KAFKA-9885).
+        Clients that were only told their id have no place: those that come back with it first have.
         """
-        first, second, third = (self.consumer(mustKnowItsId=True) for _ in range(3))
-        self.assertEqual(first.join(), ErrorCode.member_id_required)
-        self.assertEqual(second.join(), ErrorCode.member_id_required)
-        self.assertEqual(third.join(), ErrorCode.group_max_size_reached)
-        self.joined(first, second)
+        first, second, third = consumers = [self.consumer(mustKnowItsId=True) for _ in range(3)]
+        for consumer in consumers:
+            self.assertEqual(consumer.join(), ErrorCode.member_id_required)
+        self.joined(first, third)
+        self.assertEqual(second.join(), ErrorCode.group_max_size_reached)
 
     def test_static(self) -> None:
         """
@@ -589,8 +589,21 @@ class LimitsTests(GroupsTestCase):
         So may all groups together.
         """
         large = (("range", bytes(6000)),)
-        self.assertIsNone(self.consumer(protocols=large).join())
-        self.assertEqual(self.consumer(groupId="b", protocols=large).join(), ErrorCode.group_max_size_reached)
+        self.assertIsNone(self.consumer(protocols=large, host="a").join())
+        self.assertEqual(self.consumer(groupId="b", protocols=large, host="b").join(), ErrorCode.group_max_size_reached)
+
+    def test_bytesOfAddress(self) -> None:
+        """
+        The members at one address may take half of that, until they leave.
+        """
+        large, small = ((("range", bytes(size)),) for size in (4000, 2000))
+        first = self.consumer(protocols=large, host="a")
+        self.joined(first)
+        self.assertEqual(self.consumer(groupId="b", protocols=large, host="a").join(), ErrorCode.group_max_size_reached)
+        self.assertIsNone(self.consumer(groupId="b", protocols=small, host="b").join())
+        first.leave()
+        self.rig.wait()
+        self.assertIsNone(self.consumer(protocols=small, host="a").join())
 
     def test_assignments(self) -> None:
         """
