@@ -40,10 +40,10 @@ LARGEST_SHARE = 16
 SMALL_FRAME_BYTES = 64 << 10
 """Half of the reserve is for frames up to this size."""
 
-MIN_BODY_SECONDS = 0.5
+MIN_BODY_SECONDS = 2.0
 """How long a body has memory at least, however little of it comes."""
 
-MAX_BODY_SECONDS = 5.0
+MAX_BODY_SECONDS = 20.0
 """A body that would take longer, at its pace, gives way while others wait for memory."""
 
 _SHARE_OF_ANSWERS = 16

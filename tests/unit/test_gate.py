@@ -511,7 +511,7 @@ class ClaimTests(GateTestCase):
         waiter = self.wait(8000)
         self.clock.advance(MIN_BODY_SECONDS)
         self.assertFalse(body.isClosed)
-        self.clock.advance(1.0)
+        self.clock.advance(MIN_BODY_SECONDS)
         self.assertTrue(body.isClosed)
         self.finish(waiter)
 
