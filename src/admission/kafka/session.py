@@ -527,7 +527,8 @@ class KafkaConnection(AdmittedProtocol):
         # Only a refusal without a response has a delay and is admitted; members of groups must be heard of in time.
         maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if request.decision.delaySeconds else 0.0
         delaySeconds = self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
-        if delaySeconds > 0:
+        if delaySeconds > 0 and request.kind != "Fetch":
+            # Fetches have limits of their own, and are never held back.
             self.broker.owes(self.principal, request.clientId, now + delaySeconds)
         return delaySeconds
 
