@@ -600,6 +600,15 @@ class OthersTests(ThrottlingTestCase):
         self.assertEqual(again.receive().responses[0].partition_responses[0].base_offset, 1)
         again.produce("events", batchOf(b"a"))
 
+    def test_debtOfAnotherKind(self) -> None:
+        """
+        What a consumer has to wait for holds no producer of that name back.
+        """
+        topic = self.topic()
+        self.policy.delays["Fetch"] = 10.0
+        self.connect().fetch(topic, 0)
+        self.assertEqual(self.connect().produce("events", batchOf(b"a")).error_code.value, 0)
+
     def test_debtorLeaves(self) -> None:
         """
         A request of a client that has to wait, and does not, is not served.
