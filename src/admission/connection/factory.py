@@ -461,7 +461,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self._settlePorts()
 
     def _settlePorts(self) -> None:
-        if not (self._isCrowded() or self._isShort()):
+        if not (self._strangers and (self._isCrowded() or self._isShort())):
             self._strangerAges.close()
         arePaused = self._isCrowded(2) or (self._servesTLS and self.gate.isUnderPressure)
         if arePaused == self._arePortsPaused:

@@ -764,6 +764,20 @@ class StrangerTests(SynchronousTestCase):
         self.server.close()
         self.assertEqual(self.server.clock.getDelayedCalls(), [])
 
+    def test_lastLeavesWhileShort(self) -> None:
+        """
+        When the last stranger has left no timer waits for it, however short of
+        memory the pool is.
+        """
+        charge = self.server.pool.charge(16 * HANDSHAKE_BYTES, RESPONSES)
+        _, transport = self.server.connect(transport=FakeTLSTransport)
+        self.pass_(0.1)
+        self.assertEqual([call.getTime() for call in self.server.clock.getDelayedCalls()], [0.25, 10.0])
+        transport.abortConnection()
+        self.pass_(0)
+        self.assertEqual(self.server.clock.getDelayedCalls(), [])
+        charge.release()
+
     def test_wrapped(self) -> None:
         """
         A connection of a wrapped server is a stranger until its handshake is
