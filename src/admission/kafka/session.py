@@ -604,6 +604,10 @@ class KafkaConnection(AdmittedProtocol):
                     else withThrottleTime(header.apiKey, header.apiVersion, body, delayMs)
                 )
                 body = _encoded(request, answer, delayMs) if throttled is None else throttled
+        if isinstance(answer, Body) and answer.backOffSeconds > delaySeconds:
+            body = answer.encode(throttleTimeMs(answer.backOffSeconds))
+            # No policy has asked for it.
+            self.throttle(answer.backOffSeconds)
         self.respond(frame(request.header, body), delaySeconds)
 
     def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:

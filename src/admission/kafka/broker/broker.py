@@ -41,10 +41,12 @@ class Body:
     @ivar encode: makes the body, given the C{throttle_time_ms} of the response;
         may be called twice.
     @ivar isCounted: whether the usage of the request is charged to the client.
+    @ivar backOffSeconds: how long the client is to wait before its next request, whatever it has used.
     """
 
     encode: Callable[[int], list[bytes]]
     isCounted: bool = True
+    backOffSeconds: float = 0.0
 
 
 Answer = Mapping[str, Any] | Body

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from attrs import define, field
+from attrs import define, evolve, field
 from kio.schema.errors import ErrorCode
 from twisted.internet.defer import TimeoutError
 from twisted.python.failure import Failure
@@ -43,6 +43,9 @@ _CHARGED_BYTES = 64 << 10
 
 _MANY_PARTITIONS = 100
 """From here on a Fetch that waits takes memory that is worth having."""
+
+_BACK_OFF_SECONDS = 0.5
+"""How long a client waits at most that may not wait for records because memory is short."""
 
 _LATEST = -1
 _EARLIEST = -2
@@ -149,7 +152,9 @@ class PartitionsFetch:
         meanwhile.
         """
         budgetBytes = _budgetOf(self.broker, self.request)
-        if budgetBytes == 0 or self._isGivenUp:
+        if self._isGivenUp:
+            return _memoryIsShort(self.request, _BACK_OFF_SECONDS)
+        if budgetBytes == 0:
             return _empty(self.request)
         return (yield from self.read(budgetBytes))
 
@@ -248,6 +253,14 @@ def _empty(request: KafkaRequest) -> Body:
     return _body(request, 0, (), isCounted=False)
 
 
+def _memoryIsShort(request: KafkaRequest, waitSeconds: float) -> Body:
+    """
+    The answer to a client that would wait for records, and may not.  It waits before it asks again instead: or those
+    that find no memory would ask without end.
+    """
+    return evolve(_empty(request), backOffSeconds=min(waitSeconds, _BACK_OFF_SECONDS))
+
+
 def refused(request: KafkaRequest) -> Body:
     """
     The answer to a client that a policy has refused.
@@ -285,7 +298,7 @@ def _fetch(broker: Broker, request: KafkaRequest, budgetBytes: int | None) -> St
         return (yield from partitionsFetch.read(budgetBytes))
     if broker.gate.pool.isOutOfMemory():
         # Waiting takes memory, too.
-        return _empty(request)
+        return _memoryIsShort(request, waitSeconds)
     wanted = partitionsFetch.wanted
     keys = (partitionsFetch, *(wanted or (DRAINED,)))
     waiting = waitFor(broker.purgatory, keys, partitionsFetch.isSatisfied, waitSeconds)

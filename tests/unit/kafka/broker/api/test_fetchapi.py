@@ -4,6 +4,7 @@ Tests for L{admission.kafka.broker.api.fetchapi}.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -361,10 +362,18 @@ class WaitingTests(BrokerTestCase):
 
     def test_noMemoryToWait(self) -> None:
         """
-        Waiting takes memory: while there is none, the answer is empty, and does not name the partitions.
+        Waiting takes memory: while there is none, the answer is empty, and does not name the partitions.  The client
+        waits itself before it asks again: no longer than it would have, and for half a second at most.
         """
         hoard = self.pool.charge(POOL_BYTES, "hoard")
-        self.assertEqual(self.client.ask("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=1000)).responses, ())
+        for maxWaitMs, waitMs in ((200, 200), (60_000, 500)):
+            answer = self.client.ask("Fetch", 12, **fetchFields(self.events, 0, maxWaitMs=maxWaitMs))
+            self.assertEqual((answer.responses, answer.throttle_time), ((), timedelta(milliseconds=waitMs)))
+            self.client.send("Fetch", 12, **fetchFields(self.events, 0))
+            self.clock.advance(waitMs / 1000 - 0.01)
+            self.assertEqual(self.client.waiting(), 0)
+            self.clock.advance(0.01)
+            self.assertEqual(self.fetched(self.client), [b""])
         hoard.release()
         self.assertEqual((self.purgatory.watched, self.pool.usedBytesByPurpose.get(PARKED, 0)), (0, 0))
 
