@@ -8,11 +8,11 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts
-CONNECTED := tests/sockets tests/clients
+CONNECTED := tests/sockets tests/clients tests/simulation
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-fast test-long test-attacks lint parity demo-offline follow-docs clean
+.PHONY: help run test test-fast test-long test-attacks simulate lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
+	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
@@ -45,6 +46,9 @@ test-long: $(VENV)/test.stamp
 
 test-attacks: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/attacks
+
+simulate: $(VENV)/test.stamp
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check $(CHECKED)

@@ -1,0 +1,72 @@
+"""
+The whole server keeps its promises in simulations, and simulations notice when it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from unittest import TestCase
+
+from twisted.logger import capturedLogs
+
+from tests.kit.longform import longForm
+
+from .__main__ import seedsToFind
+from .seededbugs import BUGS
+from .simulation import Simulation
+
+FEW_SEEDS = 5
+"""As a test; C{make simulate} has as many as one likes."""
+
+LONG_MAX_SEEDS = 200
+"""In how many simulations a bug must be found."""
+
+
+class SimulationTests(TestCase):
+    """
+    Whatever happens to it and its clients, a broker keeps what it has promised.
+    """
+
+    def test_few(self) -> None:
+        """
+        So it is for the first seeds.
+        """
+        for seed in range(FEW_SEEDS):
+            Simulation(seed).run()
+
+    def test_again(self) -> None:
+        """
+        A seed decides everything: in another process, with other hashes, the same happens.
+        """
+        outcomes = []
+        for hashSeed in ("1", "2"):
+            command = [sys.executable, "-m", "tests.simulation", "--seed", "2"]
+            environment = {**os.environ, "PYTHONHASHSEED": hashSeed}
+            outcomes.append(subprocess.check_output(command, env=environment, text=True))
+        self.assertIn("batches acknowledged", outcomes[0])
+        self.assertEqual(outcomes[0], outcomes[1])
+
+
+class SeededBugTests(TestCase):
+    """
+    What is made wrong on purpose is found.
+    """
+
+    def test_first(self) -> None:
+        """
+        Some bugs show at once.
+        """
+        with capturedLogs():
+            for name in ("what is written is confirmed before it is flushed", "sequence numbers are not looked at"):
+                self.assertIsNotNone(seedsToFind(BUGS[name], 3), name)
+
+    @longForm
+    def test_all(self) -> None:
+        """
+        All do before long.
+        """
+        with capturedLogs():
+            missed = [name for name, bug in BUGS.items() if seedsToFind(bug, LONG_MAX_SEEDS) is None]
+        self.assertEqual(missed, [])
