@@ -25,7 +25,7 @@ from admission.kafka.wire.guard import countElements
 from admission.kafka.wire.versions import BY_KEY
 from tests.kit.brokerfixture import encode, requestFrame
 from tests.kit.brokerprocess import PATIENCE_SECONDS, SampledBroker
-from tests.kit.goodclient import GoodClient, Noticed
+from tests.kit.goodclient import CLIENT_ID, GoodClient, Noticed
 from tests.kit.longform import isLongForm
 from tests.kit.rawclient import RawClient
 
@@ -174,6 +174,7 @@ class AttackTestCase(SynchronousTestCase):
     @cvar options: of C{twistd admission} besides.
     @cvar paceSeconds: between two requests of the client of good manners.
     @cvar recordBytes: what it stores at a time.
+    @cvar password: that of the client of good manners, if it has to log in.
     """
 
     poolBytes = 32 * MIB
@@ -182,6 +183,7 @@ class AttackTestCase(SynchronousTestCase):
     options: Sequence[str] = ()
     paceSeconds = 0.01
     recordBytes = 100
+    password: str | None = None
     broker: SampledBroker
     _calm: tuple[float, Noticed] | None = None
 
@@ -199,8 +201,10 @@ class AttackTestCase(SynchronousTestCase):
         self.addCleanup(self._end)
         self.broker.start()
         with self.connect() as client:
+            if self.password is not None:
+                client.logIn(CLIENT_ID, self.password)
             client.createTopic("good")
-        self.good = GoodClient(self.broker, "good", self.paceSeconds, self.recordBytes)
+        self.good = GoodClient(self.broker, "good", self.paceSeconds, self.recordBytes, self.password)
         self.addCleanup(self.good.stop)
 
     def _end(self) -> None:
@@ -208,11 +212,16 @@ class AttackTestCase(SynchronousTestCase):
             self.broker.kill()
         self.broker.remove()
 
-    def connect(self, receiveBufferBytes: int | None = None) -> RawClient:
+    def connect(
+        self, receiveBufferBytes: int | None = None, port: int | None = None, host: str | None = None
+    ) -> RawClient:
         """
         An attacker's connection, closed when the test ends at the latest.
+
+        @param port: another than that without TLS; nothing is said there by itself.
+        @param host: the address that it comes from.
         """
-        client = RawClient(self.broker.port, receiveBufferBytes=receiveBufferBytes)
+        client = RawClient(port or self.broker.port, receiveBufferBytes=receiveBufferBytes, host=host)
         self.addCleanup(client.close)
         return client
 

@@ -1,9 +1,9 @@
 """
 A client of good manners in a process of its own, and what it notices.
 
-C{python -m tests.kit.goodclient PORT PID TOPIC PACE BYTES} asks the broker,
-whose process is PID, for Metadata and to store a record of BYTES, by turns,
-every PACE seconds.  For each line on standard input it tells on standard
+C{python -m tests.kit.goodclient PORT PID TOPIC PACE BYTES [PASSWORD]} asks the
+broker, whose process is PID, for Metadata and to store a record of BYTES, by
+turns, every PACE seconds; given a password, it logs in.  For each line on standard input it tells on standard
 output, as JSON, what has happened since the one before.
 """
 
@@ -58,11 +58,14 @@ class GoodClient:
     Runs such a process from its making until L{stop}.
     """
 
-    def __init__(self, broker: BrokerProcess, topic: str, paceSeconds: float, recordBytes: int) -> None:
+    def __init__(
+        self, broker: BrokerProcess, topic: str, paceSeconds: float, recordBytes: int, password: str | None = None
+    ) -> None:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.kit.goodclient"),
                 *(str(broker.port), str(broker.process.pid), topic, str(paceSeconds), str(recordBytes)),
+                *(() if password is None else (password,)),
             ],
             env=ENVIRONMENT,
             stdin=subprocess.PIPE,
@@ -90,8 +93,9 @@ class GoodClient:
 
 
 class _Session:
-    def __init__(self, port: int, topic: str, recordBytes: int) -> None:
+    def __init__(self, port: int, topic: str, recordBytes: int, password: str | None) -> None:
         self._port = port
+        self._password = password
         metadata = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": topic}])
         produce = produceRequest(topic, batchOf(bytes(recordBytes)), acks=_LEADER_ONLY)
         self._requests = [(each, requestFrame(each, 1, CLIENT_ID)) for each in (metadata, produce)]
@@ -106,6 +110,8 @@ class _Session:
         """
         if self._client is None:
             self._client = RawClient(self._port, host=HOST)
+            if self._password is not None:
+                assert not self._client.logIn(CLIENT_ID, self._password)
         entity, frame = self._requests[number % len(self._requests)]
         try:
             self._client.sendBytes(frame)
@@ -118,12 +124,12 @@ class _Session:
         assert not results[0].error_code, results[0]
 
 
-def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int) -> None:
+def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int, password: str | None = None) -> None:
     """
     Ask until standard input ends.
     """
     clock = FairClock("thread-self", f"{pid}/task/{pid}")
-    session = _Session(port, topic, recordBytes)
+    session = _Session(port, topic, recordBytes, password)
     latencies: list[float] = []
     failures: list[str] = []
     number = 0
@@ -151,4 +157,4 @@ def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int) 
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), int(sys.argv[5]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), int(sys.argv[5]), *sys.argv[6:])

@@ -156,6 +156,16 @@ class RawClient:
         self.send(entity)
         return self.receive(entity.__api_key__, entity.__version__)
 
+    def logIn(self, user: str, password: str) -> int:
+        """
+        Log in by PLAIN.
+
+        @return: the error code.
+        """
+        assert not self.ask(requestOf("SaslHandshake", 1, mechanism="PLAIN")).error_code
+        token = f"\0{user}\0{password}".encode()
+        return int(self.ask(requestOf("SaslAuthenticate", 2, auth_bytes=token)).error_code)
+
     def isClosedByPeer(self) -> bool:
         """
         Wait for the end of the stream, or for a byte that should not come.
