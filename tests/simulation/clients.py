@@ -533,7 +533,7 @@ class Member(Client):
             return
         # A request that was on its way when the connection broke may still be served.
         if self._isQuiet():
-            self.history.committed((self._group, self._number), result.metadata or "")
+            self.history.committed((self._group, self._number), result.metadata or "", self.now)
 
     def _isQuiet(self) -> bool:
         commits = self.history.commits.get((self._group, self._number), [])

@@ -171,7 +171,7 @@ class History:
         """
         return max(self.generations.get(group, ()), default=-1)
 
-    def committed(self, key: tuple[str, int], text: str) -> None:
+    def committed(self, key: tuple[str, int], text: str, now: float) -> None:
         """
         The only writer of an offset has read it.
         """
@@ -184,7 +184,8 @@ class History:
             raise Violation(f"the offset {key} says {text!r}, and could say {sorted(allowed)}")
         if commits:
             # Whatever else was on its way has not come.
-            self.commits[key] = [Commit(text, 0.0)] if text else []
+            seconds = {commit.text: commit.ackedSeconds for commit in commits}
+            self.commits[key] = [Commit(text, seconds.get(text) or now)] if text else []
 
     def powerLost(self, log: ILog, now: float, unflushedSeconds: float) -> None:
         """

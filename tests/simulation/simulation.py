@@ -8,6 +8,7 @@ import errno
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from math import inf
 from random import Random
 from typing import Any, cast
 from unittest.mock import patch
@@ -44,6 +45,9 @@ PATIENCE_SECONDS = 120.0
 
 QUOTA_BYTES = 2000
 """How many bytes a second the limited producer may send."""
+
+UNFLUSHED_SECONDS = 5.0
+"""How old may be what no flush has taken to a disk that is well."""
 
 MAX_CALLS = 40_000
 """How much may happen in a quarter of a second."""
@@ -82,6 +86,8 @@ class Simulation:
         self._calls = 0
         # Since when the broker has all that it needs, and since when it runs; what had been sent then.
         self._wellSinceSeconds = self._bootedSeconds = 0.0
+        # Since when the disk of this life takes nothing, or has taken nothing for a while.
+        self._troubledSeconds = inf
         self._limitedBytes = 0
 
     def run(self) -> None:
@@ -245,13 +251,14 @@ class Simulation:
 
     def _fillDisk(self) -> None:
         self.disk.fault = self._fault(errno.ENOSPC, 1.0, "write", "reserve")
-        self._wellSinceSeconds = float("inf")
+        self._wellSinceSeconds = inf
         self._pass(self.random.random() * 10.0)
         self._mend()
 
     def _hangDisk(self) -> None:
         assert self.machine is not None
         seconds = self.random.random() * 10.0
+        self._troubledSeconds = min(self.world.now, self._troubledSeconds)
         self.machine.hangsUntilSeconds = self.world.now + seconds
         self._wellSinceSeconds = max(self._wellSinceSeconds, self.machine.hangsUntilSeconds)
 
@@ -259,8 +266,9 @@ class Simulation:
         """
         The disk does not take what was written; the broker goes on as far as it can, until it is restarted.
         """
+        self._troubledSeconds = min(self.world.now, self._troubledSeconds)
         self.disk.fault = self._fault(errno.EIO, self.random.choice([0.3, 1.0]), "flush", "flushDirectory")
-        self._wellSinceSeconds = float("inf")
+        self._wellSinceSeconds = inf
         self._pass(self.random.random() * 5.0)
         if self.machine is None or self.machine.isDead:
             return
@@ -301,6 +309,7 @@ class Simulation:
         config = BrokerConfig(settings, [Listener("tcp:9092", self.network, None)], ROOT)
         service = self.service = BrokerService(machine, config)
         self._note("boot")
+        self._troubledSeconds = inf
         service.startService()
         self.network.machine = machine
         self._wellSinceSeconds = self._bootedSeconds = self.world.now
@@ -329,11 +338,12 @@ class Simulation:
         """
         Let a broker come up on what is left, to see what that is.
         """
-        diedSeconds = self.world.now
+        # What a disk in trouble has not taken may be older.
+        sinceSeconds = min(self.world.now, self._troubledSeconds)
         self.network.lossCount += 1
         machine = Machine(self.world, Random(0), self.disk, 0.0)
         log = SegmentLog(ROOT, machine, self._wall, lambda *_: Deferred(), disk=self.disk, retentionSeconds=None)
-        self.history.powerLost(log, diedSeconds, 5.0)
+        self.history.powerLost(log, sinceSeconds, UNFLUSHED_SECONDS)
         for client in self.clients:
             if isinstance(client, Consumer):
                 client.powerLost(log.topic(client.topicName).partitions)
