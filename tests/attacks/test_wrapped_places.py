@@ -94,8 +94,8 @@ class WrappedPlacesTests(SynchronousTestCase):
         growthBytes = peak - before
         latencies.sort()
         print(
-            f"\n{ROUNDS} times {CLIENTS} clients of a wrapped server ask for {ANSWER_BYTES // MIB} MiB and read nothing: "
-            f"grew {growthBytes / MIB:.1f} MiB; good client p50 p99 max: "
+            f"\n{ROUNDS} times {CLIENTS} clients of a wrapped server ask for {ANSWER_BYTES // MIB} MiB and read "
+            f"nothing: grew {growthBytes / MIB:.1f} MiB; good client p50 p99 max: "
             + " ".join(f"{1000 * latencies[int(share * (len(latencies) - 1))]:.1f}" for share in (0.5, 0.99, 1.0))
         )
         # An answer that was let through is there three times: as the protocol has made it, in the transport, and in

@@ -507,7 +507,8 @@ class Simulation:
 
         def drop(pool: Ledger, *arguments: Any) -> None:
             # Of a process that has died nothing was released.
-            if self.service is not None and self.service.broker.gate.pool is cast(Any, pool):
+            broker: Any = getattr(self.service, "broker", None)
+            if broker is not None and broker.gate.pool is pool:
                 dropped(pool, *arguments)
 
         with (
