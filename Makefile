@@ -7,12 +7,12 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
-FAST := tests/unit tests/contracts
+FAST := tests/unit tests/contracts tests/fuzz
 CONNECTED := tests/sockets tests/clients tests/simulation
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-fast test-long test-attacks simulate lint parity demo-offline follow-docs clean
+.PHONY: help run test test-fast test-long test-attacks simulate fuzz lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
+	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
@@ -49,6 +50,9 @@ test-attacks: $(VENV)/test.stamp
 
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
+
+fuzz: $(VENV)/fuzz.stamp
+	$(BIN)/python -m tests.fuzz run $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),10))
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check $(CHECKED)
@@ -83,6 +87,12 @@ $(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
 $(VENV)/lint.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/test.stamp
+
+# Not with the tests: there is not a wheel for every machine, and it is not built here.
+$(VENV)/fuzz.stamp: $(VENV)/test.stamp
+	@$(BIN)/python -m pip install --quiet --only-binary atheris --editable '.[test,fuzz]' || \
+		{ echo "fuzzing needs atheris, for which there is no wheel for this machine" >&2; exit 1; }
+	@touch $@
 
 $(VENV)/venv.stamp:
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is not installed; name one with make PYTHON=python3.11" >&2; exit 1; }

@@ -37,6 +37,7 @@ DAMAGED_SUFFIX = ".damaged"
 """The suffix of a segment that cannot be read."""
 
 _HOUR = 3_600_000_000
+_FIRST_HOUR, _LAST_HOUR = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 3600 for year in (1, 9999))
 _NICENESS = 10
 
 
@@ -122,6 +123,8 @@ def _byHour(found: pa.Table, segment: Segment) -> Iterator[tuple[int, pa.Table]]
     begun = int(segment.header.wallSeconds * 1e6)
     moments = pc.fill_null(found["ts"].cast(pa.int64()), begun).to_numpy()
     hours = moments // _HOUR
+    if hours.size and not _FIRST_HOUR <= hours.min() <= hours.max() <= _LAST_HOUR:
+        raise DamagedSegment("it has records of years that no calendar has")
     for hour in np.unique(hours):
         yield int(hour) * 3600, found.filter(pa.array(hours == hour))
 

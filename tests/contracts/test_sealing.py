@@ -335,6 +335,16 @@ class SealTests(SealingTestCase):
         )
         self.assertEqual(sealAll(self.root, CAP_BYTES).problems, [])
 
+    def test_strangeYear(self) -> None:
+        """
+        A segment with a record of a year that no calendar has is set aside, and not tried again each time.
+        """
+        for seconds in (9e11, -9e11):
+            self.record("a", KafkaRequestEvent(1, seconds, seq=1))
+            [problem] = sealAll(self.root, CAP_BYTES).problems
+            self.assertTrue(problem.startswith("a.segment is set aside: "), problem)
+            self.assertEqual(sealAll(self.root, CAP_BYTES).problems, [])
+
     def test_cannotSeal(self) -> None:
         """
         What cannot be sealed now stays, and the others are sealed.

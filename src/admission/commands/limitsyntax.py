@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from decimal import Decimal
 
 from ..interfaces import DEFAULT, QuotaEntity
 from ..units import formatBytes, parseRate
@@ -38,11 +39,14 @@ def parseAmount(name: str, text: str) -> float:
 
 def formatAmount(name: str, amount: float) -> str:
     """
-    Write the value of the limit C{name} as L{parseAmount} reads it.
+    Write the value of the limit C{name} as L{parseAmount} reads it, to 15 digits.
+
+    @param amount: from 1e-24 to 1e39.
     """
     if name.endswith("_byte_rate") and amount.is_integer():
         return formatBytes(int(amount))
-    return f"{amount:.15g}"
+    # Rates have no exponents.
+    return f"{Decimal(f'{amount:.15g}'):f}"
 
 
 def asArguments(entity: QuotaEntity) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .property import Given, SettingsError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -33,6 +34,9 @@ def readPropertyFile(path: str) -> Iterator[Given]:
     try:
         for each in parse(text):
             if isinstance(each, KeyValue):
+                surrogate = _SURROGATE.search(each.key + each.value)
+                if surrogate is not None:
+                    raise SettingsError(f"{path}:{line}: \\u{ord(surrogate[0]):04x} is half of a character: write both")
                 yield Given(each.key, each.value.strip(), f"{path}:{line}")
             line += len(_LINE_END.findall(each.source))
     except InvalidUEscapeError as error:

@@ -36,6 +36,9 @@ OVERFLOW_CODE = 1
 FIRST_CODE = 2
 
 _TEXT_END = Struct("<HBB")
+MIN_SLOT_BYTES = 1 + _TEXT_END.size
+"""Any version has room for the end of a text."""
+
 _TEXT_END_OFFSET = SLOT_BYTES - _TEXT_END.size
 
 _NOT_KNOWN = {

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from .events import Origin
-from .recordlayout import SLOT_BYTES, Layout, microseconds
+from .recordlayout import MIN_SLOT_BYTES, SLOT_BYTES, Layout, microseconds
 from .schema import VERSION
 from .tables import TABLES
 
@@ -82,9 +82,21 @@ class Header:
             described = json.loads(bytes(buffer[_PREFIX.size : _PREFIX.size + textBytes]))
             origin = Origin(**described.pop("origin"))
             layouts = [Layout.fromJson(each) for each in described.pop("layouts")]
-            return cls(origin=origin, layouts=layouts, **described), headerBytes
+            header = cls(origin=origin, layouts=layouts, **described)
+            header._check()
+            return header, headerBytes
         except Exception as error:
             raise DamagedSegment(f"the header is damaged: {error}") from error
+
+    def _check(self) -> None:
+        """
+        @raise ValueError: if nothing can be read with it.
+        """
+        if type(self.slotBytes) is not int or not MIN_SLOT_BYTES <= self.slotBytes <= PAGE_BYTES:
+            raise ValueError(f"no slots have {self.slotBytes!r} bytes")
+        for seconds in (self.monotonicSeconds, self.wallSeconds):
+            if type(seconds) not in (int, float):
+                raise ValueError(f"{seconds!r} is no time")
 
     def constants(self) -> dict[str, Any]:
         """

@@ -227,7 +227,8 @@ class StatusSite(Site):
         request.setHeader(b"Referrer-Policy", b"no-referrer")
         request.setHeader(b"Content-Security-Policy", CONTENT_POLICY)
         headers = request.requestHeaders
-        if not all(map(self._knows, headers.getRawHeaders("Host", []))):
+        # As bytes: Twisted decodes text strictly.
+        if not all(map(self._knows, headers.getRawHeaders(b"Host", []))):
             return Refused(
                 FORBIDDEN,
                 "this port goes by another name; ask it by its address, or by a name that the server was told with "
@@ -242,8 +243,8 @@ class StatusSite(Site):
         resource: Resource = super().getResourceFor(request)  # type: ignore[no-untyped-call]
         return resource
 
-    def _knows(self, host: str) -> bool:
-        match = _HOST.fullmatch(host.strip())
+    def _knows(self, host: bytes) -> bool:
+        match = _HOST.fullmatch(host.decode("utf-8", "replace").strip())
         if match is None:
             return False
         name = (match["bracketed"] or match["name"] or "").lower().removesuffix(".")

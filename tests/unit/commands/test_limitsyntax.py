@@ -4,6 +4,7 @@ Tests for L{admission.commands.limitsyntax}.
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from admission.commands.limitsyntax import asArguments, formatAmount, parseAmount
@@ -27,9 +28,13 @@ class LimitSyntaxTests(CommandTestCase):
             ("connection_creation_rate", "10", 10.0),
             ("request_percentage", "12.5", 12.5),
             ("producer_ids_rate", "100", 100.0),
+            ("connection_creation_rate", "1/1d", 1 / 86400),
+            ("connection_creation_rate", "4000T", 4e15),
+            ("consumer_byte_rate", "1/1d", 1 / 86400),
         ):
             self.assertEqual(parseAmount(name, text), amount)
-            self.assertAlmostEqual(parseAmount(name, formatAmount(name, amount)), amount, places=6)
+            written = formatAmount(name, amount)
+            self.assertTrue(math.isclose(parseAmount(name, written), amount, rel_tol=1e-14), written)
         self.assertEqual(formatAmount("producer_byte_rate", 4e6), "4M")
         self.assertEqual(formatAmount("request_percentage", 200.0), "200")
         self.assertEqual(formatAmount("connection_creation_rate", 2048.0), "2048")

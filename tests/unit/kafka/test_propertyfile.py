@@ -63,6 +63,8 @@ class ReadPropertyFileTests(SynchronousTestCase):
             (None, " cannot be read: No such file or directory"),
             (b"a=\xff", " is not UTF-8 at byte 2"),
             (b"a=1\n#\nb=\\u12", ":3: \\u12 is not a character: write \\u and four hex digits"),
+            (b"a=1\nb=\\ude00x", ":2: \\ude00 is half of a character: write both"),
+            (b"a\\ud83d=1", ":1: \\ud83d is half of a character: write both"),
         ]:
             if content is not None:
                 Path(self.path).write_bytes(content)

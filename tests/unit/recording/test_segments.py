@@ -70,6 +70,30 @@ class SegmentTestCase(SynchronousTestCase):
         return [row["seq"] for row in self.load().rows(REQUESTS)]
 
 
+class HeaderTests(SegmentTestCase):
+    """
+    A header that can be read and makes no sense.
+    """
+
+    def test_senseless(self) -> None:
+        """
+        It is refused when the segment is loaded.
+        """
+        header = Header(ORIGIN, 1, 100.0, 1_700_000_000.0)
+        for changed in (
+            {"slotBytes": 0},
+            {"slotBytes": -256},
+            {"slotBytes": 2},
+            {"slotBytes": 1e3},
+            {"slotBytes": None},
+            {"slotBytes": 2**40},
+            {"wallSeconds": "1"},
+            {"monotonicSeconds": None},
+        ):
+            Path(self.path).write_bytes(evolve(header, **changed).toBytes() + bytes(SLOT_BYTES))
+            self.assertRaises(DamagedSegment, self.load)
+
+
 class WritingTests(SegmentTestCase):
     """
     L{SegmentWriter}, and L{Segment} reading what it writes.

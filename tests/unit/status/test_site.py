@@ -93,6 +93,12 @@ class SiteTests(StatusTestCase):
         )
         self.assertEqual(self.exchange(b"GET / HTTP/1.0\r\n\r\n").code, 200)
 
+    def test_noText(self) -> None:
+        """
+        A name that is not even text is another name, and no error of the server.
+        """
+        self.assertRefused(self.exchange(b"GET / HTTP/1.1\r\nHost: local\xffhost\r\n\r\n"), 403, "name")
+
     def test_headers(self) -> None:
         """
         Nothing is cached or taken for something else, and no connection is kept.

@@ -365,7 +365,7 @@ class Documents:
                     self._number = number
                     self._snapshotBytes = file.size()
                     return True
-                self._apply(changes)
+                self._apply(changes, path)
         finally:
             file.close()
         self.tables = {}
@@ -387,18 +387,24 @@ class Documents:
             for number, changes, end in frames(file):
                 if number != self._number + 1:
                     break
-                self._apply(changes)
+                self._apply(changes, path)
                 self._number, self._position = number, end
         finally:
             file.close()
         return self._position == sizeBytes
 
-    def _apply(self, changes: bytes) -> None:
+    def _apply(self, changes: bytes, path: str) -> None:
+        """
+        @raise LogFailed: if the changes of a frame make no sense, though its checksum is right.
+        """
         at = 0
         while at < len(changes):
-            nameBytes, keyBytes, valueBytes = _CHANGE.unpack_from(changes, at)
-            at += _CHANGE.size
-            table = changes[at : at + nameBytes].decode("ascii")
+            try:
+                nameBytes, keyBytes, valueBytes = _CHANGE.unpack_from(changes, at)
+                at += _CHANGE.size
+                table = changes[at : at + nameBytes].decode("ascii")
+            except (struct.error, UnicodeDecodeError) as error:
+                raise self._senseless(path) from error
             at += nameBytes
             key = changes[at : at + keyBytes]
             at += keyBytes
@@ -408,6 +414,11 @@ class Documents:
             else:
                 values[key] = changes[at : at + valueBytes]
                 at += valueBytes
+        if at != len(changes):
+            raise self._senseless(path)
+
+    def _senseless(self, path: str) -> LogFailed:
+        return LogFailed(f"{path} has changes that make no sense, with the right checksum; restore a backup")
 
     def _beginSnapshot(self) -> None:
         """

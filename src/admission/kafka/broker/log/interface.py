@@ -16,6 +16,9 @@ from admission.kafka.wire.batches import RecordBatch
 LONGEST_KEY_BYTES: Final = 511
 """The length limit of keys of an L{ITable}."""
 
+MAX_OFFSET: Final = 1 << 62
+"""Beyond any offset that a partition comes to; what says otherwise is damaged.  All arithmetic stays within 64 bits."""
+
 
 class LogRefusal(Exception):
     """

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from .batchlookup import wholeBatches
 from .checkpoint import Checkpoint, checkpointName, holds, readCheckpoint
 from .disk import Disk, File
+from .interface import MAX_OFFSET
 from .producers import encodedAfter, lastSequenceOf
 from .segment import Segment, segmentName
 
@@ -82,7 +83,9 @@ class PartitionRecovery:
         @raise OSError: if the disk fails.
         """
         names = set(self._disk.list(self._directory))
-        bases = sorted(int(matched[1]) for matched in map(_SEGMENT.fullmatch, names) if matched)
+        found = (int(matched[1]) for matched in map(_SEGMENT.fullmatch, names) if matched)
+        # What else is there was not made by the log.
+        bases = sorted(base for base in found if base <= MAX_OFFSET)
         while len(bases) > 1 and bases[1] <= self._logStartOffset:
             self._remove(bases.pop(0))
         self._removeLeftovers(names, bases)

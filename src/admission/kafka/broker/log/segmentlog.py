@@ -31,6 +31,7 @@ from .documents import Documents
 from .flushing import DeferToThread, Flusher, Round, callAll
 from .groupcommit import MAX_PENDING_BYTES, GroupCommit
 from .interface import (
+    MAX_OFFSET,
     AppendResult,
     CommitCallback,
     EpochEnd,
@@ -73,6 +74,8 @@ _CLUSTER_ID: Final = b"cluster id"
 _LEADER_EPOCH: Final = b"leader epoch"
 _NEXT_PRODUCER_ID: Final = b"next producer id"
 _CLEAN: Final = b"clean"
+
+_MAX_EPOCH: Final = 2**31 - 1
 
 _OWN_TABLES: Final = {_OWNERS, _FACTS, *OWN_TABLES}
 
@@ -452,15 +455,23 @@ class SegmentLog:
         self._producers.restore(states)
 
         isNew = _CLUSTER_ID not in facts
-        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
-        self.clusterId = facts.get(_CLUSTER_ID, made).decode("ascii")
+        clusterId = facts.get(_CLUSTER_ID) or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
+        if not clusterId.isascii():
+            raise LogFailed(f"what is stored of the cluster id is damaged: {clusterId!r}")
+        self.clusterId = clusterId.decode("ascii")
         # A directory of Kafka's own may have any epochs.
         epochs = [epoch for each in partitions for segment in each.segments for epoch, _ in segment.epochs]
-        self.leaderEpoch = max([self._fact(_LEADER_EPOCH), *epochs])
+        self.leaderEpoch = max([self._fact(_LEADER_EPOCH, _MAX_EPOCH), *epochs])
         self.endedUncleanly = not isNew and _CLEAN not in facts
         if self.endedUncleanly:
-            self.leaderEpoch += 1
-        self._nextProducerId = self._fact(_NEXT_PRODUCER_ID)
+            # Epochs in batches are behind no checksum.
+            self.leaderEpoch = min(self.leaderEpoch + 1, _MAX_EPOCH)
+        for owner in self._owners.values():
+            try:
+                owner.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:
+                raise LogFailed(f"what is stored of the owner of a producer id is damaged ({error!r})") from error
+        self._nextProducerId = self._fact(_NEXT_PRODUCER_ID, MAX_OFFSET)
         self._endProducerId = self._nextProducerId + _PRODUCER_IDS
         self._isReserving = False
         self._reservationError: Exception | None = None
@@ -485,9 +496,17 @@ class SegmentLog:
             )
         return {number: os.path.join(partitionsPath, others.get(number, str(number))) for number in deleted}
 
-    def _fact(self, key: bytes) -> int:
+    def _fact(self, key: bytes, maximum: int) -> int:
+        """
+        @raise LogFailed: if it is damaged.
+        """
         stored = self._documents.tables.get(_FACTS, {}).get(key)
-        value: int = _COUNTER.unpack(stored)[0] if stored else 0
+        try:
+            value: int = _COUNTER.unpack(stored)[0] if stored else 0
+        except struct.error:
+            value = -1
+        if not 0 <= value <= maximum:
+            raise LogFailed(f"what is stored of the {key.decode('ascii')} is damaged: {stored!r}")
         return value
 
     def _flushDocuments(self) -> None:

@@ -16,7 +16,16 @@ from uuid import UUID, uuid4
 from attrs import evolve
 
 from .documents import Documents
-from .interface import InvalidPartitionCount, InvalidTopicName, LogFailed, Topic, TopicExists, UnknownTopic
+from .interface import (
+    MAX_OFFSET,
+    InvalidPartitionCount,
+    InvalidTopicConfig,
+    InvalidTopicName,
+    LogFailed,
+    Topic,
+    TopicExists,
+    UnknownTopic,
+)
 from .partitionlog import PartitionLog
 from .retentionlimits import RetentionLimits
 
@@ -34,7 +43,26 @@ _NEXT_NUMBER: Final = b"next partition number"
 NUMBER: Final = struct.Struct(">I")
 """The key of a fact about a partition: its number."""
 
+_MAX_NUMBER: Final = 2**32 - 1
+"""The largest number that fits into a key."""
+
+_MAX_STRANGE_NUMBER: Final = 2**31 - 1
+"""Behind a directory of this number there are still numbers for more partitions than any log makes."""
+
+_NUMBER_AT_END: Final = re.compile(r"(?:.*\.)?([0-9]{1,10})", re.DOTALL)
+
 _COUNTER: Final = struct.Struct(">q")
+
+_DAMAGED: Final = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+    RecursionError,
+    InvalidTopicConfig,
+)
+"""How it shows that a document is not what was written."""
 
 _LONGEST_NAME: Final = 200
 """How much of a topic's name stands in the name of a directory, which the number tells apart."""
@@ -52,8 +80,14 @@ def numberIn(name: str) -> int | None:
     """
     The number of the partition whose directory has that name; L{None} if no partition's has.
     """
-    number = name.rpartition(".")[2]
-    return int(number) if number.isdecimal() else None
+    matched = _NUMBER_AT_END.fullmatch(name)
+    number = int(matched[1]) if matched else None
+    # A larger one may be the date of a copy.
+    return None if number is None or number > _MAX_NUMBER else number
+
+
+def _isName(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def partitionsOf(topic: Topic) -> tuple[PartitionLog, ...]:
@@ -108,7 +142,11 @@ class Topics:
         for key, value in self._documents.tables.get(_TOPICS, {}).items():
             try:
                 name = str(key, "ascii")
+                if not _isName(name):
+                    raise ValueError("no topic can have that name")
                 stored = json.loads(value)
+                if not all(isinstance(text, str) for text in stored["configs"].values()):
+                    raise ValueError("settings are text")
                 partitions = tuple(
                     self._partition(name, index, number, stored["configs"])
                     for index, number in enumerate(stored["partitions"])
@@ -116,15 +154,23 @@ class Topics:
                 for partition in partitions:
                     start = starts.get(NUMBER.pack(partition.number))
                     partition.logStartOffset = _COUNTER.unpack(start)[0] if start else 0
+                    if not 0 <= partition.logStartOffset <= MAX_OFFSET:
+                        raise ValueError(f"no partition starts at {partition.logStartOffset}")
                 self._put(Topic(name, UUID(stored["id"]), partitions, stored["configs"]))
-            except (LookupError, TypeError, ValueError, struct.error) as error:
+            except _DAMAGED as error:
                 raise LogFailed(f"what is stored of topic {key!r} is damaged ({error!r})") from error
+        try:
+            numbers = [self._counter(_NEXT_NUMBER), *self.deletedNumbers]
+            if not all(0 <= number <= _MAX_NUMBER for number in numbers):
+                raise ValueError("no partition can have them")
+        except _DAMAGED as error:
+            raise LogFailed(f"what is stored of the numbers of partitions is damaged ({error!r})") from error
 
     def skipNumbers(self, numbers: Iterable[int]) -> None:
         """
         Give new partitions other numbers than these: directories of that number may have records of others.
         """
-        following = max(numbers, default=-1) + 1
+        following = max((number for number in numbers if number <= _MAX_STRANGE_NUMBER), default=-1) + 1
         if following > self._counter(_NEXT_NUMBER):
             self._documents.put(_COUNTERS, _NEXT_NUMBER, _COUNTER.pack(following))
 
@@ -154,7 +200,7 @@ class Topics:
             yield from partitionsOf(topic)
 
     def create(self, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool) -> Topic:
-        if not _NAME.fullmatch(name) or name in (".", ".."):
+        if not _isName(name):
             raise InvalidTopicName(f"{name!r} cannot be the name of a topic")
         if name in self.byName:
             raise TopicExists(f"there is a topic {name!r} already")

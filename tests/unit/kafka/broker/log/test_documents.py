@@ -503,6 +503,18 @@ class SnapshotTests(DocumentsTestCase):
         os.unlink(self.path(snapshot(1)))
         self.assertIn("restore a backup", str(self.assertRaises(LogFailed, self.reopen)))
 
+    def test_senseless(self) -> None:
+        """
+        Changes that make no sense are refused, though they have the right checksum.
+        """
+        self.commit(("a", b"x", b"1"))
+        path = self.path(journal(0))
+        before = Path(path).read_bytes()
+        for changes in (b"\x01", b"\x01\x00\x01\x00\x00\x00\x00\xffk", b"\x01\x00\x01\x00\x00\x00\x05tk..."):
+            frame = b"".join(documentsModule._frame(2, changes))
+            Path(path).write_bytes(before + frame)
+            self.assertIn(path, str(self.assertRaises(LogFailed, self.reopen)))
+
     def test_olderSnapshot(self) -> None:
         """
         If a damaged snapshot is there together with the one that it replaces, that is taken.

@@ -355,6 +355,17 @@ class StartTests(RecoveryTestCase):
         found = self.recover(4)
         self.assertEqual(([extent[:2] for extent in self.extents(found)], found.cutBytes), ([(4, 8), (8, 12)], 0))
 
+    def test_strangeNames(self) -> None:
+        """
+        A file that is named by an offset that no partition comes to is none of the log's.
+        """
+        self.build(2)
+        stranger = "99999999999999999999.log"
+        Path(self.path(stranger)).touch()
+        found = self.recover()
+        self.assertEqual([extent[:2] for extent in self.extents(found)], [(0, 4)])
+        self.assertIn(stranger, self.names())
+
     def test_everything(self) -> None:
         """
         If all records have been removed, or the tail ends before the start, no segment is left: the next batch

@@ -4,8 +4,10 @@ Tests for L{admission.kafka.broker.log.segmentlog}.
 
 import errno
 import gc
+import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -1103,6 +1105,95 @@ class DirectoryTests(LogTestCase):
         self.successResultOf(self.log.close())
         for _ in range(2):
             self.assertIn("events", str(self.assertRaises(LogFailed, self.other)))
+
+    def test_damagedDocuments(self) -> None:
+        """
+        So is every other document of the log, in words.
+        """
+        valid = {"id": "0" * 32, "partitions": [0], "configs": {}}
+        topics: list[dict[str, object]] = [
+            {"id": 7},
+            {"configs": []},
+            {"configs": {"retention.ms": "x"}},
+            {"configs": {"a": 1}},
+            {"partitions": [2**32]},
+        ]
+        for table, key, value in (
+            ("topics", b"events", b"[" * 100_000),
+            *(("topics", b"events", json.dumps({**valid, **changed}).encode()) for changed in topics),
+            ("topics", b"../events", json.dumps(valid).encode()),
+            ("starts", struct.pack(">I", 0), b"short"),
+            ("starts", struct.pack(">I", 0), struct.pack(">q", -1)),
+            ("starts", struct.pack(">I", 0), struct.pack(">q", 2**63 - 1)),
+            ("tombstones", b"short", b""),
+            ("counters", b"next partition number", b"short"),
+            ("counters", b"next partition number", struct.pack(">q", 2**32)),
+            ("owners", struct.pack(">q", 7), b"\xff"),
+            ("facts", b"cluster id", b"\xff"),
+            ("facts", b"leader epoch", b"short"),
+            ("facts", b"leader epoch", struct.pack(">q", 2**31)),
+            ("facts", b"next producer id", struct.pack(">q", -1)),
+        ):
+            self._damaged(table, key, value)
+
+    def _damaged(self, table: str, key: bytes, value: bytes) -> None:
+        self.path = self.mktemp()
+        self.log = self.openLog()
+        self.partition()
+        self.log._documents.put(table, key, value)
+        self.log._commits.appended(1, isKept=False)
+        self.successResultOf(self.log.close())
+        self.assertIn("damaged", str(self.assertRaises(LogFailed, self.other)), (table, key, value))
+
+    def test_copiedDirectory(self) -> None:
+        """
+        A directory whose name ends in a date is no partition's, and the next partitions do not get the numbers behind
+        it, which would not fit.
+        """
+        self.append(self.partition())
+        self.successResultOf(self.log.close())
+        partitions = os.path.join(self.path, "partitions")
+        shutil.copytree(os.path.join(partitions, "events-0.0"), os.path.join(partitions, "events-0.20261122235118"))
+        os.mkdir(os.path.join(partitions, f"events-0.{10**30}"))
+        self.log = self.openLog()
+        self.assertEqual(self.log.createTopic("others", 1, {}).partitions[0].number, 1)
+        self.log.deleteTopic("others")
+
+    def test_largestNumber(self) -> None:
+        """
+        A directory of the largest number that is skipped leaves numbers for partitions, which a start finds again.
+        """
+        self.append(self.partition())
+        self.successResultOf(self.log.close())
+        for number in (2**31 - 1, 2**32 - 1):
+            os.mkdir(os.path.join(self.path, "partitions", f"copy.{number}"))
+        self.log = self.openLog()
+        [others] = self.log.createTopic("others", 1, {}).partitions
+        self.assertEqual(others.number, 2**31)
+        self.append(others)
+        self.successResultOf(self.log.close())
+        self.log = self.openLog()
+        self.assertEqual(self.log.topics["others"].partitions[0].highWatermark, 1)
+
+    def test_largestEpoch(self) -> None:
+        """
+        An epoch in a batch is behind no checksum; the largest one does not keep the log from being appended to.
+        """
+        self.append(self.partition())
+        self.clock.turn()
+        segment = os.path.join(self.path, "partitions", "events-0.0", "00000000000000000000.log")
+        path = self.mktemp()
+        shutil.copytree(self.path, path)
+        segment = os.path.join(path, os.path.relpath(segment, self.path))
+        with open(segment, "r+b") as file:
+            file.seek(12)
+            file.write(b"\x7f\xff\xff\xff")
+        log = SegmentLog(path, self.clock, lambda: 0.0, maybeDeferred)
+        self.addCleanup(log.close)
+        self.assertEqual(log.leaderEpoch, 2**31 - 1)
+        log.append(log.topics["events"].partitions[0], *makeBatch(1))
+        self.clock.turn()
+        self.assertEqual(log.topics["events"].partitions[0].highWatermark, 2)
 
     def test_unreadable(self) -> None:
         """

@@ -337,5 +337,5 @@ class DirectoryNameTests(SynchronousTestCase):
         for topicName in ("events", "a.b-1.2", "...", "x" * 249, "7"):
             self.assertEqual(numberIn(directoryName(topicName, 3, 12)), 12)
             self.assertLessEqual(len(directoryName(topicName, 10_000, 2**32)), 255)
-        for name in ("events", "lost+found", "events-0.", "events-0.x", ""):
+        for name in ("events", "lost+found", "events-0.", "events-0.x", "", "a-0.20261122235118", "a-0.\u0661"):
             self.assertIsNone(numberIn(name))
