@@ -48,6 +48,15 @@ _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _NEWEST_COMPRESSION: Final = 4
 
+_MIN_RECORD_BYTES: Final = 7
+"""A record without key, value and headers: seven varints of a byte each."""
+
+_MAX_RECORDS_PER_COMPRESSED_BYTE: Final = 1000
+"""
+More than any codec gets into a byte: each record has another offset, so that not more than some hundred records look like
+those before them.
+"""
+
 
 class BatchRefused(Exception):
     """
@@ -200,6 +209,16 @@ def readBatch(view: Buffer) -> RecordBatch:
         raise BatchRefused(
             ErrorCode.invalid_record,
             f"the batch counts {batch.count} records and its last offset is {batch.lastOffsetDelta} past the first",
+        )
+    payloadBytes = sizeBytes - HEADER_BYTES
+    # Or a small batch could use up the offsets of a partition, for records that nobody can read.
+    maxCount = (
+        payloadBytes * _MAX_RECORDS_PER_COMPRESSED_BYTE if batch.compression else payloadBytes // _MIN_RECORD_BYTES
+    )
+    if batch.count > maxCount:
+        raise BatchRefused(
+            ErrorCode.invalid_record,
+            f"the batch counts {batch.count} records, and its {payloadBytes} bytes hold {maxCount} at most",
         )
     if batch.compression > _NEWEST_COMPRESSION:
         raise BatchRefused(

@@ -232,6 +232,21 @@ class ReadBatchTests(SynchronousTestCase):
         empty = _changed(">i", 23, -1, _changed(">i", 57, 0, self.batch))
         self._assertRefused(empty, ErrorCode.invalid_record, "counts 0 records")
 
+    def test_moreRecordsThanBytes(self) -> None:
+        """
+        A batch with more records than its bytes can hold is refused: a few of them would use up all offsets.
+        """
+        smallest = encodeBatch([Record()] * 10)
+        self.assertEqual(readBatch(smallest).count, 10)
+        claimed = _changed(">i", 23, 10, _changed(">i", 57, 11, smallest))
+        self._assertRefused(claimed, ErrorCode.invalid_record, "11 records, and its 70 bytes hold 10")
+        for count, isRefused in ((70_000, False), (70_001, True)):
+            compressed = _changed(">h", 21, 4, _changed(">i", 23, count - 1, _changed(">i", 57, count, smallest)))
+            if isRefused:
+                self._assertRefused(compressed, ErrorCode.invalid_record, "its 70 bytes hold 70000 at most")
+            else:
+                self.assertEqual(readBatch(compressed).count, count)
+
     def test_compression(self) -> None:
         """
         Compression types that have no meaning are refused as such.
@@ -299,7 +314,7 @@ class DecodeRecordsTests(SynchronousTestCase):
         """
         Records that end before or behind their number are corrupt.
         """
-        batch = encodeBatch([Record(value=b"v"), Record(value=b"w")])
+        batch = encodeBatch([Record(value=b"some value"), Record(value=b"another")])
         fewer = _changed(">i", 23, 0, _changed(">i", 57, 1, batch))
         self._assertRefused(fewer, ErrorCode.corrupt_message, "the batch does not end where its records do")
         more = _changed(">i", 23, 2, _changed(">i", 57, 3, batch))
