@@ -53,8 +53,8 @@ _MIN_RECORD_BYTES: Final = 7
 
 _MAX_RECORDS_PER_COMPRESSED_BYTE: Final = 1000
 """
-More than any codec gets into a byte: each record has another offset, so that not more than some hundred records look like
-those before them.
+More than any codec gets into a byte: each record has another offset, so no more than some hundred of them look like
+those before.
 """
 
 
