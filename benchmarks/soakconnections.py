@@ -32,6 +32,9 @@ TLS_SHARE = 5
 ALLOWANCE_BYTES = 4 * MIB
 """What anonymous memory may grow by besides: for tables that are enlarged, and code that is used for the first time."""
 
+UNEXPLAINED_SHARE = 0.15
+"""By how much more than the claim it may be, as in attacks."""
+
 REST_BYTES = 64 * MIB
 """What may be left when all have gone: the broker gives back what its heap keeps from this size on."""
 
@@ -124,7 +127,7 @@ class Crowd:
         grownBytes = self._broker.anonymousBytes() - anonymousBytes
         chargedBytes = sum(after["ledger"].values()) - sum(before["ledger"].values())
         claimedBytes = chargedBytes if kind.claimBytes is None else kind.claimBytes * count
-        isFine = grownBytes <= claimedBytes + ALLOWANCE_BYTES
+        isFine = grownBytes <= (1 + UNEXPLAINED_SHARE) * claimedBytes + ALLOWANCE_BYTES
         self._report.add(
             "connections",
             kind=kind.name,
