@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DATA ?= data
+MINUTES ?= 10
 LISTEN ?= tcp:9092:interface=127.0.0.1
 
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ CONNECTED := tests/sockets tests/clients tests/simulation
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-fast test-long test-attacks simulate fuzz lint parity demo-offline follow-docs clean
+.PHONY: help run test test-fast test-long test-attacks simulate fuzz soak lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,6 +24,7 @@ help:
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
+	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
@@ -52,7 +54,10 @@ simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
 
 fuzz: $(VENV)/fuzz.stamp
-	$(BIN)/python -m tests.fuzz run $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),10))
+	$(BIN)/python -m tests.fuzz run $(if $(SECONDS),--seconds $(SECONDS),--minutes $(MINUTES))
+
+soak: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check $(CHECKED)

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from admission.kafka.wire.versions import BY_KEY, JOIN_GROUP
 from tests.kit.attack import MIB, AttackTestCase
-from tests.kit.brokerfixture import requestOf
+from tests.kit.costlyrequests import joining, protocolNames
 from tests.kit.goodclient import HOST
 from tests.kit.rawclient import RawClient
 
@@ -45,10 +45,10 @@ class GreedyMembersTests(AttackTestCase):
         @return: the error of the last request.
         """
         with RawClient(self.broker.port, host=HOST) as client:
-            named = client.ask(_join(group, 5, ["range"]))
+            named = client.ask(_joining(group))
             if named.error_code != ErrorCode.member_id_required:
                 return ErrorCode(named.error_code)
-            return ErrorCode(client.ask(_join(group, 5, ["range"], named.member_id)).error_code)
+            return ErrorCode(client.ask(_joining(group, named.member_id)).error_code)
 
     def test_memory(self) -> None:
         """
@@ -60,7 +60,7 @@ class GreedyMembersTests(AttackTestCase):
             for count in PROTOCOLS:
                 for _ in range(JOINS_EACH):
                     clients.append(self.connect())
-                    join = _join(f"greedy-{len(clients)}", 3, _protocols(count), rebalanceMs=SESSION_MS)
+                    join = joining(f"greedy-{len(clients)}", 3, protocolNames(count), SESSION_MS, SESSION_MS)
                     if clients[-1].ask(join).error_code:
                         break
             during = self.joinHonestly("during")
@@ -78,25 +78,10 @@ class GreedyMembersTests(AttackTestCase):
         """
         with self.connect() as client:
             for _ in range(2 * GROUP_MAX_SIZE):
-                answer = client.ask(_join("shared", 5, ["range"]))
+                answer = client.ask(_joining("shared"))
                 self.assertIn(answer.error_code, (ErrorCode.member_id_required, ErrorCode.group_max_size_reached))
         self.assertEqual(self.joinHonestly("shared"), ErrorCode.none)
 
 
-def _join(
-    group: str, version: int, protocols: list[str], memberId: str = "", rebalanceMs: int = HONEST_REBALANCE_MS
-) -> Any:
-    return requestOf(
-        "JoinGroup",
-        version,
-        group_id=group,
-        session_timeout=SESSION_MS,
-        rebalance_timeout=rebalanceMs,
-        member_id=memberId,
-        protocol_type="consumer",
-        protocols=[{"name": name, "metadata": b""} for name in protocols],
-    )
-
-
-def _protocols(count: int) -> list[str]:
-    return [f"{number:03x}"[-3:] for number in range(count)]
+def _joining(group: str, memberId: str = "") -> Any:
+    return joining(group, 5, ["range"], SESSION_MS, HONEST_REBALANCE_MS, memberId)

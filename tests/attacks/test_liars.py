@@ -5,11 +5,10 @@ than the announcement, or just as much of them as keeps the broker waiting.
 
 from __future__ import annotations
 
-import struct
 import time
 
-from admission.kafka.wire.versions import PRODUCE
 from tests.kit.attack import MIB, AttackTestCase, sized
+from tests.kit.costlyrequests import announcing
 from tests.kit.rawclient import RawClient
 
 SECONDS = sized(2.0, 20.0)
@@ -19,8 +18,6 @@ COUNTS = (1, 50, 990)
 TRICKLE_SECONDS = 0.5
 TRICKLE_SHARE = 1 / 16 / 30 * TRICKLE_SECONDS
 """A sixteenth of the request within C{request.receive.timeout}, which is enough of it not to be given up."""
-
-_PRODUCE_VERSION = 9
 
 
 class LiarsTests(AttackTestCase):
@@ -39,7 +36,7 @@ class LiarsTests(AttackTestCase):
         @param trickleBytes: how much of its request each sends every L{TRICKLE_SECONDS}.
         """
         clients = [self.connect() for _ in range(count)]
-        announcement = struct.pack(">ihhih", announcedBytes, PRODUCE, _PRODUCE_VERSION, 1, -1)
+        announcement = announcing(announcedBytes)
         name = (
             f"{count} requests of {self.largestBytes // MIB} MiB are announced, {trickleBytes} bytes come now and then"
         )

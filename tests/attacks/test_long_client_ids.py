@@ -5,22 +5,17 @@ for each client is kept under that name.
 
 from __future__ import annotations
 
-import struct
 from urllib.request import urlopen
 
-from admission.kafka.wire.versions import METADATA
 from tests.kit.attack import MIB, AttackTestCase, sized
-from tests.kit.brokerfixture import framed
 from tests.kit.brokerprocess import PATIENCE_SECONDS, freePort
+from tests.kit.costlyrequests import metadataAs
 
 NAMES = sized(3000, 10_000)
 NAME_BYTES = 32_000
 PIPELINED = 20
 STATUS_PORT = freePort()
 SENSORS_BYTES = 4 * MIB
-
-_VERSION = 1
-_NO_TOPICS = struct.pack(">i", 0)
 
 
 class LongClientIdsTests(AttackTestCase):
@@ -53,5 +48,4 @@ class LongClientIdsTests(AttackTestCase):
 
 
 def _metadata(number: int) -> bytes:
-    name = f"{number:08d}".encode().ljust(NAME_BYTES, b"x")
-    return framed(struct.pack(">hhih", METADATA, _VERSION, 1, len(name)) + name + _NO_TOPICS)
+    return metadataAs(f"{number:08d}".encode().ljust(NAME_BYTES, b"x"))

@@ -5,11 +5,8 @@ may name, and creates none of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from tests.kit.attack import AttackTestCase, largest, sized
-from tests.kit.brokerfixture import requestOf
+from tests.kit.costlyrequests import validating
 
 
 class ValidateOnlyTests(AttackTestCase):
@@ -23,15 +20,11 @@ class ValidateOnlyTests(AttackTestCase):
         """
         topics = [{"name": f"t{number:06d}", "num_partitions": 1, "replication_factor": 1} for number in range(100_000)]
         clients = [self.connect() for _ in range(sized(1, 4))]
-        clients[0].ask(_validating(topics[:10]))
-        count, request = largest(_validating, topics)
+        clients[0].ask(validating(topics[:10]))
+        count, request = largest(validating, topics)
         with self.attack(f"{len(clients)} CreateTopics of {count} topics, validate_only"):
             answers = self.exchange(clients, request)
         self.require(None not in answers, "a connection is closed")
         for client in clients:
             client.close()
         self.assertAffordable()
-
-
-def _validating(topics: Sequence[dict[str, Any]]) -> Any:
-    return requestOf("CreateTopics", 7, topics=topics, validate_only=True, timeout=30_000)

@@ -293,6 +293,12 @@ class MeasuredBroker(BrokerProcess):
         """
         return self._asked("watch")
 
+    def audit(self) -> dict[str, Any]:
+        """
+        The same as L{report}, and what is there by another count; see L{tests.kit.memorybroker.auditOf}.
+        """
+        return self._asked("audit")
+
     def anonymousBytes(self) -> int:
         """
         Its resident anonymous memory, private and shared; the pages of the

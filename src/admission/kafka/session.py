@@ -40,6 +40,12 @@ from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 DECODED_ELEMENT_BYTES = 512
 """The memory charged for one element of a decoded request, and for what is found out about it."""
 
+PARKED_REQUEST_BYTES = 4 << 10
+"""
+The memory charged for a request that waits, besides its elements: it, its operation and their place in the purgatory.
+Measured (2000 Fetches of one partition that wait): 6 KiB more for each than for an idle connection, elements included.
+"""
+
 LARGE_ANSWER_BYTES: Final = 64 << 10
 """What an answer may have before it has to wait for memory, and is charged while it is made."""
 
@@ -621,7 +627,8 @@ class KafkaConnection(AdmittedProtocol):
 
     def _chargeDecoded(self, request: KafkaRequest, elementCount: int) -> None:
         if request.decoded is None:
-            request.decoded = self.factory.gate.pool.charge(elementCount * DECODED_ELEMENT_BYTES, PARKED)
+            sizeBytes = PARKED_REQUEST_BYTES + elementCount * DECODED_ELEMENT_BYTES
+            request.decoded = self.factory.gate.pool.charge(sizeBytes, PARKED)
 
     def _parkUntil(self, answer: Deferred[Any], release: Callable[[], object]) -> None:
         request = self.request

@@ -14,7 +14,7 @@ from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.api import fetchapi
 from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES
 from admission.kafka.broker.log.interface import Partition
-from admission.kafka.session import DECODED_ELEMENT_BYTES
+from admission.kafka.session import DECODED_ELEMENT_BYTES, PARKED_REQUEST_BYTES
 from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
 
 
@@ -474,12 +474,13 @@ class WaitingTests(BrokerTestCase):
 
     def test_memory(self) -> None:
         """
-        A fetch that waits holds no frame and no turn; what was decoded is charged until it is answered.
+        A fetch that waits holds no frame and no turn; what was decoded is charged until it is answered,
+        and so is what waits.
         """
         self.wait(self.client, 0, 0)
         self.assertEqual((self.frameBytes, self.gate.runningRequests), (0, 0))
         # Elements: a topic and two partitions.
-        self.assertEqual(self.pool.usedBytesByPurpose[PARKED], 3 * DECODED_ELEMENT_BYTES)
+        self.assertEqual(self.pool.usedBytesByPurpose[PARKED], PARKED_REQUEST_BYTES + 3 * DECODED_ELEMENT_BYTES)
         self.clock.advance(1)
         self.assertEqual(self.pool.usedBytesByPurpose[PARKED], 0)
         self.assertEqual(self.fetched(self.client), [b"", b""])
