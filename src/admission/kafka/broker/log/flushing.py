@@ -22,6 +22,9 @@ DeferToThread = Callable[..., Deferred[Any]]
 MAX_THREADS: Final = 4
 """How many threads share a round."""
 
+SLOW_SECONDS: Final = 10.0
+"""From what time on a round that is not over is a problem."""
+
 
 @frozen
 class Round:
@@ -69,11 +72,25 @@ class Flusher:
         self._begin = begin
         self._failed = failed
         self._isRunning = False
+        self._begunSeconds = 0.0
         self._isUrgent = False
         self._isDue = False
         self._timer: IDelayedCall | None = None
         self._isClosing = False
         self._closed: Deferred[None] | None = None
+
+    @property
+    def delay(self) -> str | None:
+        """
+        Why nobody is told that the disk has anything; L{None} unless the disk hangs.
+        """
+        lastedSeconds = self._clock.seconds() - self._begunSeconds
+        if not self._isRunning or lastedSeconds < SLOW_SECONDS:
+            return None
+        return (
+            f"a flush to the disk has not ended for {lastedSeconds:.0f} s; what has to be on the disk is not confirmed"
+            " before it has: see to the disk"
+        )
 
     def written(self) -> None:
         """
@@ -132,6 +149,7 @@ class Flusher:
 
     def _run(self, round: Round) -> None:
         self._isRunning = True
+        self._begunSeconds = self._clock.seconds()
         flushes = round.flushes
         shares = [flushes[number::MAX_THREADS] for number in range(min(MAX_THREADS, len(flushes)))]
         # All are waited for, even if one has failed: their descriptors are in use.
@@ -141,6 +159,9 @@ class Flusher:
         running.addCallback(self._over, round)
 
     def _over(self, results: list[tuple[bool, Any]], round: Round) -> None:
+        lastedSeconds = self._clock.seconds() - self._begunSeconds
+        if lastedSeconds >= SLOW_SECONDS:
+            self._log.warn("a flush to the disk took {seconds:.0f} s", seconds=lastedSeconds)
         failures: list[Failure] = [result for isSuccess, result in results if not isSuccess]
         if failures:
             error = failures[0].value

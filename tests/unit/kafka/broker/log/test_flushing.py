@@ -91,6 +91,26 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.happened(), ["flushed", "succeeded"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_slow(self) -> None:
+        """
+        A disk that takes long is a problem as long as it does, and the log says afterwards how long that was.
+        """
+        for lastedSeconds, delay in ((8.0, None), (12.0, "a flush to the disk has not ended for 12 s")):
+            self.flusher.soon()
+            self.clock.advance(lastedSeconds)
+            if delay is None:
+                self.assertIsNone(self.flusher.delay)
+            else:
+                self.assertIn(delay, str(self.flusher.delay))
+            with capturedLogs() as logged:
+                self.threads.run()
+            self.assertIsNone(self.flusher.delay)
+            self.assertEqual(
+                [(event["log_level"], event["seconds"]) for event in logged],
+                [] if delay is None else [(LogLevel.warn, lastedSeconds)],
+            )
+        self.assertIsNone(self.flusher.problem)
+
     def test_oneAtATime(self) -> None:
         """
         Who comes during a round shares the next one, which begins when that has ended.
