@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
@@ -49,9 +50,9 @@ class MonotonicClock:
     Delays count from now, so the reactor's own C{callLater} serves.  The calls
     that it returns are the reactor's: C{delay}, C{reset} and C{cancel} work as
     usual, but C{getTime} is in the reactor's wall time and must not be compared
-    with L{seconds}.  When the machine's clock is set, the reactor runs calls
-    early or late by the jump; code that must not act early checks
-    L{seconds} when called.
+    with L{seconds}.  When the machine's clock is set, a reactor runs calls
+    early or late by the jump, unless L{useMonotonicTimers} was told of it; code
+    that must not act early checks L{seconds} when called.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
@@ -67,3 +68,25 @@ class MonotonicClock:
 
     def getDelayedCalls(self) -> Sequence[IDelayedCall]:
         return self._reactor.getDelayedCalls()
+
+
+def useMonotonicTimers(reactor: Any) -> None:
+    """
+    Have a reactor run its timers by a clock that never jumps.  Otherwise, once the machine's clock is set back by an
+    hour, whatever was due waits for an hour: a throttled client, a commit of the log, a deadline.
+
+    It holds for all timers of the process, those that are pending included.  From then on C{reactor.seconds} is not
+    the time of day.
+
+    @param reactor: as Twisted has them; others are left alone.
+    """
+    # Commands need a clock and no reactor.
+    from twisted.internet.base import ReactorBase
+
+    if isinstance(reactor, ReactorBase) and reactor.seconds is not time.monotonic:
+        ahead = time.monotonic() - reactor.seconds()
+        for call in reactor.getDelayedCalls():
+            # All by the same, so their order remains.
+            call.time += ahead  # type: ignore[attr-defined]
+            call.seconds = time.monotonic  # type: ignore[attr-defined]
+        reactor.seconds = time.monotonic

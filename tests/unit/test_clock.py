@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 
+from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.clock import MonotonicClock, wallSeconds, wholeMicroseconds
+from admission.clock import MonotonicClock, useMonotonicTimers, wallSeconds, wholeMicroseconds
 
 
 class MonotonicClockTests(SynchronousTestCase):
@@ -66,6 +67,79 @@ class MonotonicClockTests(SynchronousTestCase):
         self.assertEqual(calls, [])
         delayed.cancel()
         self.assertEqual(list(self.clock.getDelayedCalls()), [])
+
+
+class TimersOfDay(ReactorBase):
+    """
+    The timers of a reactor, by a clock that is set.
+    """
+
+    timeOfDay = 1e9
+
+    def installWaker(self) -> None:
+        """
+        It is never run.
+        """
+
+    def seconds(self) -> float:  # type: ignore[override]
+        """
+        The time of day.
+        """
+        return self.timeOfDay
+
+
+class UseMonotonicTimersTests(SynchronousTestCase):
+    """
+    L{useMonotonicTimers}.
+    """
+
+    def test_setBack(self) -> None:
+        """
+        Without it, what is due waits for as long as the clock was set back; with it, it does not.
+        """
+        for isUsed in (False, True):
+            reactor = TimersOfDay()
+            calls: list[bool] = []
+            if isUsed:
+                useMonotonicTimers(reactor)
+            reactor.callLater(0, calls.append, True)
+            reactor.timeOfDay -= 3600
+            reactor.runUntilCurrent()
+            self.assertEqual(calls, [True] if isUsed else [])
+
+    def test_pending(self) -> None:
+        """
+        What is pending keeps its delay, and can be delayed further.
+        """
+        reactor = TimersOfDay()
+        later, sooner = (reactor.callLater(delay, lambda: None) for delay in (7, 5))
+        before = time.monotonic()
+        useMonotonicTimers(reactor)
+        sooner.reset(6)
+        after = time.monotonic()
+        for call, delay in ((later, 7), (sooner, 6)):
+            # A microsecond for rounding.
+            self.assertLess(abs(call.getTime() - before - delay), after - before + 1e-6)
+        self.assertEqual(reactor.seconds, time.monotonic)
+
+    def test_twice(self) -> None:
+        """
+        Doing so again changes nothing.
+        """
+        reactor = TimersOfDay()
+        useMonotonicTimers(reactor)
+        call = reactor.callLater(7, lambda: None)
+        due = call.getTime()
+        useMonotonicTimers(reactor)
+        self.assertEqual(call.getTime(), due)
+
+    def test_others(self) -> None:
+        """
+        A clock that is no reactor is left alone.
+        """
+        clock = Clock()
+        useMonotonicTimers(clock)
+        self.assertEqual(clock.seconds(), 0.0)
 
 
 class WholeMicrosecondsTests(SynchronousTestCase):

@@ -26,7 +26,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..clock import MonotonicClock, wallSeconds
+from ..clock import MonotonicClock, useMonotonicTimers, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
 from ..gate import Gate
@@ -251,6 +251,7 @@ class BrokerService(Service):
         """
         reactor, config, settings = self._reactor, self._config, self._config.settings
         started = self._started = AsyncExitStack()
+        useMonotonicTimers(reactor)
         clock = self._clock = MonotonicClock(reactor)
         profiler: Profiler | None = None
         if config.memoryProfile is not None or self._statusPort is not None:
