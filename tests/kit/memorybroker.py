@@ -7,6 +7,7 @@ values anew.
 
 import json
 import sys
+from collections.abc import Callable
 
 from twisted.internet import reactor, stdio
 from twisted.logger import FileLogObserver, formatEventAsClassicLogText, globalLogBeginner
@@ -104,9 +105,11 @@ class Reporter(LineOnlyReceiver):
             reactor.stop()
 
 
-def main() -> None:
+def main(makeReporter: Callable[[BrokerService], Reporter] = Reporter) -> None:
     """
     Run the broker with the options of the command line.
+
+    @param makeReporter: makes what answers.
     """
     globalLogBeginner.beginLoggingTo(
         [FileLogObserver(sys.stderr, formatEventAsClassicLogText)], redirectStandardIO=False
@@ -117,7 +120,7 @@ def main() -> None:
     service.privilegedStartService()
     service.startService()
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    stdio.StandardIO(Reporter(service))
+    stdio.StandardIO(makeReporter(service))
     reactor.run()
 
 
