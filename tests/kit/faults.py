@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from urllib.request import urlopen
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.batches import decodeRecords
+from tests.kit.brokerfixture import batchOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, MeasuredBroker, endpoint, freePort
 from tests.kit.rawclient import RawClient
 
@@ -178,6 +180,13 @@ class FaultTestCase(SynchronousTestCase):
         The log of the broker has nothing that only a bug writes there.
         """
         self.assertEqual(self.broker.complaints(), [])
+
+
+def recent(value: bytes) -> bytes:
+    """
+    A batch with one record, which retention keeps.
+    """
+    return batchOf(value, timestampMs=int(time.time() * 1000))
 
 
 def milliseconds(seconds: Sequence[float]) -> str:

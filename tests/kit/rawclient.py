@@ -36,12 +36,14 @@ def rawRequest(apiKey: int, apiVersion: int, body: bytes, correlationId: int = 1
     return framed(header + tags + body)
 
 
-def produceRequest(topic: str, batch: bytes | None, *, partition: int = 0, acks: int = -1) -> Any:
+def produceRequest(
+    topic: str, batch: bytes | None, *, partition: int = 0, acks: int = -1, timeoutMs: int = 30_000
+) -> Any:
     """
     Produce one batch, or what claims to be one.
     """
     data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
-    return requestOf("Produce", 9, acks=acks, timeout=30_000, topic_data=[data])
+    return requestOf("Produce", 9, acks=acks, timeout=timeoutMs, topic_data=[data])
 
 
 def fetchRequest(
