@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.log.flushing import MAX_THREADS, DeferToThread, Flusher, Round
+from admission.kafka.broker.log.flushing import MAX_THREADS, RETRY_SECONDS, DeferToThread, Flusher, Round
 from tests.kit.logfixture import Threads, storageError
 
 
@@ -110,6 +110,44 @@ class FlusherTests(SynchronousTestCase):
                 [] if delay is None else [(LogLevel.warn, lastedSeconds)],
             )
         self.assertIsNone(self.flusher.problem)
+
+    def test_noDescriptor(self) -> None:
+        """
+        A round that had no descriptor left is tried again until it has one, and loses nothing: those that wait go on
+        waiting, and it is told why.
+        """
+        for code in (errno.EMFILE, errno.ENFILE):
+            self.error = storageError(code)
+            self.flusher.soon()
+            with capturedLogs() as logged:
+                for _ in range(3):
+                    self.threads.run()
+                    self.assertEqual((self.threads.waiting, self.flusher.problem), ([], None))
+                    self.assertIn("too many files are open", str(self.flusher.delay))
+                    self.clock.advance(RETRY_SECONDS)
+            self.assertEqual([event["log_level"] for event in logged], [LogLevel.error])
+            self.error = None
+            self.threads.run()
+            self.assertEqual(self.happened(), ["urgent", "flushed", "succeeded"])
+            self.assertIsNone(self.flusher.delay)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_noDescriptorAndWorse(self) -> None:
+        """
+        If another part of the round has come to the disk and failed, that is final.
+        """
+        errors = [storageError(errno.EMFILE), storageError(errno.EIO)]
+
+        def fail() -> None:
+            raise errors.pop()
+
+        self.flushes[:] = [fail, fail]
+        self.flusher.soon()
+        with capturedLogs():
+            for _ in range(2):
+                self.threads.run()
+        self.assertIn("the disk failed", str(self.flusher.problem))
+        self.assertEqual(self.happened(), ["urgent", "failed"])
 
     def test_oneAtATime(self) -> None:
         """
