@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
@@ -97,6 +98,8 @@ class Broker:
     @ivar changed: the partition whose watchers are being checked, because it has changed; L{None} while none are.
     """
 
+    _log = Logger()
+
     settings: Settings
     log: ILog
     gate: Gate
@@ -162,8 +165,15 @@ class Broker:
     def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             self.changed = partition
-            self.purgatory.checkAndComplete(partition)
-        self.changed = None
+            try:
+                self.purgatory.checkAndComplete(partition)
+            except Exception:
+                self._log.failure(
+                    "the purgatory failed; who waits for records of {partition} waits until its time is over",
+                    partition=f"{partition.topicName}-{partition.index}",
+                )
+            finally:
+                self.changed = None
 
     def _pressed(self, isPressed: bool) -> None:
         if isPressed and self.waitingFetches:
