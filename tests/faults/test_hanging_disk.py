@@ -16,7 +16,7 @@ from tests.kit.brokerfixture import requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, FaultyBroker, copiesIn, milliseconds, recent
-from tests.kit.rawclient import RawClient, fetchRequest, produceRequest
+from tests.kit.rawclient import RawClient, fetchRequest, joinGroup, produceRequest
 
 HANGS_SECONDS = sized(12.0, 60.0)
 PATIENT_MS = 1000
@@ -42,7 +42,7 @@ class HangingDiskTests(FaultTestCase):
         raw = self.connect()
         raw.createTopic(TOPIC)
         raw.createTopic("once")
-        memberId, generation = self.join(raw)
+        memberId, generation = joinGroup(raw, GROUP)
         once = EagerProducer(
             self.broker.address, "once", {"enable.idempotence": True, "acks": -1, "request.timeout.ms": PATIENT_MS}
         )
@@ -168,28 +168,3 @@ class HangingDiskTests(FaultTestCase):
         self.assertEqual(errors, {ErrorCode.request_timed_out})
         self.assertGreater(PATIENCE_SECONDS, seconds)
         self.assertNoComplaints()
-
-    def join(self, raw: RawClient) -> tuple[str, int]:
-        """
-        Become the only member of a group.
-        """
-        join = {
-            "group_id": GROUP,
-            "session_timeout": 10_000,
-            "rebalance_timeout": 10_000,
-            "protocol_type": "consumer",
-            "protocols": [{"name": "any", "metadata": b""}],
-        }
-        memberId = raw.ask(requestOf("JoinGroup", 5, **join, member_id="")).member_id
-        joined = raw.ask(requestOf("JoinGroup", 5, **join, member_id=memberId))
-        raw.ask(
-            requestOf(
-                "SyncGroup",
-                3,
-                group_id=GROUP,
-                generation_id=joined.generation_id,
-                member_id=memberId,
-                assignments=[{"member_id": memberId, "assignment": b""}],
-            )
-        )
-        return memberId, int(joined.generation_id)

@@ -16,6 +16,7 @@ from tests.kit.attack import sized
 from tests.kit.brokerfixture import requestOf
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, copiesIn, milliseconds, sameProducer
+from tests.kit.rawclient import joinGroup
 
 ROUNDS = sized(6, 100)
 ONCE, ORDINARY = "once", "ordinary"
@@ -154,17 +155,8 @@ class KillTests(FaultTestCase):
         """
         The generation of a group that we join, and leave again.
         """
-        join = {
-            "group_id": MEMBERS,
-            "session_timeout": 10_000,
-            "rebalance_timeout": 10_000,
-            "protocol_type": "consumer",
-            "protocols": [{"name": "any", "metadata": b""}],
-        }
         with self.connect() as raw:
-            memberId = raw.ask(requestOf("JoinGroup", 5, **join, member_id="")).member_id
-            joined = raw.ask(requestOf("JoinGroup", 5, **join, member_id=memberId))
-            self.assertEqual(joined.error_code, ErrorCode.none)
+            memberId, generation = joinGroup(raw, MEMBERS)
             left = raw.ask(requestOf("LeaveGroup", 3, group_id=MEMBERS, members=[{"member_id": memberId}]))
             self.assertEqual(left.error_code, ErrorCode.none)
-        return int(joined.generation_id)
+        return generation

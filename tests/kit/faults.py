@@ -46,6 +46,12 @@ class FaultyBroker(MeasuredBroker):
         """
         self._asked(f"jump {bySeconds}")
 
+    def stall(self, seconds: float) -> None:
+        """
+        Have it do nothing for so long.
+        """
+        self._asked(f"stall {seconds}")
+
 
 class Copy(NamedTuple):
     """
@@ -133,11 +139,20 @@ class FaultTestCase(SynchronousTestCase):
         """
         Start the broker.
         """
+        self.start()
+
+    def start(self, *options: str) -> None:
+        """
+        Start a broker, which ends with the test.
+
+        @param options: further ones.
+        """
         self._statusPort = freePort()
         self.broker = self.brokerType(
             *("--status", endpoint(self._statusPort)),
             *(f"--set={each}" for each in self.settings),
             *self.options,
+            *options,
         )
         self.addCleanup(self.broker.remove)
         self.prepare()

@@ -63,6 +63,29 @@ def fetchRequest(
     )
 
 
+def joinGroup(client: RawClient, group: str, sessionMs: int = 10_000) -> tuple[str, int]:
+    """
+    Become the only member of a group, without an assignment.
+
+    @return: the id of the member, and the generation.
+    """
+    join = {
+        "group_id": group,
+        "session_timeout": sessionMs,
+        "rebalance_timeout": sessionMs,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "any", "metadata": b""}],
+    }
+    memberId = client.ask(requestOf("JoinGroup", 5, **join, member_id="")).member_id
+    joined = client.ask(requestOf("JoinGroup", 5, **join, member_id=memberId))
+    assert not joined.error_code, joined
+    own = {"group_id": group, "generation_id": joined.generation_id, "member_id": memberId}
+    assignments = [{"member_id": memberId, "assignment": b""}]
+    synced = client.ask(requestOf("SyncGroup", 3, **own, assignments=assignments))
+    assert not synced.error_code, synced
+    return str(memberId), int(joined.generation_id)
+
+
 def tlsContext() -> ssl.SSLContext:
     """
     What verifies the broker's certificate.
