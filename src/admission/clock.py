@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
+
+BELIEVED_AFTER_SECONDS: Final = 3600.0
+"""For how long a machine's clock that was set forward has to stay there before anything is old by it."""
+
+_TOLERATED_SECONDS: Final = 60.0
 
 
 def wallSeconds() -> float:
@@ -40,6 +45,46 @@ def wholeMicroseconds(seconds: float) -> float:
     it is different then.
     """
     return round(seconds * 1e6) / 1e6
+
+
+class AgeClock:
+    """
+    Seconds since the epoch, for how old something is that will be removed when it is too old.
+
+    A machine's clock that is set forward by mistake would make everything too old at once, and nothing brings it back.
+    So this one goes on as before, and follows after L{BELIEVED_AFTER_SECONDS}.  A clock that is set back it follows at
+    once: then nothing is removed too early.
+    """
+
+    def __init__(
+        self, wallSeconds: Callable[[], float], seconds: Callable[[], float], doubted: Callable[[float], object]
+    ) -> None:
+        """
+        @param wallSeconds: seconds since the epoch, by the machine's clock.
+        @param seconds: a monotonic clock.
+        @param doubted: called with the seconds by which the machine's clock was set forward.
+        """
+        self._wallSeconds = wallSeconds
+        self._seconds = seconds
+        self._doubted = doubted
+        self._aheadSeconds = wallSeconds() - seconds()
+        self._doubtedSinceSeconds: float | None = None
+
+    def seconds(self) -> float:
+        """
+        Now.
+        """
+        now, wall = self._seconds(), self._wallSeconds()
+        jumpSeconds = wall - now - self._aheadSeconds
+        if jumpSeconds > _TOLERATED_SECONDS:
+            if self._doubtedSinceSeconds is None:
+                self._doubtedSinceSeconds = now
+                self._doubted(jumpSeconds)
+            if now - self._doubtedSinceSeconds < BELIEVED_AFTER_SECONDS:
+                return now + self._aheadSeconds
+        self._doubtedSinceSeconds = None
+        self._aheadSeconds = wall - now
+        return wall
 
 
 @implementer(IReactorTime)

@@ -12,7 +12,14 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.clock import MonotonicClock, useMonotonicTimers, wallSeconds, wholeMicroseconds
+from admission.clock import (
+    BELIEVED_AFTER_SECONDS,
+    AgeClock,
+    MonotonicClock,
+    useMonotonicTimers,
+    wallSeconds,
+    wholeMicroseconds,
+)
 
 
 class MonotonicClockTests(SynchronousTestCase):
@@ -140,6 +147,70 @@ class UseMonotonicTimersTests(SynchronousTestCase):
         clock = Clock()
         useMonotonicTimers(clock)
         self.assertEqual(clock.seconds(), 0.0)
+
+
+class AgeClockTests(SynchronousTestCase):
+    """
+    L{AgeClock} makes nothing old in a moment.
+    """
+
+    def setUp(self) -> None:
+        """
+        A machine whose clock can be set.
+        """
+        self.wallSeconds, self.doubts = 1e9, list[float]()
+        self.clock = Clock()
+        self.age = AgeClock(lambda: self.wallSeconds, self.clock.seconds, self.doubts.append)
+
+    def wait(self, seconds: float) -> None:
+        """
+        Let time pass.
+        """
+        self.clock.advance(seconds)
+        self.wallSeconds += seconds
+
+    def test_follows(self) -> None:
+        """
+        It goes with the machine's clock, and with little corrections of it.
+        """
+        for correction in (0.0, 1.0, -1.0, 59.0, 59.0):
+            self.wait(10.0)
+            self.wallSeconds += correction
+            self.assertEqual(self.age.seconds(), self.wallSeconds)
+        self.assertEqual(self.doubts, [])
+
+    def test_forward(self) -> None:
+        """
+        It goes on as before when the machine's clock is set forward, says so once, and believes it after an hour.
+        """
+        self.wallSeconds += 1e6
+        for _ in range(4):
+            self.assertEqual(self.age.seconds(), self.wallSeconds - 1e6)
+            self.wait(BELIEVED_AFTER_SECONDS / 4)
+        self.assertEqual((self.age.seconds(), self.doubts), (self.wallSeconds, [1e6]))
+        self.wait(1.0)
+        self.assertEqual((self.age.seconds(), self.doubts), (self.wallSeconds, [1e6]))
+
+    def test_forwardAndBack(self) -> None:
+        """
+        A clock that was set right again is as if nothing had happened; the next mistake has its own hour.
+        """
+        for _ in range(2):
+            self.wallSeconds += 1e6
+            self.assertEqual(self.age.seconds(), self.wallSeconds - 1e6)
+            self.wait(BELIEVED_AFTER_SECONDS * 0.9)
+            self.assertEqual(self.age.seconds(), self.wallSeconds - 1e6)
+            self.wallSeconds -= 1e6
+            self.assertEqual(self.age.seconds(), self.wallSeconds)
+        self.assertEqual(self.doubts, [1e6, 1e6])
+
+    def test_back(self) -> None:
+        """
+        It follows at once when the clock is set back.
+        """
+        self.wallSeconds -= 1e6
+        self.assertEqual(self.age.seconds(), self.wallSeconds)
+        self.assertEqual(self.doubts, [])
 
 
 class WholeMicrosecondsTests(SynchronousTestCase):
