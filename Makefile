@@ -12,7 +12,7 @@ CONNECTED := tests/sockets tests/clients
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-fast test-long test-attacks lint parity demo-offline follow-docs clean
+.PHONY: help run test test-fast test-long test-attacks test-faults lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
+	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
@@ -45,6 +46,9 @@ test-long: $(VENV)/test.stamp
 
 test-attacks: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/attacks
+
+test-faults: $(VENV)/test.stamp
+	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/faults
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check $(CHECKED)
