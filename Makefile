@@ -13,7 +13,7 @@ CONNECTED := tests/sockets tests/clients tests/simulation
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-fast test-long test-attacks simulate fuzz soak lint parity demo-offline follow-docs clean
+.PHONY: help run test test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
+	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
 	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
@@ -49,6 +50,9 @@ test-long: $(VENV)/test.stamp
 
 test-attacks: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/attacks
+
+test-faults: $(VENV)/test.stamp
+	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/faults
 
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))

@@ -15,7 +15,11 @@ from ._version import __version__ as __version__
 from .lazynames import lazyNames
 
 if TYPE_CHECKING:
-    from .clock import MonotonicClock as MonotonicClock, wallSeconds as wallSeconds
+    from .clock import (
+        MonotonicClock as MonotonicClock,
+        useMonotonicTimers as useMonotonicTimers,
+        wallSeconds as wallSeconds,
+    )
     from .connection.factory import AdmittedFactory as AdmittedFactory, ConnectionLimits as ConnectionLimits
     from .connection.hangup import HangUpWatch as HangUpWatch
     from .connection.protocol import AdmittedProtocol as AdmittedProtocol
@@ -73,6 +77,7 @@ __all__, __getattr__, __dir__ = lazyNames(
     {
         "clock": (
             "MonotonicClock",
+            "useMonotonicTimers",
             "wallSeconds",
         ),
         "connection.factory": (

@@ -31,6 +31,9 @@ from .plugins import buildPolicy
 GRANTS_PER_TURN = 64
 STALL_GRACE_SECONDS = 1.0
 
+RETRY_SECONDS = 1.0
+"""When an order of waiters is asked again that has failed."""
+
 RESERVED_SHARE = 4
 """Which part of the pool the reserve is, beyond the pool."""
 
@@ -417,7 +420,10 @@ class Gate:
         try:
             waiter = self._turnOrder.next()
         except Exception:
-            self._log.failure("the order of waiters failed; it is asked again when the next request is over")
+            self._log.failure("the order of waiters failed; it is asked again later")
+            if self._serving is None:
+                # There may be no request that is going to be over.
+                self._serving = self._clock.callLater(RETRY_SECONDS, self._serve)
             return False
         self._turnWaiters.discard(waiter)
         self._turnOrder.discard(waiter)

@@ -111,6 +111,14 @@ class ApacheKafka:
         """
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """
+        Its process.
+        """
+        assert self._process is not None, "it was never started"
+        return self._process.pid
+
     def start(self) -> None:
         """
         Start it, without waiting until it serves: clients wait for that.

@@ -278,7 +278,11 @@ class BrokerProcess:
 class MeasuredBroker(BrokerProcess):
     """
     The same service, run by L{tests.kit.memorybroker}, which tells what it holds.
+
+    @cvar module: what runs it.
     """
+
+    module = "tests.kit.memorybroker"
 
     def report(self) -> dict[str, Any]:
         """
@@ -360,7 +364,7 @@ class MeasuredBroker(BrokerProcess):
 
     def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.memorybroker", *options],
+            [sys.executable, "-m", self.module, *options],
             cwd=self._directory,
             env=ENVIRONMENT,
             stdin=subprocess.PIPE,

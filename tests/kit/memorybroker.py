@@ -10,7 +10,7 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.internet import reactor, stdio
@@ -173,9 +173,11 @@ class Reporter(LineOnlyReceiver):
             reactor.stop()
 
 
-def main() -> None:
+def main(makeReporter: Callable[[BrokerService], Reporter] = Reporter) -> None:
     """
     Run the broker with the options of the command line.
+
+    @param makeReporter: makes what answers.
     """
     globalLogBeginner.beginLoggingTo(
         [FileLogObserver(sys.stderr, formatEventAsClassicLogText)], redirectStandardIO=False
@@ -186,7 +188,7 @@ def main() -> None:
     service.privilegedStartService()
     service.startService()
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    stdio.StandardIO(Reporter(service))
+    stdio.StandardIO(makeReporter(service))
     reactor.run()
 
 

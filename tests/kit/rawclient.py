@@ -36,12 +36,14 @@ def rawRequest(apiKey: int, apiVersion: int, body: bytes, correlationId: int = 1
     return framed(header + tags + body)
 
 
-def produceRequest(topic: str, batch: bytes | None, *, partition: int = 0, acks: int = -1) -> Any:
+def produceRequest(
+    topic: str, batch: bytes | None, *, partition: int = 0, acks: int = -1, timeoutMs: int = 30_000
+) -> Any:
     """
     Produce one batch, or what claims to be one.
     """
     data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
-    return requestOf("Produce", 9, acks=acks, timeout=30_000, topic_data=[data])
+    return requestOf("Produce", 9, acks=acks, timeout=timeoutMs, topic_data=[data])
 
 
 def fetchRequest(
@@ -59,6 +61,29 @@ def fetchRequest(
         max_bytes=maxBytes,
         topics=[{"topic": topic, "partitions": [wanted]}],
     )
+
+
+def joinGroup(client: RawClient, group: str, sessionMs: int = 10_000) -> tuple[str, int]:
+    """
+    Become the only member of a group, without an assignment.
+
+    @return: the id of the member, and the generation.
+    """
+    join = {
+        "group_id": group,
+        "session_timeout": sessionMs,
+        "rebalance_timeout": sessionMs,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "any", "metadata": b""}],
+    }
+    memberId = client.ask(requestOf("JoinGroup", 5, **join, member_id="")).member_id
+    joined = client.ask(requestOf("JoinGroup", 5, **join, member_id=memberId))
+    assert not joined.error_code, joined
+    own = {"group_id": group, "generation_id": joined.generation_id, "member_id": memberId}
+    assignments = [{"member_id": memberId, "assignment": b""}]
+    synced = client.ask(requestOf("SyncGroup", 3, **own, assignments=assignments))
+    assert not synced.error_code, synced
+    return str(memberId), int(joined.generation_id)
 
 
 def tlsContext() -> ssl.SSLContext:

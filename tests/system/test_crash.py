@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import signal
 from contextlib import closing
-from typing import Any
 
-from attrs import define, field
-from confluent_kafka import KafkaError, Producer
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.batches import Record, decodeRecords, encodeBatch
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess
+from tests.kit.brokerprocess import BrokerProcess
 from tests.kit.clientcases import until
+from tests.kit.eagerproducer import EagerProducer
 from tests.kit.rawclient import RawClient, fetchRequest, tlsContext
 
 KILLS = 3
@@ -42,59 +40,6 @@ def storedValues(broker: BrokerProcess, topic: str) -> list[bytes | None]:
     """
     with RawClient(broker.port) as raw:
         return [record.value for _, content in raw.batches(topic) for record in decodeRecords(content)]
-
-
-@define(eq=False)
-class EagerProducer:
-    """
-    A librdkafka producer that never waits for acknowledgements.
-
-    @ivar acknowledged: values by their offsets, as the broker said.
-    @ivar sentCount: how many values there were so far.
-    """
-
-    broker: BrokerProcess
-    topic: str
-    settings: dict[str, Any]
-    acknowledged: dict[int, bytes] = field(factory=dict)
-    errors: list[KafkaError] = field(factory=list)
-    sentCount: int = 0
-    _producer: Any = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        common = {
-            "bootstrap.servers": self.broker.address,
-            "linger.ms": 1,
-            "batch.num.messages": 10,
-            "reconnect.backoff.ms": 10,
-            "reconnect.backoff.max.ms": 50,
-            "retry.backoff.ms": 10,
-            "log_level": 0,
-        }
-        self._producer = Producer(common | self.settings)
-
-    def send(self, count: int) -> None:
-        """
-        Send the next values, and hear of earlier ones.
-        """
-        for _ in range(count):
-            self._producer.produce(self.topic, b"%d" % self.sentCount, on_delivery=self._delivered)
-            self.sentCount += 1
-        self._producer.poll(0.02)
-
-    def flush(self) -> int:
-        """
-        Wait until all is acknowledged.
-
-        @return: how much is not.
-        """
-        return int(self._producer.flush(PATIENCE_SECONDS))
-
-    def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        if error is None:
-            self.acknowledged[message.offset()] = message.value()
-        else:
-            self.errors.append(error)
 
 
 class KilledTests(SynchronousTestCase):
@@ -126,8 +71,8 @@ class KilledTests(SynchronousTestCase):
         producer id is ever given twice.
         """
         producerIds: list[int] = []
-        once = EagerProducer(self.broker, "once", {"enable.idempotence": True, "acks": -1})
-        ordinary = EagerProducer(self.broker, "ordinary", {"acks": 1})
+        once = EagerProducer(self.broker.address, "once", {"enable.idempotence": True, "acks": -1})
+        ordinary = EagerProducer(self.broker.address, "ordinary", {"acks": 1})
         for _ in range(KILLS):
             wanted = {each: len(each.acknowledged) + ACKNOWLEDGED_BETWEEN_KILLS for each in (once, ordinary)}
 
@@ -200,7 +145,7 @@ class TerminatedTests(SynchronousTestCase):
         broker = BrokerProcess("--set", "close.grace.timeout=1s")
         self.addCleanup(broker.remove)
         broker.start()
-        producer = EagerProducer(broker, "topic", {"enable.idempotence": True})
+        producer = EagerProducer(broker.address, "topic", {"enable.idempotence": True})
         with closing(RawClient(broker.port)) as waiting, closing(RawClient(broker.tlsPort, tlsContext())) as silent:
             waiting.createTopic("waiting")
             silent.createTopic("silent")

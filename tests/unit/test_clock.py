@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import time
 
+from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from admission.clock import MonotonicClock, wallSeconds, wholeMicroseconds
+from admission.clock import (
+    BELIEVED_AFTER_SECONDS,
+    AgeClock,
+    MonotonicClock,
+    useMonotonicTimers,
+    wallSeconds,
+    wholeMicroseconds,
+)
 
 
 class MonotonicClockTests(SynchronousTestCase):
@@ -66,6 +74,143 @@ class MonotonicClockTests(SynchronousTestCase):
         self.assertEqual(calls, [])
         delayed.cancel()
         self.assertEqual(list(self.clock.getDelayedCalls()), [])
+
+
+class TimersOfDay(ReactorBase):
+    """
+    The timers of a reactor, by a clock that is set.
+    """
+
+    timeOfDay = 1e9
+
+    def installWaker(self) -> None:
+        """
+        It is never run.
+        """
+
+    def seconds(self) -> float:  # type: ignore[override]
+        """
+        The time of day.
+        """
+        return self.timeOfDay
+
+
+class UseMonotonicTimersTests(SynchronousTestCase):
+    """
+    L{useMonotonicTimers}.
+    """
+
+    def test_setBack(self) -> None:
+        """
+        Without it, what is due waits for as long as the clock was set back; with it, it does not.
+        """
+        for isUsed in (False, True):
+            reactor = TimersOfDay()
+            calls: list[bool] = []
+            if isUsed:
+                useMonotonicTimers(reactor)
+            reactor.callLater(0, calls.append, True)
+            reactor.timeOfDay -= 3600
+            reactor.runUntilCurrent()
+            self.assertEqual(calls, [True] if isUsed else [])
+
+    def test_pending(self) -> None:
+        """
+        What is pending keeps its delay, and can be delayed further.
+        """
+        reactor = TimersOfDay()
+        later, sooner = (reactor.callLater(delay, lambda: None) for delay in (7, 5))
+        before = time.monotonic()
+        useMonotonicTimers(reactor)
+        sooner.reset(6)
+        after = time.monotonic()
+        for call, delay in ((later, 7), (sooner, 6)):
+            # A microsecond for rounding.
+            self.assertLess(abs(call.getTime() - before - delay), after - before + 1e-6)
+        self.assertEqual(reactor.seconds, time.monotonic)
+
+    def test_twice(self) -> None:
+        """
+        Doing so again changes nothing.
+        """
+        reactor = TimersOfDay()
+        useMonotonicTimers(reactor)
+        call = reactor.callLater(7, lambda: None)
+        due = call.getTime()
+        useMonotonicTimers(reactor)
+        self.assertEqual(call.getTime(), due)
+
+    def test_others(self) -> None:
+        """
+        A clock that is no reactor is left alone.
+        """
+        clock = Clock()
+        useMonotonicTimers(clock)
+        self.assertEqual(clock.seconds(), 0.0)
+
+
+class AgeClockTests(SynchronousTestCase):
+    """
+    L{AgeClock} makes nothing old in a moment.
+    """
+
+    def setUp(self) -> None:
+        """
+        A machine whose clock can be set.
+        """
+        self.wallSeconds, self.doubts = 1e9, list[float]()
+        self.clock = Clock()
+        self.age = AgeClock(lambda: self.wallSeconds, self.clock.seconds, self.doubts.append)
+
+    def wait(self, seconds: float) -> None:
+        """
+        Let time pass.
+        """
+        self.clock.advance(seconds)
+        self.wallSeconds += seconds
+
+    def test_follows(self) -> None:
+        """
+        It goes with the machine's clock, and with little corrections of it.
+        """
+        for correction in (0.0, 1.0, -1.0, 59.0, 59.0):
+            self.wait(10.0)
+            self.wallSeconds += correction
+            self.assertEqual(self.age.seconds(), self.wallSeconds)
+        self.assertEqual(self.doubts, [])
+
+    def test_forward(self) -> None:
+        """
+        It goes on as before when the machine's clock is set forward, says so once, and believes it after an hour.
+        """
+        self.wallSeconds += 1e6
+        for _ in range(4):
+            self.assertEqual(self.age.seconds(), self.wallSeconds - 1e6)
+            self.wait(BELIEVED_AFTER_SECONDS / 4)
+        self.assertEqual((self.age.seconds(), self.doubts), (self.wallSeconds, [1e6]))
+        self.wait(1.0)
+        self.assertEqual((self.age.seconds(), self.doubts), (self.wallSeconds, [1e6]))
+
+    def test_forwardAndBack(self) -> None:
+        """
+        A clock that was set right again is as if nothing had happened; the next mistake has its own hour.
+        """
+        for _ in range(2):
+            self.wallSeconds += 1e6
+            self.assertEqual(self.age.seconds(), self.wallSeconds - 1e6)
+            self.wait(BELIEVED_AFTER_SECONDS * 0.9)
+            self.assertEqual(self.age.seconds(), self.wallSeconds - 1e6)
+            self.wallSeconds -= 1e6
+            self.assertEqual(self.age.seconds(), self.wallSeconds)
+        self.assertEqual(self.doubts, [1e6, 1e6])
+
+    def test_back(self) -> None:
+        """
+        It follows at once when the clock is set back.
+        """
+        self.wallSeconds -= 1e6
+        self.assertEqual(self.age.seconds(), self.wallSeconds)
+        self.assertEqual(self.doubts, [])
 
 
 class WholeMicrosecondsTests(SynchronousTestCase):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
+from math import inf
 from typing import Any, Protocol
 
 from attrs import asdict, frozen
@@ -207,6 +208,7 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar observers: what is told of connections and of requests that are over.
     @ivar refusedConnections: how many connections were refused because there were
         too many.
+    @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
     @ivar requestCount: how many requests have been read so far.
     @ivar requestBytes: how many bytes these had, without length prefixes.
     """
@@ -235,6 +237,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.connections: dict[Any, None] = {}
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
+        self.fullSeconds = -inf
         self.requestCount = 0
         self.requestBytes = 0
         self._makeProtocol = makeConnection
@@ -382,6 +385,7 @@ class AdmittedFactory(protocol.ServerFactory):
         limits = self.limits
         isFull = len(self.connections) - len(self._leaving) >= limits.maxConnections
         if isFull and (len(self._leaving) >= MAX_LEAVING or not self._giveWay()):
+            self.fullSeconds = self.clock.seconds()
             return f"there are {len(self.connections)} connections already (max.connections)"
         if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
             return (

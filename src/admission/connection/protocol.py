@@ -72,6 +72,7 @@ class AdmittedProtocol(Linked, Protocol):
     hasPeerGone = False
     openedSeconds = throttledUntilSeconds = 0.0
 
+    _isConnected = False
     _hasTurn = False
     _openRequests = 0
     _body: ILease | None = None
@@ -333,7 +334,14 @@ class AdmittedProtocol(Linked, Protocol):
         """
         factory = self.factory
         clock = factory.clock
-        link = self.link = Link(self, factory, transport)
+        try:
+            link = Link(self, factory, transport)
+        except BaseException:
+            # Nobody else would close it, and nothing can be done on it.
+            transport.abortConnection()
+            raise
+        self.link = link
+        self._isConnected = True
         self.pauses = link.pauses
         self.peer = link.peer
         self.host = self.holder = link.host
@@ -375,6 +383,8 @@ class AdmittedProtocol(Linked, Protocol):
         Release everything.  A request that is being worked on keeps its lease
         until it is over, since that work may read it.
         """
+        if not self._isConnected:
+            return
         link = self.link
         wasClosing = link.state >= CLOSING
         link.lost()

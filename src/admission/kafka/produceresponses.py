@@ -175,7 +175,18 @@ class ProduceResponses:
         elif wantsFlush and not all(result.errorCode for result in request.results):
             request.isUnflushed = True
             request.deadlineSeconds = self._connection.factory.clock.seconds() + request.timeoutSeconds
-        self.answer()
+        self._orClose(self.answer)
+
+    def _orClose(self, goOn: Callable[[], object]) -> None:
+        """
+        Go on, on behalf of the log, which would only note that this failed: the client would get no answer and wait
+        for it.
+        """
+        try:
+            goOn()
+        except Exception:
+            self._connection.factory.log.failure("a request of {peer} failed", peer=self._connection.peer)
+            self._failed()
 
     def _awaitFlush(self, now: float) -> None:
         """
@@ -198,7 +209,12 @@ class ProduceResponses:
             self._waiting.cancel()
         self._deadlineSeconds = deadlineSeconds
         parked = broker.gate.pool.charge(len(self._requests) * UNANSWERED_BYTES, PARKED)
-        waiting = self._waiting = waitFor(broker.purgatory, (self,), lambda: self._asked is None, deadlineSeconds - now)
+        try:
+            waiting = waitFor(broker.purgatory, (self,), lambda: self._asked is None, deadlineSeconds - now)
+        except BaseException:
+            parked.release()
+            raise
+        self._waiting = waiting
         waiting.addBoth(self._waitOver, parked)
         waiting.addErrback(self._waitFailed)
 
@@ -212,7 +228,7 @@ class ProduceResponses:
                 request.isUnflushed = False
                 if error is not None:
                     request.results = produceapi.failed(request.results, error)
-        self._broker.purgatory.checkAndComplete(self)
+        self._orClose(partial(self._broker.purgatory.checkAndComplete, self))
 
     def _waitOver(self, result: Any, parked: ILease) -> Any:
         parked.release()

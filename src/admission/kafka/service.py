@@ -10,7 +10,7 @@ import os
 import resource
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from random import Random, SystemRandom
 from socket import gethostname
@@ -26,7 +26,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..clock import MonotonicClock, wallSeconds
+from ..clock import BELIEVED_AFTER_SECONDS, AgeClock, MonotonicClock, useMonotonicTimers, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
 from ..gate import Gate
@@ -251,6 +251,7 @@ class BrokerService(Service):
         """
         reactor, config, settings = self._reactor, self._config, self._config.settings
         started = self._started = AsyncExitStack()
+        useMonotonicTimers(reactor)
         clock = self._clock = MonotonicClock(reactor)
         profiler: Profiler | None = None
         if config.memoryProfile is not None or self._statusPort is not None:
@@ -281,10 +282,13 @@ class BrokerService(Service):
 
         control = buildControl(settings, config.quotas, clock, bool(config.exports))
         control.addSensors(self.sensors)
-        log = self._openLog(clock)
+        ageSeconds = AgeClock(wallSeconds, clock.seconds, self._clockDoubted).seconds
+        log = self._openLog(clock, ageSeconds)
         started.push_async_callback(log.close)
         certified = any(listener.asksForCertificates for listener in config.listeners)
-        self.broker = Broker(settings, log, gate, purgatory, control, clock, wallSeconds, self._portal, certified)
+        self.broker = Broker(
+            settings, log, gate, purgatory, control, clock, wallSeconds, self._portal, certified, ageSeconds
+        )
         started.callback(self.broker.timeSlices.close)
         self._warnOfNoSuperUsers()
         self._startGroups()
@@ -422,13 +426,21 @@ class BrokerService(Service):
             stopping.append(self._statusPort.stop())
         return DeferredList(stopping)
 
-    def _openLog(self, clock: MonotonicClock) -> SegmentLog:
+    def _clockDoubted(self, jumpSeconds: float) -> None:
+        self.log.warn(
+            "the machine's clock was set forward by {jump}; if it stays there, records, offsets and producers are that "
+            "much older in {believed}",
+            jump=formatSeconds(round(jumpSeconds)),
+            believed=formatSeconds(BELIEVED_AFTER_SECONDS),
+        )
+
+    def _openLog(self, clock: MonotonicClock, ageSeconds: Callable[[], float]) -> SegmentLog:
         settings = self._config.settings
         try:
             return SegmentLog(
                 self._config.dataPath,
                 clock,
-                wallSeconds,
+                ageSeconds,
                 self._deferToThread,
                 maxPartitions=settings.maxPartitions,
                 maxProducers=settings.maxProducerIds,

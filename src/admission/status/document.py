@@ -28,6 +28,9 @@ MAX_CONNECTIONS = 20
 SHORTAGE_SECONDS = 30.0
 """How long clients may wait for memory before the server counts as unhealthy: a burst is over by then."""
 
+FULL_SECONDS = 30.0
+"""How long after it had to refuse a newcomer."""
+
 
 class Pauses(Protocol):
     """
@@ -104,6 +107,7 @@ class Server(Protocol):
     and the results of C{wrapFactory} have all of this.
 
     @ivar refusedConnections: how many connections exceeded the limit.
+    @ivar fullSeconds: when one last exceeded that of all, by the clock of the sensors.
     """
 
     @property
@@ -120,6 +124,9 @@ class Server(Protocol):
 
     @property
     def refusedConnections(self) -> int: ...
+
+    @property
+    def fullSeconds(self) -> float: ...
 
 
 class StatusDocument:
@@ -162,7 +169,7 @@ class StatusDocument:
             Section("policies", self._policyFields),
             *sections,
         )
-        self._checks = (*checks, self._memoryShortage)
+        self._checks = (*checks, self._memoryShortage, self._fullness)
         self._pauses = pauses
         self._poolSetting = poolSetting
         self._startedSeconds = sensors.seconds()
@@ -302,6 +309,14 @@ class StatusDocument:
             yield (
                 f"for {now - since:.0f} s the memory pool has been short, and "
                 f"{self.server.gate.waitingForMemory} connections wait for it ({self._poolSetting})"
+            )
+
+    def _fullness(self, now: float) -> Iterator[str]:
+        server = self.server
+        if now - server.fullSeconds < FULL_SECONDS:
+            yield (
+                f"newcomers are refused: of {server.limits.maxConnections} connections that are allowed "
+                f"{len(server.connections)} are open (max.connections, ulimit -n)"
             )
 
     def _pressed(self, isPressed: bool) -> None:

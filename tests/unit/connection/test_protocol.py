@@ -238,6 +238,22 @@ class RequestTests(ProtocolTestCase):
         self.assertEqual((protocol.requests, transport.isLost), ([b"one"], True))
         self.assertWhole()
 
+    def test_failureAtTheBeginning(self) -> None:
+        """
+        A connection that cannot be set up, because the pool fails, is closed; nothing stays behind.
+        """
+
+        def fail(sizeBytes: int, purpose: str) -> ILease:
+            raise ZeroDivisionError
+
+        self.patch(self.server.gate.pool, "charge", fail)
+        protocol = self.server.factory.buildProtocol(None)
+        transport = FakeTransport(self.server.clock, protocol)
+        self.assertRaises(ZeroDivisionError, transport.connect)
+        self.server.settle()
+        self.assertTrue(transport.isLost)
+        self.assertEqual(len(self.server.factory.connections), 0)
+
     def test_failureAfterTheAnswer(self) -> None:
         """
         So does one that fails when it has been answered, and the answer is

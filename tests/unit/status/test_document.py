@@ -11,8 +11,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission._version import __version__
+from admission.connection.factory import ConnectionLimits
 from admission.metrics.registry import SensorRegistry
-from admission.status.document import KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS, StatusDocument
+from admission.status.document import FULL_SECONDS, KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS, StatusDocument
 from admission.status.sections import LONGEST_NAME, Section
 from tests.kit.statusfixture import NOW_SECONDS
 from tests.kit.wrapped import BUCKET, KIB, echo, wrapped
@@ -180,4 +181,23 @@ class HealthTests(DocumentTestCase):
         self.assertEqual(reason, "for 30 s the memory pool has been short, and 0 connections wait for it (--memory)")
         charge.release()
         self.clock.advance(0)
+        self.assertEqual(self.document.reasons, [])
+
+    def test_full(self) -> None:
+        """
+        A server that had to refuse newcomers, wherever they come from, says so for a while; who is one too many from
+        its own address is no reason.
+        """
+        self.serve(limits=ConnectionLimits(maxConnections=2, maxConnectionsPerAddress=1))
+        for host in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+            self.server.connect(host=host)
+        self.assertEqual(self.document.reasons, [])
+        self.server.connect(host="192.0.2.3")
+        self.clock.advance(FULL_SECONDS - 0.1)
+        (reason,) = self.document.reasons
+        self.assertEqual(
+            reason,
+            "newcomers are refused: of 2 connections that are allowed 2 are open (max.connections, ulimit -n)",
+        )
+        self.clock.advance(0.1)
         self.assertEqual(self.document.reasons, [])

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from admission.clock import wholeMicroseconds
 from admission.control import AdmissionControl
@@ -85,6 +86,7 @@ class Broker:
     @ivar clock: for the timers of groups and logins; monotonic.
     @ivar limits: the limits of the policies; can be changed at run time.
     @ivar wallSeconds: seconds since the epoch, for records.
+    @ivar ageSeconds: the same, for how long groups are not in use; see L{admission.clock.AgeClock}.
     @ivar portal: checks the logins of clients; L{None} if they need none.
     @ivar asksForCertificates: whether clients of some port may have certificates.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
@@ -99,6 +101,8 @@ class Broker:
     @ivar changed: the partition whose watchers are being checked, because it has changed; L{None} while none are.
     """
 
+    _log = Logger()
+
     settings: Settings
     log: ILog
     gate: Gate
@@ -108,6 +112,7 @@ class Broker:
     wallSeconds: Callable[[], float]
     portal: Portal | None = None
     asksForCertificates: bool = False
+    ageSeconds: Callable[[], float] = Factory(lambda broker: broker.wallSeconds, takes_self=True)
     largestResponseBytes: int = field(init=False)
     timeSlices: TimeSlices = field(init=False)
     largeAnswers: DeferredSemaphore = field(init=False, factory=lambda: DeferredSemaphore(MAX_LARGE_ANSWERS))
@@ -140,7 +145,7 @@ class Broker:
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
         self.groups = GroupCoordinator(
-            self.log, self.purgatory, self.clock, self.wallSeconds, _groupLimits(self.settings)
+            self.log, self.purgatory, self.clock, self.ageSeconds, _groupLimits(self.settings)
         )
         self.log.subscribe(self._recordsChanged)
         self.gate.onPressure(self._pressed)
@@ -164,8 +169,15 @@ class Broker:
     def _recordsChanged(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             self.changed = partition
-            self.purgatory.checkAndComplete(partition)
-        self.changed = None
+            try:
+                self.purgatory.checkAndComplete(partition)
+            except Exception:
+                self._log.failure(
+                    "the purgatory failed; who waits for records of {partition} waits until its time is over",
+                    partition=f"{partition.topicName}-{partition.index}",
+                )
+            finally:
+                self.changed = None
 
     def _pressed(self, isPressed: bool) -> None:
         if isPressed and self.waitingFetches:

@@ -4,10 +4,10 @@ Tests for L{admission.kafka.broker.broker}.
 
 from __future__ import annotations
 
-from tests.kit.brokerfixture import (
-    POOL_BYTES,
-    BrokerTestCase,
-)
+from collections.abc import Hashable
+
+from admission.kafka.wire.batches import readBatch
+from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, batchOf, fetchFields
 
 
 class BrokerTests(BrokerTestCase):
@@ -28,3 +28,28 @@ class BrokerTests(BrokerTestCase):
         One response takes no more than a quarter of the pool, whatever C{fetch.max.bytes} says.
         """
         self.assertEqual(self.broker.largestResponseBytes, POOL_BYTES // 4)
+
+    def test_failingPurgatory(self) -> None:
+        """
+        If it cannot tell those who wait for the records of one partition, those who wait for another's are told.
+        """
+        events, others = (self.topic(name).partitions[0] for name in ("events", "others"))
+        clients = [self.connect() for _ in range(2)]
+        for client, name in zip(clients, ("events", "others"), strict=True):
+            client.send("Fetch", 12, **fetchFields(self.log.topic(name), 0, maxWaitMs=60_000))
+        check = self.purgatory.checkAndComplete
+
+        def checkOthers(key: Hashable) -> int:
+            if key == events:
+                raise ZeroDivisionError
+            return check(key)
+
+        self.patch(self.purgatory, "checkAndComplete", checkOthers)
+        for partition in (events, others):
+            buffer = bytearray(batchOf(b"record"))
+            self.log.append(partition, buffer, readBatch(buffer))
+        self.clock.advance(0)
+        self.assertEqual([client.waiting() for client in clients], [0, 1])
+        self.assertIsNone(self.broker.changed)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.logged.clear()

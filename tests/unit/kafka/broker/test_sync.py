@@ -13,6 +13,7 @@ from twisted.internet.defer import maybeDeferred
 
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
+from admission.interfaces import PARKED
 from admission.kafka import produceresponses
 from admission.kafka.produceresponses import MAX_UNANSWERED
 from admission.kafka.wire.produce import encodeProduceResponse
@@ -206,6 +207,32 @@ class SyncTests(BrokerTestCase):
         self.assertTrue(self.client.transport.isLost)
         self.assertEqual([request.expireReason for request in over], [None, FAILED, FAILED])
         self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
+    def test_failingPurgatory(self) -> None:
+        """
+        Where the purgatory cannot keep who waits for the disk, or cannot be told that he need not wait, the connection
+        is closed: its client would wait in vain.  Nothing stays charged.
+        """
+        for method in ("tryCompleteElseWatch", "checkAndComplete"):
+            client = self.connect()
+            working = getattr(self.purgatory, method)
+
+            def fail(*_: object) -> None:
+                raise ZeroDivisionError
+
+            if method == "tryCompleteElseWatch":
+                self.patch(self.purgatory, method, fail)
+            self.send(client, self.produceBytes(client, b"1", ALL))
+            self.patch(self.purgatory, method, fail)
+            while self.flushes:
+                self.finish()
+            self.patch(self.purgatory, method, working)
+            self.clock.advance(self.factory.limits.closeGraceSeconds)
+            self.clock.advance(0)
+            self.assertEqual((client.isClosed, self.purgatory.watched), (True, 0))
+            self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+            self.assertFalse(self.pool.usedBytesByPurpose.get(PARKED))
+        self.logged.clear()
 
     def test_nothingAppended(self) -> None:
         """

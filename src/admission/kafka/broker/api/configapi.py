@@ -98,7 +98,7 @@ def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Steps[Answ
         except LogRefusal as refusal:
             response |= errorOf(refusal)
         responses.append(response)
-    return onceFlushed(broker.log, changed, {"responses": responses})
+    return onceFlushed(broker, request, changed, {"responses": responses})
 
 
 def _repeatedResources(request: KafkaRequest) -> set[tuple[int, str]]:

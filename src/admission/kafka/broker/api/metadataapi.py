@@ -61,7 +61,8 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
         "controller_id": broker.nodeId,
         "topics": topics,
     }
-    return onceFlushed(broker.log, created, response)
+    # Clients ask again at once after that error, and after others they may not.
+    return onceFlushed(broker, request, created, response, ErrorCode.leader_not_available)
 
 
 def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:

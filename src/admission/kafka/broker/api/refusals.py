@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.python.failure import Failure
 
-from ..broker import Answer, Work
-from ..log.interface import ILog, LogRefusal
+from admission.kafka.kafkarequest import KafkaRequest
+from admission.operations import waitFor
+
+from ..broker import Answer, Broker, Work
+from ..log.interface import LogRefusal
+
+FLUSH_SECONDS: Final = 10.0
+"""For how long the answer to a request that does not say so waits for the disk."""
+
+_OVERDUE: Final = "the change is made, and the disk has not confirmed it in time"
 
 _LONGEST_REASON = 1000
 """
@@ -50,25 +60,50 @@ def errorOf(refusal: LogRefusal) -> dict[str, Any]:
 
 
 def onceFlushed(
-    log: ILog, changed: Sequence[dict[str, Any]], response: Mapping[str, Any]
+    broker: Broker,
+    request: KafkaRequest,
+    changed: Sequence[dict[str, Any]],
+    response: Mapping[str, Any],
+    overdueError: ErrorCode = ErrorCode.request_timed_out,
 ) -> Answer | Deferred[Answer | Work]:
     """
-    A response that tells of changes, once the disk has them.
+    A response that tells of changes, once the disk has them; or that it has not confirmed them in time, which is the
+    C{timeout_ms} of the request, or L{FLUSH_SECONDS} if it has none.  The changes hold all the same.
 
     @param changed: its parts that tell of a change; if the disk does not get it, they tell of the error instead.
+    @param overdueError: what they tell of if it has not confirmed it in time.
     """
     if not changed:
         return response
-    answer: Deferred[Answer | Work] = Deferred()
+    verdicts: list[Exception | None] = []
 
     def flushed(error: Exception | None) -> None:
+        verdicts.append(error)
+        broker.purgatory.checkAndComplete(key)
+
+    def told(_: None) -> Answer:
+        (error,) = verdicts
         if error is not None:
             for each in changed:
                 each |= errorOf(error) if isinstance(error, LogRefusal) else {"error_code": -1}
-        answer.callback(response)
+        return response
 
-    log.whenFlushed(flushed)
-    return answer
+    def overdue(failure: Failure) -> Answer:
+        failure.trap(TimeoutError)  # type: ignore[no-untyped-call]
+        for each in changed:
+            each |= errorOf(Refused(overdueError, _OVERDUE))
+        return response
+
+    key = object()
+    broker.log.whenFlushed(flushed)
+    waiting: Deferred[Any] = waitFor(broker.purgatory, (key,), lambda: bool(verdicts), _patienceSeconds(request))
+    return waiting.addCallbacks(told, overdue)
+
+
+def _patienceSeconds(request: KafkaRequest) -> float:
+    asked: timedelta | None = getattr(request.entity, "timeout", None)
+    # librdkafka asks for no time at all unless it is told to, and takes it for granted then that all is well.
+    return FLUSH_SECONDS if asked is None or asked <= timedelta(0) else asked.total_seconds()
 
 
 def repeated(named: Iterable[T]) -> set[T]:

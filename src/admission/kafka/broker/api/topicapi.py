@@ -77,7 +77,7 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
         yield None
         answers.append(create(topic))
     changed = [answer for answer in answers if "topic_id" in answer]
-    return onceFlushed(broker.log, changed, {"topics": answers})
+    return onceFlushed(broker, request, changed, {"topics": answers})
 
 
 def _created(broker: Broker, duplicates: Set[str], validateOnly: bool, topic: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def deleteTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
         except LogRefusal as refusal:
             answer |= errorOf(refusal)
         answers.append(answer)
-    return onceFlushed(broker.log, changed, {"responses": answers})
+    return onceFlushed(broker, request, changed, {"responses": answers})
 
 
 def createPartitions(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
@@ -150,7 +150,7 @@ def createPartitions(broker: Broker, request: KafkaRequest) -> Steps[Answer | Wa
         except LogRefusal as refusal:
             answer |= errorOf(refusal)
         answers.append(answer)
-    return onceFlushed(broker.log, changed, {"results": answers})
+    return onceFlushed(broker, request, changed, {"results": answers})
 
 
 def _partitionCount(broker: Broker, topic: Any) -> int:

@@ -22,6 +22,12 @@ Protocols = tuple[tuple[str, bytes], ...]
 _PARTICIPANT_BYTES = 1000
 _PROTOCOL_BYTES = 200
 
+_LATE_SECONDS = 0.1
+"""By how much a session's timer is late if the broker has stood still."""
+
+_AGAIN_SECONDS = 0.5
+"""How long it then has to read what came meanwhile."""
+
 
 class GroupRefusal(Exception):
     """
@@ -219,6 +225,7 @@ class Session(DelayedOperation):
         "_expired",
         "_firesSeconds",
         "_key",
+        "_lookedAgainFor",
         "_participant",
         "_purgatory",
         "_seconds",
@@ -250,6 +257,8 @@ class Session(DelayedOperation):
         self._throttledUntilSeconds = 0.0
         # When the timer in the purgatory fires, whatever the deadline has become since.
         self._firesSeconds = 0.0
+        # The deadline that has passed while the broker stood still.
+        self._lookedAgainFor = 0.0
 
     def start(self, delaySeconds: float) -> None:
         """
@@ -286,6 +295,11 @@ class Session(DelayedOperation):
         elif self._participant.isAwaitingResponse:
             # The session is started again with the answer.
             self.cancel()
+        elif self._seconds() - self._firesSeconds > _LATE_SECONDS and self._lookedAgainFor != self.deadlineSeconds:
+            # It was us who did not listen, and what it has sent may be there to be read.
+            self._lookedAgainFor = self.deadlineSeconds
+            self.cancel()
+            self._park(_AGAIN_SECONDS)
         else:
             super().expire()
 

@@ -5,6 +5,7 @@ Flushing what was written to the disk, in rounds that serve everybody who waits.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,12 @@ DeferToThread = Callable[..., Deferred[Any]]
 
 MAX_THREADS: Final = 4
 """How many threads share a round."""
+
+SLOW_SECONDS: Final = 10.0
+"""From what time on a round that is not over is a problem."""
+
+RETRY_SECONDS: Final = 0.5
+"""When a round is tried again that had no descriptor left for a directory; nothing is lost by that."""
 
 
 @frozen
@@ -69,11 +76,29 @@ class Flusher:
         self._begin = begin
         self._failed = failed
         self._isRunning = False
+        self._begunSeconds = 0.0
+        # Why the present round has to be tried again.
+        self._obstacle: str | None = None
         self._isUrgent = False
         self._isDue = False
         self._timer: IDelayedCall | None = None
         self._isClosing = False
         self._closed: Deferred[None] | None = None
+
+    @property
+    def delay(self) -> str | None:
+        """
+        Why nobody is told that the disk has anything; L{None} unless the disk hangs.
+        """
+        if self._obstacle is not None:
+            return f"what has to be on the disk is not confirmed, because it cannot be flushed: {self._obstacle}"
+        lastedSeconds = self._clock.seconds() - self._begunSeconds
+        if not self._isRunning or lastedSeconds < SLOW_SECONDS:
+            return None
+        return (
+            f"a flush to the disk has not ended for {lastedSeconds:.0f} s; what has to be on the disk is not confirmed"
+            " before it has: see to the disk"
+        )
 
     def written(self) -> None:
         """
@@ -132,6 +157,10 @@ class Flusher:
 
     def _run(self, round: Round) -> None:
         self._isRunning = True
+        self._begunSeconds = self._clock.seconds()
+        self._flush(round)
+
+    def _flush(self, round: Round) -> None:
         flushes = round.flushes
         shares = [flushes[number::MAX_THREADS] for number in range(min(MAX_THREADS, len(flushes)))]
         # All are waited for, even if one has failed: their descriptors are in use.
@@ -142,6 +171,17 @@ class Flusher:
 
     def _over(self, results: list[tuple[bool, Any]], round: Round) -> None:
         failures: list[Failure] = [result for isSuccess, result in results if not isSuccess]
+        obstacles = [obstacle for failure in failures if (obstacle := obstacleIn(failure.value)) is not None]
+        if failures and len(obstacles) == len(failures):
+            if self._obstacle is None:
+                self._obstacle = obstacles[0]
+                self._log.error("a flush to the disk is tried again: {reason}", reason=self._obstacle)
+            self._clock.callLater(RETRY_SECONDS, self._flush, round)
+            return
+        self._obstacle = None
+        lastedSeconds = self._clock.seconds() - self._begunSeconds
+        if lastedSeconds >= SLOW_SECONDS:
+            self._log.warn("a flush to the disk took {seconds:.0f} s", seconds=lastedSeconds)
         if failures:
             error = failures[0].value
             reason = explain(error) if isinstance(error, OSError) else str(error)
@@ -156,6 +196,14 @@ class Flusher:
         # Only now: whoever was told may wait for the next round already, and all of them take part in it.
         self._isRunning = False
         self._next()
+
+
+def obstacleIn(error: object) -> str | None:
+    """
+    Why a flush failed before it came to the disk, so that it may be tried again and nothing is lost; L{None} if it did
+    not.
+    """
+    return explain(error) if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE) else None
 
 
 def callAll(calls: Iterable[Callable[[], object]]) -> None:

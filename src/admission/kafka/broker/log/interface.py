@@ -293,8 +293,8 @@ class ILog(Interface):
     )
 
     problems: Sequence[str] = Attribute(
-        "What is wrong with the log now, for people to read: that it cannot be written to, or that a flush has "
-        "failed.  Empty if nothing is."
+        "What is wrong with the log now, for people to read: that it cannot be written to, that a flush has "
+        "failed, or that one does not end.  Empty if nothing is."
     )
 
     def topic(name: str) -> Topic:

@@ -334,7 +334,7 @@ class SegmentLog:
 
     @property
     def problems(self) -> list[str]:
-        problems = (self._commits.problem, self._flusher.problem)
+        problems = (self._commits.problem, self._flusher.problem, self._flusher.delay)
         return list(dict.fromkeys(problem for problem in problems if problem is not None))
 
     def producers(self) -> Iterator[tuple[str, int]]:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from admission.kafka.broker.api.refusals import FLUSH_SECONDS
 from tests.kit.brokerfixture import BrokerTestCase, batchOf, codes
 from tests.kit.logfixture import storageError
 
@@ -187,6 +188,50 @@ class FlushTests(BrokerTestCase):
         self.finishFlush()
         self.finishFlush()
         self.assertEqual([client.waiting() for client in clients], [1] * len(clients))
+        self.isHolding = False
+        while self.flushes:
+            self.finishFlush()
+
+    def test_overdue(self) -> None:
+        """
+        Who waits for the disk in vain hears of it after the time that the request says, or after ten seconds if it says
+        none, and the change holds all the same; an answer comes once, whatever the disk does afterwards.
+        """
+        self.topic("old")
+        self.clock.advance(2)
+        self.isHolding = True
+        impatient, patient, unspecific, asking = (self.connect() for _ in range(4))
+        impatient.send("CreateTopics", 7, topics=[creatable("a")], timeout=1_000)
+        patient.send("DeleteTopics", 6, topics=[{"name": "old", "topic_id": None}], timeout=60_000)
+        unspecific.send("CreateTopics", 7, topics=[creatable("b")], timeout=0)
+        asking.send("Metadata", 9, topics=[{"name": "c"}])
+        self.clock.advance(1.1)
+        (overdue,) = impatient.receive().topics
+        self.assertEqual(overdue.error_code, ErrorCode.request_timed_out)
+        self.assertIn("the change is made", overdue.error_message)
+        self.assertEqual([client.waiting() for client in (patient, unspecific, asking)], [0, 0, 0])
+        self.clock.advance(FLUSH_SECONDS)
+        self.assertEqual(codes(unspecific.receive().topics), [ErrorCode.request_timed_out])
+        self.assertEqual(codes(asking.receive().topics), [ErrorCode.leader_not_available])
+        self.assertEqual(set(self.log.topics), {"a", "b", "c"})
+        self.isHolding = False
+        while self.flushes:
+            self.finishFlush()
+        self.assertEqual(codes(patient.receive().responses), [ErrorCode.none])
+        self.assertEqual([client.waiting() for client in (impatient, unspecific, asking)], [0, 0, 0])
+        self.assertEqual(self.purgatory.watched, 0)
+
+    def test_leavesWhileWaiting(self) -> None:
+        """
+        A client that leaves takes its wait for the disk along.
+        """
+        self.clock.advance(2)
+        self.isHolding = True
+        client = self.connect()
+        client.send("CreateTopics", 7, topics=[creatable("new")], timeout=60_000)
+        self.assertEqual(self.purgatory.watched, 1)
+        client.disconnect()
+        self.assertEqual(self.purgatory.watched, 0)
         self.isHolding = False
         while self.flushes:
             self.finishFlush()

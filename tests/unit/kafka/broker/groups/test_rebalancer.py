@@ -417,8 +417,21 @@ class SessionTests(GroupsTestCase):
         # Answered, it has its session to go on.
         self.rig.wait(9.9)
         self.assertEqual(len(self.rig.group().members), 2)
-        self.rig.wait(0.2)
+        self.rig.wait(0.15)
         self.assertEqual(len(self.rig.group().members), 0)
+
+    def test_stoodStill(self) -> None:
+        """
+        When the broker has stood still for longer than a session it first reads what has come meanwhile: who has sent a
+        heartbeat is a member, and who has not is gone a moment later, once.
+        """
+        first, second = self.consumer(), self.consumer()
+        self.stable(first, second)
+        self.rig.clock.advance(15.0)
+        self.assertEqual(first.heartbeat(), ErrorCode.none)
+        self.assertEqual(len(self.rig.group().members), 2)
+        self.rig.wait(0.6)
+        self.assertEqual(list(self.rig.group().members), [first.memberId])
 
     def test_newJoinWaits(self) -> None:
         """
@@ -551,7 +564,8 @@ class SessionTests(GroupsTestCase):
         self.assertEqual(list(self.rig.group().members), [first.memberId])
         self.rig.wait(14.8)
         self.assertEqual(list(self.rig.group().members), [first.memberId])
-        self.rig.wait(0.2)
+        self.rig.wait(0.1)
+        self.rig.wait(0.1)
         self.assertEqual(list(self.rig.group().members), [])
 
     def test_pendingThrottled(self) -> None:

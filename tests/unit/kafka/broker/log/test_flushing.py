@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.log.flushing import MAX_THREADS, DeferToThread, Flusher, Round
+from admission.kafka.broker.log.flushing import MAX_THREADS, RETRY_SECONDS, DeferToThread, Flusher, Round
 from tests.kit.logfixture import Threads, storageError
 
 
@@ -90,6 +90,64 @@ class FlusherTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.happened(), ["flushed", "succeeded"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_slow(self) -> None:
+        """
+        A disk that takes long is a problem as long as it does, and the log says afterwards how long that was.
+        """
+        for lastedSeconds, delay in ((8.0, None), (12.0, "a flush to the disk has not ended for 12 s")):
+            self.flusher.soon()
+            self.clock.advance(lastedSeconds)
+            if delay is None:
+                self.assertIsNone(self.flusher.delay)
+            else:
+                self.assertIn(delay, str(self.flusher.delay))
+            with capturedLogs() as logged:
+                self.threads.run()
+            self.assertIsNone(self.flusher.delay)
+            self.assertEqual(
+                [(event["log_level"], event["seconds"]) for event in logged],
+                [] if delay is None else [(LogLevel.warn, lastedSeconds)],
+            )
+        self.assertIsNone(self.flusher.problem)
+
+    def test_noDescriptor(self) -> None:
+        """
+        A round that had no descriptor left is tried again until it has one, and loses nothing: those that wait go on
+        waiting, and it is told why.
+        """
+        for code in (errno.EMFILE, errno.ENFILE):
+            self.error = storageError(code)
+            self.flusher.soon()
+            with capturedLogs() as logged:
+                for _ in range(3):
+                    self.threads.run()
+                    self.assertEqual((self.threads.waiting, self.flusher.problem), ([], None))
+                    self.assertIn("too many files are open", str(self.flusher.delay))
+                    self.clock.advance(RETRY_SECONDS)
+            self.assertEqual([event["log_level"] for event in logged], [LogLevel.error])
+            self.error = None
+            self.threads.run()
+            self.assertEqual(self.happened(), ["urgent", "flushed", "succeeded"])
+            self.assertIsNone(self.flusher.delay)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_noDescriptorAndWorse(self) -> None:
+        """
+        If another part of the round has come to the disk and failed, that is final.
+        """
+        errors = [storageError(errno.EMFILE), storageError(errno.EIO)]
+
+        def fail() -> None:
+            raise errors.pop()
+
+        self.flushes[:] = [fail, fail]
+        self.flusher.soon()
+        with capturedLogs():
+            for _ in range(2):
+                self.threads.run()
+        self.assertIn("the disk failed", str(self.flusher.problem))
+        self.assertEqual(self.happened(), ["urgent", "failed"])
 
     def test_oneAtATime(self) -> None:
         """
