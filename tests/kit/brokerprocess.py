@@ -297,11 +297,13 @@ class MeasuredBroker(BrokerProcess):
         """
         return self._asked("watch")
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self, isCollected: bool = False) -> dict[str, Any]:
         """
         The same as L{report}, and what is there by another count; see L{tests.kit.memorybroker.auditOf}.
+
+        @param isCollected: whether to look for garbage before.
         """
-        return self._asked("audit")
+        return self._asked("collect" if isCollected else "audit")
 
     def anonymousBytes(self) -> int:
         """

@@ -2,7 +2,8 @@
 A broker process that tells what its memory pool has been through: the real
 service with the real options, plus one line of JSON on standard output for
 each line on standard input.  The line C{watch} also begins to note the largest
-values anew, and C{audit} counts anew what the broker keeps count of.
+values anew; C{audit} counts anew what the broker keeps count of, and C{collect}
+looks for garbage before.
 """
 
 import ctypes
@@ -161,7 +162,9 @@ class Reporter(LineOnlyReceiver):
             report["stallSeconds"] = self._watch.stallSeconds
         if line == b"watch" and self._watch is not None:
             self._watch.begin()
-        if line == b"audit":
+        if line == b"collect":
+            gc.collect()
+        if line in (b"audit", b"collect"):
             report["audit"] = auditOf(self.service)
         self.sendLine(json.dumps(report).encode("ascii"))
 
