@@ -110,6 +110,29 @@ class ClockJumpTests(FaultTestCase):
         self.assertIn("the machine's clock was set forward by", self.broker.log())
         self.assertNoComplaints()
 
+    def test_quiet(self) -> None:
+        """
+        What waits alone, so that nothing else sets a timer, ends in its time when the clock is set back by an hour.
+        """
+        raw = self.connect()
+        raw.createTopic("raw")
+        joinGroup(raw, GROUP, SESSION_MS)
+        silent = begun = time.monotonic()
+        raw.send(fetchRequest("raw", 0, waitMs=WAIT_MS))
+        self.broker.setClock(-HOUR)
+        raw.receive(1, 12)
+        fetchSeconds = time.monotonic() - begun
+        time.sleep(SESSION_MS / 1000 + TOLERANCE_SECONDS - (time.monotonic() - silent))
+        members = raw.ask(requestOf("DescribeGroups", 5, groups=[GROUP])).groups[0].members
+        self.tell(
+            "a quiet broker whose clock is set back by an hour",
+            f"a Fetch of {WAIT_MS} ms waited {1000 * fetchSeconds:.0f}; a silent member with {SESSION_MS} ms has "
+            f"{'stayed' if members else 'left'}",
+        )
+        self.assertLess(fetchSeconds, WAIT_MS / 1000 + TOLERANCE_SECONDS)
+        self.assertEqual(len(members), 0)
+        self.assertNoComplaints()
+
     def commit(self, raw: RawClient) -> None:
         """
         Commit an offset of a group that has no members.

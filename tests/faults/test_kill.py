@@ -18,7 +18,7 @@ from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, copiesIn, milliseconds, sameProducer
 from tests.kit.rawclient import joinGroup
 
-ROUNDS = sized(6, 100)
+ROUNDS = sized(6, 50)
 ONCE, ORDINARY = "once", "ordinary"
 GROUP, MEMBERS = "readers", "members"
 
