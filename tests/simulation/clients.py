@@ -264,14 +264,6 @@ class Consumer(Client):
         self._waitMs = self.random.choice([0, 500, 5000])
         self._maxBytes = self.random.choice([1, 2000, 1 << 20])
 
-    def isBehind(self, partitions: Sequence[Any]) -> bool:
-        """
-        Whether there is something that it has not read.
-        """
-        return any(
-            position < partition.highWatermark for position, partition in zip(self._positions, partitions, strict=True)
-        )
-
     def powerLost(self, partitions: Sequence[Any]) -> None:
         """
         It may have read what is not there any more.
