@@ -18,7 +18,7 @@ CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
-	@echo "make test    run all tests"
+	@echo "make test    run the tests, in ten minutes"
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
