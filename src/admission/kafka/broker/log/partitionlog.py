@@ -298,7 +298,12 @@ class PartitionLog(Partition):
         @param producers: the states of the partition's producers.
         """
         segment = self.segments[-1] if self.segments else None
-        if segment is None or segment.checkpointBytes == segment.sizeBytes:
+        if segment is None:
+            return []
+        # A roll that failed leaves an empty one behind segments whose checkpoints may be without producers; one that a
+        # start has found with a checkpoint has no index in memory before it is used.
+        isEmptyAnew = not segment.sizeBytes and segment.index is not None
+        if segment.checkpointBytes == segment.sizeBytes and not isEmptyAnew:
             return []
         segment.checkpointBytes = segment.sizeBytes
         self._uncheckedBytes = 0

@@ -423,6 +423,28 @@ class IdempotenceTests(LogTestCase):
             self.reopenLog()
         self.assertEqual(self.send(4), (5, False))
 
+    def test_failedRoll(self) -> None:
+        """
+        A clean end remembers all of a producer, also behind a roll that failed, and what retention has removed.
+        """
+        self.log.createTopic("events", 1, {"segment.bytes": "200"})
+        self.send(0)
+        self.clock.advance(1.0)
+        for sequence in (0, 1):
+            self.assertEqual(self.send(sequence)[1], not sequence)
+            self.clock.advance(1.0)
+            self.failCommits(storageError(errno.ENOSPC))
+            self.assertRaises(LogFailed, self.log.append, self.partition(), *makeBatch(0, valueBytes=100_000))
+            self.failCommits(None)
+            self.clock.advance(1.0)
+            if not sequence:
+                self.log.setTopicConfigs("events", {"segment.bytes": "200", "retention.bytes": "0"})
+                self.sweep()
+                self.assertEqual(self.partition().logStartOffset, 1)
+                self.log.setTopicConfigs("events", {"segment.bytes": "200"})
+        self.reopenLog()
+        self.assertEqual((self.send(0), self.send(1)), ((0, True), (1, True)))
+
     def test_duplicateOfPending(self) -> None:
         """
         A duplicate of a batch that is not committed yet waits for that commit,
