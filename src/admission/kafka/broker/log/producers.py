@@ -26,6 +26,9 @@ _HEAD: Final = struct.Struct(">Bhd")
 _BATCH: Final = struct.Struct(">iiq")
 _NEWEST: Final = struct.Struct(_HEAD.format + _BATCH.format[1:])
 
+_MAX_MISSING: Final = 10_000
+"""Of how many new producers it is remembered that their first batch was not kept."""
+
 _STATE_BYTES: Final = 312
 """The memory of a state beyond its own bytes: its key, and its places in the table, in the order of use and among
 those of its partition."""
@@ -36,6 +39,10 @@ ProducerKey = tuple[int, int]
 
 AppendedBatch = tuple[int, int, int]
 """The sequence numbers of a batch's first and last record, and the offset of its first."""
+
+
+Beginning = tuple[int, int]
+"""The epoch and the first sequence number of a producer's first batch."""
 
 
 class ProducerState(NamedTuple):
@@ -104,6 +111,9 @@ class ProducerStates:
         self._before: dict[ProducerKey, bytes | None] = {}
         # The ids of the producers of each partition.
         self._ids: dict[int, set[int]] = {}
+        # Where new producers have begun: those that are not settled, and those that were not kept.
+        self._begun: dict[ProducerKey, Beginning] = {}
+        self._missing: OrderedDict[ProducerKey, Beginning] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._states)
@@ -113,7 +123,7 @@ class ProducerStates:
         """
         Roughly how much memory the states take.
         """
-        return self.encodedBytes + len(self._states) * _STATE_BYTES
+        return self.encodedBytes + (len(self._states) + len(self._missing)) * _STATE_BYTES
 
     def restore(self, states: Mapping[ProducerKey, bytes]) -> None:
         """
@@ -155,6 +165,8 @@ class ProducerStates:
             raise OutOfOrderSequence(f"producer {key[1]} sent a batch without a sequence number")
         stored = self._states.get(key)
         if stored is None:
+            if self._missing:
+                self._checkBeginning(key, epoch, firstSequence)
             return None
         _, newestEpoch, _, _, newestSequence, _ = _NEWEST.unpack_from(stored)
         if epoch < newestEpoch:
@@ -181,17 +193,28 @@ class ProducerStates:
         self._before.setdefault(key, before)
         encoded = encodedAfter(before, epoch, batch, nowSeconds)
         if before is None:
+            self._begun[key] = (epoch, batch[0])
+            self._missing.pop(key, None)
             self._add(key, encoded)
         else:
             self._states[key] = encoded
             self._states.move_to_end(key)
             self.encodedBytes += len(encoded) - len(before)
 
+    def refused(self, key: ProducerKey, epoch: int, firstSequence: int) -> None:
+        """
+        A batch that L{check} has accepted is not kept.  If it would have been the producer's first, none that follows
+        may be taken for that.
+        """
+        if key not in self._states:
+            self._miss(key, (epoch, firstSequence))
+
     def settle(self) -> None:
         """
         Accept the changes, which are committed.
         """
         self._before.clear()
+        self._begun.clear()
         self._evict()
 
     def revert(self) -> None:
@@ -205,6 +228,9 @@ class ProducerStates:
                 self.encodedBytes += len(before) - len(self._states[key])
                 self._states[key] = before
         self._before.clear()
+        for key, beginning in self._begun.items():
+            self._miss(key, beginning)
+        self._begun.clear()
 
     def unusedSince(self, timeSeconds: float, maxCount: int) -> list[ProducerKey]:
         """
@@ -232,7 +258,25 @@ class ProducerStates:
         Drop all states in some partitions.
         The same condition holds as for L{forget}.
         """
-        self.forget([(number, each) for number in partitionNumbers for each in self._ids.get(number, ())])
+        numbers = frozenset(partitionNumbers)
+        self.forget([(number, each) for number in numbers for each in self._ids.get(number, ())])
+        for key in [key for key in self._missing if key[0] in numbers]:
+            del self._missing[key]
+
+    def _checkBeginning(self, key: ProducerKey, epoch: int, firstSequence: int) -> None:
+        beginning = self._missing.get(key)
+        if beginning is not None and beginning[0] == epoch and firstSequence != beginning[1]:
+            raise OutOfOrderSequence(
+                f"producer {key[1]} of epoch {epoch} goes on with sequence {firstSequence}, and {beginning[1]} was not"
+                " kept"
+            )
+
+    def _miss(self, key: ProducerKey, beginning: Beginning) -> None:
+        known = self._missing.get(key)
+        if known is None or known[0] != beginning[0]:
+            self._missing[key] = beginning
+            if len(self._missing) > _MAX_MISSING:
+                self._missing.popitem(last=False)
 
     def _add(self, key: ProducerKey, encoded: bytes) -> None:
         self._states[key] = encoded

@@ -265,9 +265,14 @@ class SegmentLog:
                 if isUrgent:
                     self._urge(stored)
                 return AppendResult(known, True)
-        self._commits.check()
-        if stored not in self._appended:
-            self._prepare(stored, len(buffer))
+        try:
+            self._commits.check()
+            if stored not in self._appended:
+                self._prepare(stored, len(buffer))
+        except LogFailed:
+            if producerId >= 0:
+                self._producers.refused(producer, batch.producerEpoch, firstSequence)
+            raise
         baseOffset = partition.nextOffset
         assignOffset(buffer, baseOffset, self.leaderEpoch)
         isKept = len(buffer) < _KEPT_BYTES
