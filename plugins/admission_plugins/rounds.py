@@ -1,10 +1,11 @@
 # -*- test-case-name: tests.contracts.test_rounds -*-
 """
-The order in which waiters are served: random, in rounds.
+The order in which waiters are served: random, in rounds, whoever they are or by turns with their holders.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from random import Random, SystemRandom
 from typing import Generic, TypeVar
 
@@ -67,6 +68,10 @@ class RandomRounds:
         self._round: RandomSet[IWaiter] = RandomSet()
         self._next: RandomSet[IWaiter] = RandomSet()
 
+    @property
+    def isEmpty(self) -> bool:
+        return not self._round.members and not self._next.members
+
     def add(self, waiter: IWaiter) -> None:
         if waiter not in self._round:
             self._next.add(waiter)
@@ -87,8 +92,77 @@ class RandomRounds:
         return self._round.pick(self._random)
 
 
+@implementer(IWaitOrder)
+class HolderRounds:
+    """
+    By turns: one waiter of the holder that was served longest ago, and one of all waiters; both drawn in
+    L{RandomRounds}.  So nobody waits long since somebody else has a thousand connections, and nobody waits for ever,
+    however many holders come.
+    """
+
+    __slots__ = ("_all", "_byHolder", "_holders", "_isHoldersTurn", "_named", "_random")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._all = RandomRounds(random)
+        # Kept, since who it is may turn out while it waits.
+        self._holders: dict[IWaiter, str] = {}
+        # Served longest ago first.
+        self._byHolder: OrderedDict[str, RandomRounds] = OrderedDict()
+        self._isHoldersTurn = True
+        self._named: IWaiter | None = None
+
+    def add(self, waiter: IWaiter) -> None:
+        if waiter in self._holders:
+            return
+        holder = self._holders[waiter] = waiter.holder
+        waiters = self._byHolder.get(holder)
+        if waiters is None:
+            waiters = self._byHolder[holder] = RandomRounds(self._random)
+        waiters.add(waiter)
+        self._all.add(waiter)
+
+    def discard(self, waiter: IWaiter) -> None:
+        holder = self._holders.pop(waiter, None)
+        if holder is None:
+            return
+        self._all.discard(waiter)
+        waiters = self._byHolder[holder]
+        waiters.discard(waiter)
+        if waiters.isEmpty:
+            del self._byHolder[holder]
+        if waiter is self._named:
+            self._named = None
+            self._isHoldersTurn = not self._isHoldersTurn
+            if not waiters.isEmpty:
+                self._byHolder.move_to_end(holder)
+
+    def next(self) -> IWaiter:
+        """
+        A waiter whose turn it is, drawn anew at each call.
+
+        @raise LookupError: if there are no waiters.
+        """
+        waiters = self._all
+        if self._isHoldersTurn and self._byHolder:
+            waiters = next(iter(self._byHolder.values()))
+        self._named = waiters.next()
+        return self._named
+
+
 def buildRounds(context: PolicyContext) -> RandomRounds:
     """
     C{rounds}.
     """
-    return RandomRounds(context.random or Random(SystemRandom().getrandbits(64)))
+    return RandomRounds(_randomOf(context))
+
+
+def buildHolderRounds(context: PolicyContext) -> HolderRounds:
+    """
+    C{holders}.
+    """
+    return HolderRounds(_randomOf(context))
+
+
+def _randomOf(context: PolicyContext) -> Random:
+    return context.random or Random(SystemRandom().getrandbits(64))

@@ -29,6 +29,13 @@ from .metrics.registry import SensorRegistry
 from .plugins import buildPolicy
 
 GRANTS_PER_TURN = 64
+
+TURN_SECONDS = 0.005
+"""For how long requests are begun in one turn of the reactor; the others wait for the next."""
+
+_UNTIMED_REQUESTS = 8
+"""In most turns there are fewer, which are not worth a timer."""
+
 STALL_GRACE_SECONDS = 1.0
 
 RETRY_SECONDS = 1.0
@@ -52,7 +59,7 @@ MAX_BODY_SECONDS = 20.0
 _SHARE_OF_ANSWERS = 16
 """Which part of the memory answers, and requests that wait, have in any case."""
 
-DEFAULT_ORDER = "rounds"
+DEFAULT_ORDER = "holders"
 """The order in which waiters are served unless another is asked for."""
 
 
@@ -127,7 +134,9 @@ class Gate:
     connection that comes while others wait, or newcomers would overtake them.
     Released memory is granted in a turn of the reactor of its own, since a
     release may happen in the middle of anything.  An L{IWaitOrder} says who is
-    first.
+    first.  Another says whose request is begun next, when as many are being
+    worked on as may be, or a turn of the reactor has brought more than it has
+    time for.
 
     A length that is announced is a claim.  Where the memory is claimed for what has not come, there is a reserve
     beyond the pool for frames that are not large, and a body that comes too slowly gives way to those that wait.
@@ -176,6 +185,10 @@ class Gate:
         self._pressureListeners: list[Callable[[bool], None]] = []
         self._isUnderPressure = False
         self._serving: IDelayedCall | None = None
+        # The requests of this turn of the reactor, and when it has had enough of them.
+        self._begunRequests = 0
+        self._turnEndsSeconds = 0.0
+        self._turn: IDelayedCall | None = None
         self._relief: IDelayedCall | None = None
         pool.subscribe(self._memoryReleased)
 
@@ -284,8 +297,11 @@ class Gate:
             L{forget} comes first.
         """
         if self.runningRequests < self.maxRequests and not self._turnWaiters:
-            self.runningRequests += 1
-            return True
+            self._begunRequests += 1
+            if self._begunRequests < _UNTIMED_REQUESTS or self._hasTime():
+                self.runningRequests += 1
+                return True
+            self._serveSoon()
         self._turnWaiters.add(waiter)
         self._turnOrder.add(waiter)
         return False
@@ -343,10 +359,10 @@ class Gate:
         """
         Cancel all timers.
         """
-        for call in (self._serving, self._relief, self._makingWay):
+        for call in (self._serving, self._relief, self._makingWay, self._turn):
             if call is not None:
                 call.cancel()
-        self._serving = self._relief = self._makingWay = None
+        self._serving = self._relief = self._makingWay = self._turn = None
 
     def _memoryReleased(self) -> None:
         if self._isUnderPressure:
@@ -356,10 +372,28 @@ class Gate:
         if self._serving is None:
             self._serving = self._clock.callLater(0, self._serve)
 
+    def _hasTime(self) -> bool:
+        """
+        Whether this turn of the reactor may begin another request.
+        """
+        now = self._clock.seconds()
+        if self._turn is None:
+            self._turnEndsSeconds = now + TURN_SECONDS
+            self._turn = self._clock.callLater(0, self._turnOver)
+        return now < self._turnEndsSeconds
+
+    def _turnOver(self) -> None:
+        self._turn = None
+        self._begunRequests = 0
+
     def _serve(self) -> None:
         self._serving = None
+        end = self._clock.seconds() + TURN_SECONDS
         for _ in range(GRANTS_PER_TURN):
             if not (self._grantMemory() or self._grantTurn()):
+                break
+            if self._clock.seconds() >= end:
+                self._serveSoon()
                 break
         else:
             self._serveSoon()

@@ -227,8 +227,8 @@ class IWaitOrder(Interface):
     that wait to be worked on.
 
     No waiter may starve: the number of waiters served before it must be bounded,
-    however many join later.  The default is random, in rounds: a waiter that
-    joins during a round is served in the next one.
+    however many join later.  The default is random, in rounds (a waiter that
+    joins during a round is served in the next one), and by turns with holders.
 
     All methods are for the reactor's thread, and should be quick, because they
     are called when the server is short of something.

@@ -15,7 +15,7 @@ from admission.interfaces import IWaiter, IWaitOrder, IWaitOrderFactory, PolicyC
 from admission.plugins import buildPolicy
 from admission.testing.ordercontract import WaitOrderContract
 from admission.testing.recordingwaiter import RecordingWaiter
-from admission_plugins.rounds import RandomRounds
+from admission_plugins.rounds import HolderRounds, RandomRounds
 
 
 def contextWith(random: Random | None) -> PolicyContext:
@@ -138,3 +138,76 @@ class RandomRoundsTests(SynchronousTestCase):
                 order.add(waiter)
         first, second = ([order.next() for _ in range(20)] for order in orders)
         self.assertNotEqual(first, second)
+
+
+class HolderRoundsContractTests(WaitOrderContract, SynchronousTestCase):
+    """
+    L{HolderRounds} is an L{IWaitOrder}.
+    """
+
+    def buildOrder(self) -> IWaitOrder:
+        """
+        With a seed, so that it is the same each time.
+        """
+        return HolderRounds(Random(1))
+
+
+class HolderRoundsTests(SynchronousTestCase):
+    """
+    L{HolderRounds}.
+    """
+
+    def setUp(self) -> None:
+        """
+        A hundred of one holder wait.
+        """
+        self.order = buildPolicy(IWaitOrderFactory, "holders", contextWith(Random(1)))
+        self.many = [RecordingWaiter(holder="many") for _ in range(100)]
+        for waiter in self.many:
+            self.order.add(waiter)
+
+    def servedBefore(self, waiter: IWaiter) -> int:
+        """
+        How many are served before C{waiter}.
+        """
+        self.order.add(waiter)
+        for served in range(101):
+            chosen = self.order.next()
+            self.order.discard(chosen)
+            if chosen is waiter:
+                return served
+            # Whoever is served comes again.
+            self.order.add(chosen)
+        raise AssertionError("it is never served")
+
+    def test_oneAmongMany(self) -> None:
+        """
+        Who is alone does not wait for all connections of somebody else.
+        """
+        for _ in range(20):
+            self.assertLessEqual(self.servedBefore(RecordingWaiter(holder="one")), 3)
+
+    def test_manyAmongMany(self) -> None:
+        """
+        Several holders go round, however many connections each has.
+        """
+        for holder in ("few", "fewer"):
+            for _ in range(10):
+                self.order.add(RecordingWaiter(holder=holder))
+        served = Counter()  # type: Counter[str]
+        for _ in range(40):
+            chosen = self.order.next()
+            self.order.discard(chosen)
+            served[chosen.holder] += 1
+            self.order.add(RecordingWaiter(holder=chosen.holder))
+        self.assertGreaterEqual(served["few"], 6)
+        self.assertGreaterEqual(served["fewer"], 6)
+
+    def test_refused(self) -> None:
+        """
+        As long as there is not enough for who is next, it is the same holder's turn.
+        """
+        self.order.add(RecordingWaiter(holder="one"))
+        self.order.discard(self.order.next())
+        self.order.discard(self.order.next())
+        self.assertEqual({self.order.next().holder for _ in range(20)}, {"one"})

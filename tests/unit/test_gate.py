@@ -17,7 +17,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission import gate
-from admission.gate import GRANTS_PER_TURN, MIN_BODY_SECONDS, RETRY_SECONDS, STALL_GRACE_SECONDS, Gate, buildGate
+from admission.gate import (
+    GRANTS_PER_TURN,
+    MIN_BODY_SECONDS,
+    RETRY_SECONDS,
+    STALL_GRACE_SECONDS,
+    TURN_SECONDS,
+    Gate,
+    buildGate,
+)
 from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
@@ -26,6 +34,7 @@ from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from admission_plugins.rounds import RandomRounds
 from tests.kit.admitted import gateFor
+from tests.kit.logfixture import TurnClock
 
 
 class GateTestCase(SynchronousTestCase):
@@ -382,6 +391,92 @@ class MemoryTests(GateTestCase):
             self.finish(*waiters)
         self.assertEqual(self.gate.waitingForMemory, 0)
         charge.release()
+
+
+class SlowTurnClock(TurnClock):
+    """
+    Turns are longer than all that is done in them, so that nothing of the next is done in one.
+    """
+
+    TURN_SECONDS = 1.0
+
+
+class TurnTimeTests(SynchronousTestCase):
+    """
+    A turn of the reactor has time for so many requests.
+    """
+
+    REQUEST_SECONDS = TURN_SECONDS / 10
+
+    def setUp(self) -> None:
+        self.clock = SlowTurnClock()
+        context = PolicyContext(self.clock, lambda: 0.0, random=Random(1))
+        self.gate = buildGate(BoundedPool(1000, seconds=self.clock.seconds), context, maxRequests=1000)
+
+    def begin(self, count: int, holder: str = "") -> list[RecordingWaiter]:
+        """
+        Begin requests, and work on those that may be for some time.
+
+        @return: those that have to wait.
+        """
+        waiters = [RecordingWaiter(granted=lambda waiter: self.work(), holder=holder) for _ in range(count)]
+        for waiter in waiters:
+            if self.gate.tryBegin(waiter):
+                waiter.turns += 1
+                self.work()
+        return [waiter for waiter in waiters if not waiter.turns]
+
+    def work(self) -> None:
+        """
+        Be done with a request.
+        """
+        self.clock.rightNow += self.REQUEST_SECONDS
+        self.gate.end()
+
+    def test_rest(self) -> None:
+        """
+        Those that a turn has no time for are begun in the next ones, with others in between.
+        """
+        waiting = self.begin(40)
+        self.assertGreater(len(waiting), 20)
+        while waiting:
+            before = len(waiting)
+            self.clock.turn()
+            waiting = [waiter for waiter in waiting if not waiter.turns]
+            self.assertIn(before - len(waiting), range(1, 12))
+        self.assertEqual(self.gate.runningRequests, 0)
+        self.clock.turn()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_newcomers(self) -> None:
+        """
+        Who comes in the next turn does not overtake them, but waits for no more than a turn if others are one client.
+        """
+        waiting = self.begin(60, "many")
+        (newcomer,) = self.begin(1, "one")
+        self.clock.turn()
+        self.assertEqual(newcomer.turns, 1)
+        self.assertGreater(sum(not waiter.turns for waiter in waiting), 20)
+
+    def test_fewInEachTurn(self) -> None:
+        """
+        As long as turns are short nobody waits, however many requests there are.
+        """
+        for _ in range(50):
+            self.assertEqual(self.begin(6), [])
+            self.clock.turn()
+
+    def test_slowRequests(self) -> None:
+        """
+        A turn begins some requests, however long they take.
+        """
+        self.REQUEST_SECONDS = 10 * TURN_SECONDS
+        waiting = self.begin(40)
+        while waiting:
+            before = len(waiting)
+            self.clock.turn()
+            waiting = [waiter for waiter in waiting if not waiter.turns]
+            self.assertLess(len(waiting), before)
 
 
 class Body:

@@ -38,6 +38,19 @@ unbounded = PolicyFactory(
     implementation="admission_plugins.bounded.buildUnbounded",
 )
 
+holders = PolicyFactory(
+    IWaitOrderFactory,
+    name="holders",
+    format="holders",
+    help="""
+        By turns: a connection of the client that was served longest ago, and one
+        of all that wait; each drawn at random, in rounds.  A client is a
+        principal, or else an address.  So nobody waits long since somebody else
+        has many connections.
+    """,
+    implementation="admission_plugins.rounds.buildHolderRounds",
+)
+
 rounds = PolicyFactory(
     IWaitOrderFactory,
     name="rounds",

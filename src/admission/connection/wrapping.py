@@ -235,7 +235,7 @@ def _order(order: str | IWaitOrder, context: PolicyContext) -> IWaitOrder:
             raise PolicyError(f"order={error}") from error
         return built
     if not IWaitOrder.providedBy(order):
-        raise TypeError(f"order={order!r}: give a description such as 'rounds', or an IWaitOrder")
+        raise TypeError(f"order={order!r}: give a description such as 'holders', or an IWaitOrder")
     return order
 
 

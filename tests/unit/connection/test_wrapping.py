@@ -697,7 +697,7 @@ class FactoryTests(SynchronousTestCase):
             ({"pool": "pond:1MiB"}, PolicyError, "pool="),
             ({"pool": 64}, TypeError, "pool=64: give a description such as 'bounded:64MiB'"),
             ({"order": "rounds:7"}, PolicyError, "order='rounds:7': "),
-            ({"order": [7]}, TypeError, "order=[7]: give a description such as 'rounds', or an IWaitOrder"),
+            ({"order": [7]}, TypeError, "order=[7]: give a description such as 'holders', or an IWaitOrder"),
             ({"quota": "client-bytes:produce=fast"}, PolicyError, "quota='client-bytes:produce=fast': "),
             ({"quota": [object]}, TypeError, "give a description such as"),
             ({"quota": 5}, TypeError, "quota=5: give a description such as"),
