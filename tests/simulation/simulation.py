@@ -88,6 +88,7 @@ class Simulation:
         self._wellSinceSeconds = self._bootedSeconds = 0.0
         # Since when the disk of this life takes nothing, or has taken nothing for a while.
         self._troubledSeconds = inf
+        self._doesFlushFail = False
         self._limitedBytes = 0
 
     def run(self) -> None:
@@ -268,11 +269,12 @@ class Simulation:
         """
         self._troubledSeconds = min(self.world.now, self._troubledSeconds)
         self.disk.fault = self._fault(errno.EIO, self.random.choice([0.3, 1.0]), "flush", "flushDirectory")
+        self._doesFlushFail = True
         self._wellSinceSeconds = inf
         self._pass(self.random.random() * 5.0)
         if self.machine is None or self.machine.isDead:
             return
-        self._die(isPowerLost=self.random.random() < 0.5, hasFlushFailed=True)
+        self._die(isPowerLost=self.random.random() < 0.5)
         self._boot()
 
     def _breakLines(self) -> None:
@@ -310,6 +312,7 @@ class Simulation:
         service = self.service = BrokerService(machine, config)
         self._note("boot")
         self._troubledSeconds = inf
+        self._doesFlushFail = False
         service.startService()
         self.network.machine = machine
         self._wellSinceSeconds = self._bootedSeconds = self.world.now
@@ -318,7 +321,7 @@ class Simulation:
         if self.history.batches:
             self.history.check(log)
 
-    def _die(self, isPowerLost: bool, hasFlushFailed: bool = False) -> None:
+    def _die(self, isPowerLost: bool) -> None:
         """
         The process dies, or the whole machine.
         """
@@ -326,7 +329,7 @@ class Simulation:
         assert machine is not None
         self._checkLog()
         machine.die()
-        machine.hasLostData = isPowerLost or hasFlushFailed
+        machine.hasLostData = isPowerLost or self._doesFlushFail
         self.disk = self.disk.crash(self.random) if isPowerLost else self.disk.kill()
         self.network.lost()
         self.machine = self.service = None
