@@ -15,9 +15,6 @@ NAMES = sized(5000, 9000)
 LIMITED = 300
 """Entities with limits of their own; a request may alter about as many."""
 
-PRODUCED = 200
-"""Topics that get their first records at once; the files of more are still made in one turn (docs/reliability.md)."""
-
 _TOPIC = 2
 _SET = 0
 _TIMESTAMP_MS = 1
@@ -63,10 +60,9 @@ TOPIC_REQUESTS: Mapping[str, Callable[[Sequence[str]], Any]] = {
         9,
         acks=1,
         timeout=1000,
-        topic_data=[
-            {"name": name, "partition_data": [{"index": 0, "records": batchOf(b"v")}]} for name in names[:PRODUCED]
-        ],
+        topic_data=[{"name": name, "partition_data": [{"index": 0, "records": batchOf(b"v")}]} for name in names],
     ),
+    "Produce again": lambda names: TOPIC_REQUESTS["Produce"](names),
     "Fetch": lambda names: requestOf(
         "Fetch", 12, max_bytes=2**31 - 1, topics=_topics(names, "topic", partition=0, partition_max_bytes=1 << 20)
     ),
@@ -121,7 +117,7 @@ class ExistingNamesTests(AttackTestCase):
         """
         for api, requestFor in requests.items():
             count, request = largest(requestFor, names) if api in TOPIC_REQUESTS else (len(names), requestFor(names))
-            with self.attack(f"{api} of {min(count, PRODUCED) if api == 'Produce' else count} names"):
+            with self.attack(f"{api} of {count} names"):
                 with self.connect() as client:
                     (answer,) = self.exchange([client], request)
             self.require(answer is not None, f"{api} closes the connection")

@@ -49,6 +49,7 @@ class KafkaRequest(ServerRequest):
         them.
     @ivar producerEpoch: the epoch of the first of these producers.
     @ivar groupId: the consumer group of the request, if any component uses it.
+    @ivar acks: of a Produce request, which acknowledgement its client wants.
     @ivar results: of a Produce request, the outcome for each partition.
     @ivar isUnflushed: of a Produce request, whether it waits for the disk.
     @ivar timeoutSeconds: how long it may wait for that.
@@ -67,6 +68,7 @@ class KafkaRequest(ServerRequest):
     identities: Sequence[int] = ()
     producerEpoch = UNKNOWN
     groupId: str | None = None
+    acks = 0
     results: Sequence[PartitionResult] = ()
     isUnflushed = False
     timeoutSeconds = 0.0

@@ -89,13 +89,14 @@ class ProduceResponses:
     def isOutstanding(self) -> bool:
         return bool(self._requests)
 
-    def add(self, request: KafkaRequest, wantsFlush: bool, delaySeconds: float) -> None:
+    def add(self, request: KafkaRequest, wantsFlush: bool, delaySeconds: float, isCommitted: bool = False) -> None:
         """
         Answer a request once the log has committed its records, which have just
         been appended.  The request no longer belongs to the connection.
 
         @param wantsFlush: whether the records must be on the disk, too.
         @param delaySeconds: the delay to report in the answer; it begins now.
+        @param isCommitted: whether the log has committed them already.
         """
         connection = self._connection
         now = connection.factory.clock.seconds()
@@ -111,7 +112,11 @@ class ProduceResponses:
         self._uncommitted += 1
         if len(self._requests) >= MAX_UNANSWERED:
             connection.pauses.add(UNANSWERED)
-        self._broker.log.whenCommitted(partial(self._committed, request, wantsFlush))
+        committed = partial(self._committed, request, wantsFlush)
+        if isCommitted:
+            committed(None)
+        else:
+            self._broker.log.whenCommitted(committed)
 
     def answer(self) -> None:
         """

@@ -34,7 +34,7 @@ from .wire.codec import decodeRequest, encodeInSteps, encodeResponse, isSmallRes
 from .wire.guard import countElements
 from .wire.headers import frame, parseRequestHeader
 from .wire.primitives import MalformedRequest
-from .wire.produce import ProduceRequest, parseProduce
+from .wire.produce import PartitionResult, ProduceRequest, parseProduce
 from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 
 DECODED_ELEMENT_BYTES = 512
@@ -663,30 +663,70 @@ class KafkaConnection(AdmittedProtocol):
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
         request.kind = "Produce"
-        acks = produced.acks
+        request.acks = produced.acks
         request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
         decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
-        if decision.admitted:
-            delaySeconds = 0.0
-            wantsFlush = produceapi.wantsFlush(self.broker, produced)
-            request.results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
-            if request.view is not None:
-                now = self.factory.clock.seconds()
-                serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
-                # The response does not exist yet.
-                delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
-        else:
-            wantsFlush = False
-            delaySeconds = decision.delaySeconds
-            request.results = produceapi.refused(produced, decision)
+        if not decision.admitted:
+            self._acknowledge(request, produceapi.refused(produced, decision), False, decision.delaySeconds)
+            return
+        wantsFlush = produceapi.wantsFlush(self.broker, produced)
+        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
+            self._produceInSteps(request, produced, wantsFlush)
+            return
+        results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
         # A slice that survives would keep the buffer from being reused.
         del produced
+        self._appended(request, results, wantsFlush)
+
+    def _produceInSteps(self, request: KafkaRequest, produced: ProduceRequest, wantsFlush: bool) -> None:
+        # From here on the memory belongs to this work, which goes on if the client leaves: so others are served, too.
+        lease, request.lease = request.lease, None
+        assert lease is not None
+        self._chargeDecoded(request, len(produced.partitions))
+        steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
+        del produced
+        results = self._runInSlices(request, steps)
+        if not isinstance(results, Deferred):
+            del steps
+            lease.release()
+            self._appended(request, results, wantsFlush, isCommitted=True)
+            return
+        self._endTurn()
+
+        def release(result: Any) -> Any:
+            lease.release()
+            return result
+
+        results.addBoth(release)
+        results.addCallback(lambda appended: self._appended(request, appended, wantsFlush, isCommitted=True))
+        results.addErrback(self._parkedFailed)
+
+    def _appended(
+        self, request: KafkaRequest, results: list[PartitionResult], wantsFlush: bool, isCommitted: bool = False
+    ) -> None:
+        delaySeconds = 0.0
+        if request.view is not None:
+            now = self.factory.clock.seconds()
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+            # The response does not exist yet.
+            delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
+        self._acknowledge(request, results, wantsFlush, delaySeconds, isCommitted)
+
+    def _acknowledge(
+        self,
+        request: KafkaRequest,
+        results: list[PartitionResult],
+        wantsFlush: bool,
+        delaySeconds: float,
+        isCommitted: bool = False,
+    ) -> None:
+        request.results = results
         self.request = None
-        if acks == 0:
+        if request.acks == 0:
             self._produceUnacknowledged(request, delaySeconds)
         else:
             # The next request may be read: records that are appended together are committed together.
-            self._produced.add(request, wantsFlush, delaySeconds)
+            self._produced.add(request, wantsFlush, delaySeconds, isCommitted)
             self.finish(delaySeconds)
 
     def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from kio.schema.errors import ErrorCode
 
 from admission.interfaces import Decision
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.batches import BatchRefused, RecordBatch, producerIdOf, readBatch, stampBatch
 from admission.kafka.wire.produce import PartitionResult, ProducedPartition, ProduceRequest
+from admission.timeslices import Steps
 
 from ..broker import Broker
 from ..log.interface import LogRefusal
@@ -25,6 +27,11 @@ ALL = -1
 """The value of C{acks} if records must survive more than the broker's death."""
 
 _ACKS = (0, 1, ALL)
+
+MANY_PARTITIONS = 64
+"""A request to more of them is worked on in steps."""
+
+_PARTITIONS_AT_ONCE = 4
 
 
 def wantsFlush(broker: Broker, request: ProduceRequest) -> bool:
@@ -56,6 +63,26 @@ def append(broker: Broker, request: ProduceRequest, principal: str, isUrgent: bo
     if request.transactionalId is not None:
         return _refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
     return [_appendOne(broker, produced, principal, isUrgent) for produced in request.partitions]
+
+
+def appendInSteps(
+    broker: Broker, request: ProduceRequest, principal: str, isUrgent: bool
+) -> Steps[list[PartitionResult]]:
+    """
+    The same for a request to many partitions: each step appends to some and commits that, since the first batch of a
+    partition needs a directory and a file.  C{request} is not changed by others meanwhile.
+    """
+    results: list[PartitionResult] = []
+    for begin in range(0, len(request.partitions), _PARTITIONS_AT_ONCE):
+        some = evolve(request, partitions=request.partitions[begin : begin + _PARTITIONS_AT_ONCE])
+        appended = append(broker, some, principal, isUrgent)
+        try:
+            broker.log.commit()
+        except LogRefusal as refusal:
+            appended = failed(appended, refusal)
+        results += appended
+        yield None
+    return results
 
 
 def identities(request: ProduceRequest) -> list[int]:

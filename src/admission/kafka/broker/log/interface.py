@@ -386,6 +386,13 @@ class ILog(Interface):
             told, and nothing can be appended for the rest of this turn.
         """
 
+    def commit() -> None:
+        """
+        Write at once what was appended in this turn, by whomever.  Callbacks are told in the next turn.
+
+        @raise LogFailed: if it is lost.
+        """
+
     def whenCommitted(callback: CommitCallback) -> None:
         """
         Call C{callback} once everything appended in this turn of the

@@ -287,6 +287,9 @@ class SegmentLog:
         self._commits.appended(len(buffer), isKept)
         return AppendResult(baseOffset, False)
 
+    def commit(self) -> None:
+        self._commits.commit()
+
     def whenCommitted(self, callback: CommitCallback) -> None:
         self._commits.whenCommitted(callback)
 

@@ -5,6 +5,8 @@ Tests for L{admission.kafka.broker.api.produceapi}, and for when Produce is answ
 from __future__ import annotations
 
 import errno
+from collections import Counter
+from itertools import count
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -262,6 +264,106 @@ class IdempotenceTests(BrokerTestCase):
             (result,) = client.receive().responses[0].partition_responses
             self.assertEqual(result.error_code, ErrorCode.kafka_storage_error)
         self.failCommits(None)
+
+
+class ManyPartitionsTests(BrokerTestCase):
+    """
+    A request to many partitions is worked on in slices.
+    """
+
+    COUNT = 200
+
+    def setUp(self) -> None:
+        """
+        Make a topic, connect, and have no time to do anything at once.
+        """
+        super().setUp()
+        self.events = self.topic("events", self.COUNT)
+        self.clock.advance(0)
+        self.client = self.connect()
+        self.patch(self.broker.timeSlices, "_creditSeconds", -1e9)
+
+    def deliver(self, acks: int = 1) -> None:
+        """
+        Send a batch for each partition, without letting a turn pass.
+        """
+        data = [{"index": index, "records": batchOf(b"%d" % index)} for index in range(self.COUNT)]
+        topics = [{"name": "events", "partition_data": data}]
+        self.client.deliver("Produce", 9, acks=acks, timeout=1000, topic_data=topics)
+
+    def outcomes(self) -> Counter[int]:
+        """
+        How many partitions have which error.
+        """
+        self.clock.advance(0)
+        (topic,) = self.client.receive().responses
+        return Counter(each.error_code for each in topic.partition_responses)
+
+    def stored(self) -> int:
+        """
+        How many partitions have their batch.
+        """
+        return sum(partition.highWatermark for partition in self.events.partitions)
+
+    def test_inSlices(self) -> None:
+        """
+        Others are served meanwhile; what its connection has sent behind it comes after it.
+        """
+        self.deliver()
+        self.client.deliver("ApiVersions", 4)
+        self.assertEqual((self.stored(), self.gate.runningRequests), (0, 0))
+        self.assertGreater(self.frameBytes, 0)
+        self.assertEqual(self.connect().ask("ApiVersions", 4).error_code, 0)
+        self.assertEqual(self.outcomes(), {0: self.COUNT})
+        self.assertEqual(self.client.receive().error_code, 0)
+        self.assertEqual((self.stored(), self.frameBytes), (self.COUNT, 0))
+
+    def test_synced(self) -> None:
+        """
+        With acks=all it is answered when the disk has all of it.
+        """
+        self.isHolding = True
+        self.deliver(acks=-1)
+        self.clock.advance(0)
+        self.assertEqual((self.stored(), self.client.waiting()), (self.COUNT, 0))
+        while self.flushes:
+            self.finishFlush()
+        self.isHolding = False
+        self.assertEqual(self.outcomes(), {0: self.COUNT})
+
+    def test_failure(self) -> None:
+        """
+        Where the disk fails on the way, the rest is refused, and what is written stays.
+        """
+        append, calls = self.log.append, count()
+
+        def failing(*arguments: Any) -> Any:
+            if next(calls) == self.COUNT // 2:
+                self.failCommits(DISK_FULL)
+            return append(*arguments)
+
+        self.patch(self.log, "append", failing)
+        self.deliver()
+        outcomes = self.outcomes()
+        self.assertEqual(outcomes, {0: self.stored(), ErrorCode.kafka_storage_error: self.COUNT - self.stored()})
+        self.assertIn(self.stored(), range(self.COUNT // 2 - 8, self.COUNT // 2 + 1))
+
+    def test_unacknowledged(self) -> None:
+        """
+        A client that wants no answer may leave at once.
+        """
+        self.deliver(acks=0)
+        self.client.disconnect()
+        self.clock.advance(0)
+        self.assertEqual((self.stored(), self.frameBytes), (self.COUNT, 0))
+
+    def test_stopped(self) -> None:
+        """
+        When the broker stops, what is not written yet is not answered, and nothing is left.
+        """
+        self.deliver()
+        self.broker.timeSlices.close()
+        self.assertEqual((self.stored(), self.frameBytes, self.client.waiting()), (0, 0, 0))
 
 
 class InitProducerIdTests(BrokerTestCase):
