@@ -67,6 +67,38 @@ class SilentHandshakesTests(AttackTestCase):
         self.occupy(_FIRST_RECORD)
 
 
+class IdleConnectionsTests(AttackTestCase):
+    """
+    Connections to a TLS port that ask for something once, and for nothing ever after.
+    """
+
+    def test_askedOnce(self) -> None:
+        """
+        They keep nobody out for long: while memory is short, those that nobody uses are closed.
+        """
+        context = tlsContext()
+        with self.attack(f"{SILENT_EACH} connections to the TLS port ask once"):
+            clients: list[RawClient] = []
+            for _ in range(SILENT_EACH):
+                try:
+                    client = self.connect(self.broker.tlsPort, host="127.0.0.3", tls=context, timeoutSeconds=1.0)
+                    client.metadata("good")
+                except OSError:
+                    # The port accepts no more.
+                    break
+                clients.append(client)
+            began = time.monotonic()
+            answered = 0
+            for _ in range(NEWCOMERS):
+                with RawClient(self.broker.tlsPort, tls=context, host=HOST) as newcomer:
+                    answered += bool(newcomer.metadata("good").brokers)
+            print(f"\n{len(clients)} had connected; newcomers were served within {time.monotonic() - began:.0f} s")
+            for client in clients:
+                client.close()
+        self.require(answered == NEWCOMERS, f"{answered} of {NEWCOMERS} newcomers were answered")
+        self.assertAffordable()
+
+
 class BeforeLoginTests(AttackTestCase):
     """
     Where clients have to log in, whoever has not takes nothing from those who have.

@@ -212,16 +212,14 @@ class AttackTestCase(SynchronousTestCase):
             self.broker.kill()
         self.broker.remove()
 
-    def connect(
-        self, receiveBufferBytes: int | None = None, port: int | None = None, host: str | None = None
-    ) -> RawClient:
+    def connect(self, port: int | None = None, **others: Any) -> RawClient:
         """
         An attacker's connection, closed when the test ends at the latest.
 
         @param port: another than that without TLS; nothing is said there by itself.
-        @param host: the address that it comes from.
+        @param others: arguments for L{RawClient}.
         """
-        client = RawClient(port or self.broker.port, receiveBufferBytes=receiveBufferBytes, host=host)
+        client = RawClient(port or self.broker.port, **others)
         self.addCleanup(client.close)
         return client
 

@@ -105,15 +105,17 @@ class RawClient:
         tls: ssl.SSLContext | None = None,
         receiveBufferBytes: int | None = None,
         host: str | None = None,
+        timeoutSeconds: float = PATIENCE_SECONDS,
     ) -> None:
         """
         @param port: on 127.0.0.1.
         @param tls: with what to do a handshake, if at all.
         @param receiveBufferBytes: how much the kernel takes in for us, at about.
         @param host: the address that the broker sees, if another loopback address than its own.
+        @param timeoutSeconds: after which waiting for the broker fails.
         """
         self.socket = socket.socket()
-        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.settimeout(timeoutSeconds)
         if receiveBufferBytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receiveBufferBytes)
         try:

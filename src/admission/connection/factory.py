@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from ..control import SWEEP_SECONDS, AdmissionControl
 from ..gate import Gate
+from ..interfaces import CONNECTIONS
 from ..request import ServerRequest
 from .deadline import Deadline
 from .hangup import HangUpWatch
@@ -53,6 +54,13 @@ LOOKED_AT = 32
 
 MAX_LEAVING = 32
 """How many connections more than allowed there may be for a turn, while strangers give way."""
+
+CONNECTIONS_SHARE = 2
+UNUSED_SECONDS = 5.0
+"""
+While memory is short and connections hold more than this fraction of it, those give way that have asked for nothing for
+so long.
+"""
 
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
@@ -201,6 +209,9 @@ class AdmittedFactory(protocol.ServerFactory):
     spared, since it may be introducing itself: for a second if it has sent
     anything.  While strangers hold half of the pool, the ports accept nothing.
 
+    While memory is short, and all connections hold more than half of it, those that nobody uses are closed: of the
+    addresses that have the most first, and the longest unused first.
+
     @ivar gate: the L{Gate} of the server.
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
@@ -250,6 +261,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self._leaving: dict[Any, int] = {}
         self._leavingBytes = 0
         self._strangerAges = Deadline(clock, self._makeRoom)
+        self._unusedAges = Deadline(clock, self._closeUnused)
         self._loggedRefusals = 0
         self._unloggedRefusals = 0
         self._emptied: list[Deferred[None]] = []
@@ -277,6 +289,7 @@ class AdmittedFactory(protocol.ServerFactory):
             if looping.running:
                 looping.stop()
         self._strangerAges.close()
+        self._unusedAges.close()
 
     def addPort(self, port: IListeningPort) -> None:
         """
@@ -370,6 +383,7 @@ class AdmittedFactory(protocol.ServerFactory):
         else:
             del self._perAddress[connection.host]
         if not self.connections:
+            self._unusedAges.close()
             emptied, self._emptied = self._emptied, []
             for deferred in emptied:
                 deferred.callback(None)
@@ -459,10 +473,34 @@ class AdmittedFactory(protocol.ServerFactory):
             return True
         return False
 
+    def _closeUnused(self) -> None:
+        if not self.gate.isUnderPressure:
+            return
+        now = self.clock.seconds()
+        self._unusedAges.start(UNUSED_SECONDS)
+        pool = self.gate.pool
+        heldBytes = pool.usedBytesByPurpose.get(CONNECTIONS, 0) - self._leavingBytes
+        excessBytes = heldBytes - pool.sizeBytes // CONNECTIONS_SHARE
+        if excessBytes <= 0:
+            return
+        horizon = now - UNUSED_SECONDS
+        unused = [each for each in self.connections if not each.link.pauses.reasons and each.link.isIdle(horizon)]
+        unused.sort(key=lambda each: (-self._perAddress[each.host], each.link.lastActiveSeconds))
+        for connection in unused:
+            if excessBytes <= 0:
+                break
+            excessBytes -= connection.link.openBytes
+            connection.link.cutOff(
+                f"it has asked for nothing in {now - connection.link.lastActiveSeconds:.0f} s, memory is short, and"
+                " connections hold more than half of it"
+            )
+
     # Ports
 
     def _pressed(self, isPressed: bool) -> None:
         self._settlePorts()
+        if isPressed and self.connections and self._unusedAges.dueSeconds is None:
+            self._unusedAges.start(UNUSED_SECONDS)
 
     def _settlePorts(self) -> None:
         if not (self._strangers and (self._isCrowded() or self._isShort())):

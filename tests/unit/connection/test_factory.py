@@ -21,6 +21,7 @@ from admission.connection.factory import (
     LOGGED_REFUSALS,
     MAX_LEAVING,
     TLS_CONNECTION_BYTES,
+    UNUSED_SECONDS,
     ConnectionLimits,
     RefusedProtocol,
 )
@@ -533,6 +534,77 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(self.calls(), ["pause", "resume"])
 
 
+class UnusedTests(SynchronousTestCase):
+    """
+    Connections that nobody uses, while they take the memory of others.
+    """
+
+    def setUp(self) -> None:
+        self.server = serve(self, BoundedPool(16 * TLS_CONNECTION_BYTES))
+
+    def pass_(self, seconds: float) -> None:
+        """
+        Let time pass, and everything happen then that takes none.
+        """
+        self.server.clock.advance(seconds)
+        self.server.settle()
+
+    def used(self, count: int, host: str) -> list[FakeTransport]:
+        """
+        Connections that have asked for something.
+        """
+        transports = [self.server.connect(host=host, isTLS=True)[1] for _ in range(count)]
+        for transport in transports:
+            self.server.send(transport, b"one")
+        self.server.settle()
+        return transports
+
+    def test_giveWay(self) -> None:
+        """
+        When there is no memory for another connection, those give way that have been unused for a while, the longest
+        unused of the most crowded address first, until connections hold half of the memory.
+        """
+        few = self.used(2, "192.0.2.1")
+        many = self.used(13, "192.0.2.2")
+        self.assertFalse(self.server.gate.isUnderPressure)
+        self.pass_(UNUSED_SECONDS)
+        self.server.send(many[0], b"two")
+        (newcomer,) = self.used(1, "192.0.2.3")
+        self.assertTrue(self.server.gate.isUnderPressure)
+        with capturedLogs() as events:
+            self.pass_(UNUSED_SECONDS - 0.1)
+            self.assertEqual(events, [])
+            self.pass_(0.2)
+        self.assertEqual([transport.isLost for transport in many], [False] + [True] * 8 + [False] * 4)
+        self.assertFalse(any(transport.isLost for transport in [*few, newcomer]))
+        self.assertIn("asked for nothing in 10 s, memory is short", events[0]["reason"])
+        self.assertFalse(self.server.gate.isUnderPressure)
+        self.pass_(10 * UNUSED_SECONDS)
+        self.assertEqual(sum(transport.isLost for transport in many), 8)
+        self.assertEqual(self.server.clock.getDelayedCalls(), [])
+
+    def test_waiting(self) -> None:
+        """
+        Those that wait for an answer are not unused.
+        """
+        self.server.behave = lambda protocol, request: None
+        transports = self.used(16, "192.0.2.2")
+        self.pass_(2 * UNUSED_SECONDS)
+        self.assertFalse(any(transport.isLost for transport in transports))
+
+    def test_othersHoldIt(self) -> None:
+        """
+        Where it is not connections that hold the memory, none is closed.
+        """
+        transports = self.used(4, "192.0.2.2")
+        charge = self.server.pool.charge(12 * TLS_CONNECTION_BYTES, RESPONSES)
+        transports += self.used(1, "192.0.2.3")
+        self.assertTrue(self.server.gate.isUnderPressure)
+        self.pass_(2 * UNUSED_SECONDS)
+        self.assertFalse(any(transport.isLost for transport in transports))
+        charge.release()
+
+
 class StrangerTests(SynchronousTestCase):
     """
     Connections that have yet to introduce themselves.
@@ -772,7 +844,7 @@ class StrangerTests(SynchronousTestCase):
         charge = self.server.pool.charge(16 * HANDSHAKE_BYTES, RESPONSES)
         _, transport = self.server.connect(transport=FakeTLSTransport)
         self.pass_(0.1)
-        self.assertEqual([call.getTime() for call in self.server.clock.getDelayedCalls()], [0.25, 10.0])
+        self.assertEqual([call.getTime() for call in self.server.clock.getDelayedCalls()], [0.25, UNUSED_SECONDS, 10.0])
         transport.abortConnection()
         self.pass_(0)
         self.assertEqual(self.server.clock.getDelayedCalls(), [])
