@@ -20,7 +20,14 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SkipTest, TestCase
 
 from admission.clock import MonotonicClock
-from admission.connection.factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, AdmittedFactory, ConnectionLimits
+from admission.connection.factory import (
+    HANDSHAKE_BYTES,
+    MAX_READ_BYTES,
+    READ_SHARE,
+    TLS_CONNECTION_BYTES,
+    AdmittedFactory,
+    ConnectionLimits,
+)
 from admission.connection.hangup import HangUpWatch
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.gate import RESERVED_SHARE
@@ -341,6 +348,29 @@ class MuteTests(SocketTestCase):
             await sent
             await self.until(lambda: len(protocol.requests) == len(bodies))  # noqa: B023
             self.assertEqual(protocol.requests, bodies)
+
+    async def test_manyOvershoot(self) -> None:
+        """
+        The more connections there are for the pool, the less each has received when it is muted; but a body for which
+        there is memory comes in large pieces.
+        """
+        self.behave = lambda protocol, lease: protocol.pause(WHIM)
+        small = framed(*[bytes(100)] * 2000)
+        for kind in ("tcp", "unix"):
+            # The pool is for connections and leases, too.
+            connected = [await self.connect(kind) for _ in range(8)]
+            sent = [deferToThread(peer.send, small) for _, peer in connected]
+            for number, (protocol, _) in enumerate(connected):
+                await self.until(lambda: protocol.pauses.isApplied)  # noqa: B023
+                self.assertLessEqual(protocol.framer.bufferedBytes, MIB // READ_SHARE // max(number, 1))
+            for protocol, _ in connected:
+                protocol.transport.abortConnection()
+            await DeferredList(sent, consumeErrors=True)
+        self.behave = None
+        protocol, peer = await self.connect("tcp")
+        await DeferredList([self.do(peer.send, framed(bytes(300_000))[:200_000])])
+        await self.until(lambda: protocol.framer.filledBytes > 100_000)
+        self.assertEqual(protocol.transport.bufferSize, MAX_READ_BYTES)
 
     async def test_beforeTheHandshake(self) -> None:
         """

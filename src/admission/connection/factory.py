@@ -62,6 +62,14 @@ While memory is short and connections hold more than this fraction of it, those 
 so long.
 """
 
+READ_SHARE = 8
+MIN_READ_BYTES = 8 << 10
+MAX_READ_BYTES = 64 << 10
+"""
+What is read from a connection at once is in memory before anybody can be asked for that.  All connections together read
+about this fraction of the pool in a turn of the reactor, but each at least, and at most, so much.
+"""
+
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
 
@@ -394,6 +402,14 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         connection.link.explain(reason)
         self._logRefusal(connection.peer, reason)
+
+    @property
+    def readBytes(self) -> int:
+        """
+        How much to read from a connection at once.
+        """
+        shareBytes = self.gate.pool.sizeBytes // READ_SHARE // max(len(self.connections), 1)
+        return min(max(shareBytes, MIN_READ_BYTES), MAX_READ_BYTES)
 
     def _refusal(self, host: str) -> str | None:
         limits = self.limits

@@ -16,7 +16,7 @@ from .factory import HANDSHAKE_BYTES, TLS_CONNECTION_BYTES, AdmittedFactory, hos
 from .handshake import Handshake
 from .hangup import filenoOf, unreadBytes
 from .pauses import BUSY, Pause, Pauses
-from .responses import ResponseQueue, dropUnsent
+from .responses import ResponseQueue, descriptorOf, dropUnsent
 
 PLAIN_CONNECTION_BYTES = 8 << 10
 """
@@ -140,6 +140,7 @@ class Link:
 
     __slots__ = (
         "_awaitsPeer",
+        "_descriptor",
         "_factory",
         "_grace",
         "_openCharge",
@@ -174,6 +175,7 @@ class Link:
         self._owner = owner
         self._factory = factory
         self._transport = transport
+        self._descriptor = descriptorOf(transport)
         self.state = LinkState.OPEN
         self.peer = peerName(address)
         self.host = hostOf(address)
@@ -192,6 +194,7 @@ class Link:
         if self.isTLS and self.pauses.isHandshaking():
             self._beginHandshake()
         self._chargeOpen()
+        self.readAtOnce(factory.readBytes)
         keepAlive(transport)
         self.responses = queue(transport, factory.gate.pool, clock.seconds, self._sendingBlocked)
 
@@ -219,6 +222,13 @@ class Link:
         """
         if not (self.isServing or self.isReadClosed) and self.state < CLOSING:
             self.pauses.settle()
+
+    def readAtOnce(self, sizeBytes: int) -> None:
+        """
+        Have the transport read at most so much in a turn of the reactor.  It is received before anything can be paused.
+        """
+        if self._descriptor is not None:
+            self._descriptor.bufferSize = sizeBytes
 
     def chargeHeld(self) -> None:
         """

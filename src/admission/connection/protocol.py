@@ -19,7 +19,7 @@ from ..gate import MIN_BODY_SECONDS
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
 from .deadline import Deadline
-from .factory import AdmittedFactory
+from .factory import MAX_READ_BYTES, AdmittedFactory
 from .framing import Framer, FrameRefused
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
@@ -620,6 +620,8 @@ class AdmittedProtocol(Linked, Protocol):
         filledBytes = self.framer.filledBytes
         if body is not self._body:
             self._bodySeconds = self.link.lastActiveSeconds
+            # There is memory for what comes.
+            self.link.readAtOnce(min(max(body.sizeBytes, self.factory.readBytes), MAX_READ_BYTES))
             self.factory.gate.bodyStarted(self)
         if body is not self._body or filledBytes - self._bodyMark >= body.sizeBytes // _BODY_SHARE:
             self._body = body
@@ -630,6 +632,7 @@ class AdmittedProtocol(Linked, Protocol):
         if self._body is not None:
             self._body = None
             self._bodyDeadline.stop()
+            self.link.readAtOnce(self.factory.readBytes)
             self.factory.gate.bodyOver(self)
 
     def bodySeconds(self, now: float) -> float:

@@ -45,16 +45,24 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(gathered)
 
 
+def descriptorOf(transport: Any) -> Any:
+    """
+    What reads and writes under C{transport}; L{None} if it is none of Twisted's.
+    """
+    while transport is not None and not isinstance(transport, abstract.FileDescriptor):
+        transport = getattr(transport, "transport", None)
+    return transport
+
+
 def dropUnsent(transport: Any) -> None:
     """
     Free what C{transport}, which is lost, and those under it have not sent.
     They would keep it until they are collected as garbage, which may take long.
     """
-    while transport is not None:
-        if isinstance(transport, abstract.FileDescriptor):
-            transport.dataBuffer = b""
-            transport._tempDataBuffer = []
-        transport = getattr(transport, "transport", None)
+    descriptor = descriptorOf(transport)
+    if descriptor is not None:
+        descriptor.dataBuffer = b""
+        descriptor._tempDataBuffer = []
 
 
 @implementer(IPushProducer)

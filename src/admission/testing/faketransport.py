@@ -355,6 +355,9 @@ class FakeTLSTransport(FakeTransport):
             self._handle.isHandshakeDone = True
             if IHandshakeListener.providedBy(self._protocol):
                 self._protocol.handshakeCompleted()
+        if not self.isHandshakeDone:
+            # What it has sent can only be read behind the handshake.
+            self._arrived.clear()
         super()._takeTurn()
 
     def _deliver(self, chunk: bytes) -> None:
