@@ -368,7 +368,7 @@ class MuteTests(SocketTestCase):
             await DeferredList(sent, consumeErrors=True)
         self.behave = None
         protocol, peer = await self.connect("tcp")
-        await DeferredList([self.do(peer.send, framed(bytes(300_000))[:200_000])])
+        await self.do(peer.send, framed(bytes(300_000))[:200_000])
         await self.until(lambda: protocol.framer.filledBytes > 100_000)
         self.assertEqual(protocol.transport.bufferSize, MAX_READ_BYTES)
 
