@@ -23,7 +23,7 @@ Work that yields wherever it may be interrupted, at least once in a millisecond,
 L{Deferred} it goes on when that has fired, and is told nothing of its result; if that fails, so does the work.
 """
 
-SLICE_SECONDS: Final = 0.01
+SLICE_SECONDS: Final = 0.005
 """How much of a turn of the reactor goes to work that takes long."""
 
 _QUANTUM_SECONDS: Final = 0.001

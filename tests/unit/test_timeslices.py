@@ -13,8 +13,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
+from admission.timeslices import Steps, TimeSlices
 
+SLICE_SECONDS = 0.01
 STEP_SECONDS = 0.0005
 
 
@@ -28,7 +29,7 @@ class TimeSlicesTests(SynchronousTestCase):
         Share the time of a clock that only work moves.
         """
         self.clock = Clock()
-        self.slices = TimeSlices(self.clock)
+        self.slices = TimeSlices(self.clock, SLICE_SECONDS)
         self.done: list[str] = []
         self.closed: list[str] = []
 
