@@ -29,7 +29,7 @@ from urllib.request import urlopen
 
 from attrs import frozen
 
-from admission.kafka.broker.log.producers import ProducerState
+from admission.kafka.broker.log.producers import REMEMBERED_BATCHES, ProducerStates
 from admission_plugins.producerids import MAX_BYTES
 
 from .load import PATIENCE_SECONDS, Loader
@@ -59,7 +59,9 @@ MAX_PATIENT_IDS = 1_000_000
 MAX_ROUNDS = 20
 ROUND_SECONDS = 5.0
 
-_STATE_OVERHEAD_BYTES = 248
+_OWNER_BYTES = 200
+"""What the broker counts for the name of its principal, at most."""
+
 _FIRST_ROGUE_ID = 1_000_000
 
 
@@ -222,7 +224,10 @@ def largestStateBytes() -> int:
     """
     What the broker counts for one producer that it remembers, at most.
     """
-    return _STATE_OVERHEAD_BYTES + len(ProducerState(0, ((0, 0, 0),) * 5, 0.0, STEADY).encode())
+    states = ProducerStates(1)
+    for sequence in range(REMEMBERED_BATCHES):
+        states.record((0, 0), 0, (sequence, sequence, 0), 0.0)
+    return states.sizeBytes + _OWNER_BYTES
 
 
 def measure(report: Report, ids: int) -> None:
