@@ -31,7 +31,7 @@ class Pause(Enum):
     """A request of this connection is being worked on."""
 
     SERVER_FULL = "requests"
-    """As many requests as the server takes are being worked on."""
+    """As many requests as the server takes are being worked on, or have been in this turn of the reactor."""
 
     UNSENT = "responses"
     """The peer does not take its responses."""
