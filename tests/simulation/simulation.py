@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from admission import plugins
 from admission.kafka import service as servicemodule
+from admission.kafka.broker.api import produceapi
 from admission.kafka.broker.log import segmentlog
 from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.segmentlog import SegmentLog
@@ -79,6 +80,8 @@ class Simulation:
         self._wallSeconds = 1_000_000_000.0
         self._readingSeconds = self.random.choice([1e-7, 1e-6, 1e-4])
         self._throttleMaxSeconds = self.random.choice([1, 20])
+        # From how many partitions on a Produce is appended in steps.
+        self._manyPartitions = self.random.choice([0, 1, 64])
         self._settings = self._drawSettings()
         self._running = 0
         self._problems: list[Exception] = []
@@ -527,6 +530,8 @@ class Simulation:
             # It would look for garbage in all of this, and nobody waits for it.
             patch.object(GarbageCollection, "start", lambda garbage: None),
             patch.object(segmentlog, "DirectoryLock", FreeLock),
+            patch.object(produceapi, "MANY_PARTITIONS", self._manyPartitions),
+            patch.object(produceapi, "_PARTITIONS_AT_ONCE", 1),
             patch("uuid.uuid4", lambda: UUID(int=ids.getrandbits(128))),
             patch("admission.kafka.broker.groups.groupcoordinator.uuid4", lambda: UUID(int=ids.getrandbits(128))),
             patch("admission.kafka.broker.log.topics.uuid4", lambda: UUID(int=ids.getrandbits(128))),

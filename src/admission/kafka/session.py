@@ -405,7 +405,7 @@ class KafkaConnection(AdmittedProtocol):
 
         try:
             elements = self._runInSlices(request, decode())
-        except MalformedRequest:
+        except BaseException:
             release()
             raise
         if not isinstance(elements, Deferred):
@@ -685,9 +685,12 @@ class KafkaConnection(AdmittedProtocol):
         self._chargeDecoded(request, len(produced.partitions))
         steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
         del produced
-        results = self._runInSlices(request, steps)
+        try:
+            results = self._runInSlices(request, steps)
+        except BaseException:
+            lease.release()
+            raise
         if not isinstance(results, Deferred):
-            del steps
             lease.release()
             self._appended(request, results, wantsFlush, isCommitted=True)
             return

@@ -357,6 +357,24 @@ class ManyPartitionsTests(BrokerTestCase):
         self.clock.advance(0)
         self.assertEqual((self.stored(), self.frameBytes), (self.COUNT, 0))
 
+    def test_bug(self) -> None:
+        """
+        If it fails in a way that nobody has thought of, at once or later, the connection is closed and nothing is left.
+        """
+
+        def failing(*arguments: Any) -> Any:
+            raise ZeroDivisionError
+
+        self.patch(self.log, "append", failing)
+        for creditSeconds in (-1e9, 1e9):
+            self.broker.timeSlices._creditSeconds = creditSeconds
+            self.client = self.connect()
+            self.deliver()
+            self.clock.advance(0)
+            self.assertTrue(self.client.isClosed)
+            self.assertEqual(self.frameBytes, 0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
     def test_stopped(self) -> None:
         """
         When the broker stops, what is not written yet is not answered, and nothing is left.
