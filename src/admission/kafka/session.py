@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -384,9 +385,6 @@ class KafkaConnection(AdmittedProtocol):
             self.releaseRequest()
             self._serveDecoded(api, request, elementCount)
             return
-        # From here on the memory belongs to the decoding, whatever becomes of the connection.
-        lease, request.lease = request.lease, None
-        assert lease is not None
 
         def decode() -> Steps[int]:
             yield None
@@ -398,26 +396,43 @@ class KafkaConnection(AdmittedProtocol):
             request.entity, _ = decodeRequest(api, header.apiVersion, body)
             return elementCount
 
+        decoding = self._workOnFrame(request, decode(), partial(self._serveDecoded, api, request))
+        if decoding is not None:
+            self._parked = decoding
+
+    def _workOnFrame(
+        self, request: KafkaRequest, steps: Steps[T], then: Callable[[T], object]
+    ) -> Deferred[None] | None:
+        """
+        Do work that reads the frame of a request, and release that.  From here on the memory belongs to the work,
+        whatever becomes of the connection.
+
+        @param then: called with the result.
+        @return: L{None} if it is done; otherwise to be cancelled if nobody wants it any more.
+        """
+        lease, request.lease = request.lease, None
+        assert lease is not None
+
         def release(result: Any = None) -> Any:
             lease.release()
             request.released = self.factory.clock.seconds()
             return result
 
         try:
-            elements = self._runInSlices(request, decode())
+            result = self._runInSlices(request, steps)
         except BaseException:
             release()
             raise
-        if not isinstance(elements, Deferred):
+        if not isinstance(result, Deferred):
             release()
-            self._serveDecoded(api, request, elements)
-            return
+            then(result)
+            return None
         self._endTurn()
-        self._parked = elements
-        elements.addBoth(release)
-        elements.addBoth(self._unparked)
-        elements.addCallback(lambda elementCount: self._serveDecoded(api, request, elementCount))
-        elements.addErrback(self._parkedFailed)
+        result.addBoth(release)
+        result.addBoth(self._unparked)
+        late: Deferred[Any] = result.addCallback(then)
+        late.addErrback(self._parkedFailed)
+        return late
 
     def _serveDecoded(self, api: Api, request: KafkaRequest, elementCount: int) -> None:
         request.kind = api.name
@@ -671,38 +686,17 @@ class KafkaConnection(AdmittedProtocol):
             return
         wantsFlush = produceapi.wantsFlush(self.broker, produced)
         if len(produced.partitions) > produceapi.MANY_PARTITIONS:
-            self._produceInSteps(request, produced, wantsFlush)
+            # It goes on if the client leaves, as what is appended at once does.
+            steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
+            self._chargeDecoded(request, len(produced.partitions))
+            del produced
+            appended = partial(self._appended, request, wantsFlush=wantsFlush, isCommitted=True)
+            self._workOnFrame(request, steps, appended)
             return
         results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
         # A slice that survives would keep the buffer from being reused.
         del produced
         self._appended(request, results, wantsFlush)
-
-    def _produceInSteps(self, request: KafkaRequest, produced: ProduceRequest, wantsFlush: bool) -> None:
-        # From here on the memory belongs to this work, which goes on if the client leaves: so others are served, too.
-        lease, request.lease = request.lease, None
-        assert lease is not None
-        self._chargeDecoded(request, len(produced.partitions))
-        steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
-        del produced
-        try:
-            results = self._runInSlices(request, steps)
-        except BaseException:
-            lease.release()
-            raise
-        if not isinstance(results, Deferred):
-            lease.release()
-            self._appended(request, results, wantsFlush, isCommitted=True)
-            return
-        self._endTurn()
-
-        def release(result: Any) -> Any:
-            lease.release()
-            return result
-
-        results.addBoth(release)
-        results.addCallback(lambda appended: self._appended(request, appended, wantsFlush, isCommitted=True))
-        results.addErrback(self._parkedFailed)
 
     def _appended(
         self, request: KafkaRequest, results: list[PartitionResult], wantsFlush: bool, isCommitted: bool = False
