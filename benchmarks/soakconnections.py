@@ -16,6 +16,7 @@ from attrs import frozen
 
 from admission.connection.factory import TLS_CONNECTION_BYTES
 from admission.connection.link import PLAIN_CONNECTION_BYTES
+from admission.connection.pauses import Pause
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import MeasuredBroker, certificates
 from tests.kit.costlyrequests import announcing
@@ -147,8 +148,11 @@ class Crowd:
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            paused = int(self._broker.audit()["audit"]["paused"].get(reason, 0))
-            if paused >= count or time.monotonic() > deadline:
+            reasons = self._broker.audit()["audit"]["paused"]
+            paused = int(reasons.get(reason, 0))
+            # None may wait for its turn, which would be counted as a request as well.
+            isSettled = paused >= count and not reasons.get(Pause.SERVER_FULL.value)
+            if isSettled or time.monotonic() > deadline:
                 return paused
             time.sleep(0.2)
 
