@@ -114,13 +114,21 @@ class Peer:
         Close our side in order, on TLS with its farewell.
         """
         if self.kind == "tls":
-            self.socket.settimeout(0.05)
-            try:
-                self.socket.unwrap()
-            except (TimeoutError, OSError):
-                # Nobody reads our farewell, let alone answers it.
-                pass
+            self.sayFarewell()
         self.socket.shutdown(socket.SHUT_WR)
+
+    def sayFarewell(self) -> None:
+        """
+        Say that no more TLS comes, and from now on receive what is under it.
+        """
+        self.socket.settimeout(0.05)
+        try:
+            self.socket.unwrap()
+        except (TimeoutError, OSError):
+            # Nobody reads our farewell, let alone answers it.
+            pass
+        self.socket = socket.socket(fileno=self.socket.detach())
+        self.socket.settimeout(10)
 
     def reset(self) -> None:
         """
@@ -506,6 +514,22 @@ class ClosingTests(SocketTestCase):
                 self.assertTrue(await self.do(peer.isAtEnd))
                 await self.do(peer.close)
                 await self.until(lambda: protocol.isLost)  # noqa: B023
+
+    async def test_farewellBehindTheRequest(self) -> None:
+        """
+        A peer that asks for much and says farewell at once gets as much as TLS
+        had taken, and then its connection ends.
+        """
+        self.behave = lambda protocol, lease: protocol.respond([bytes(8 * MIB)])
+        protocol, peer = await self.connect("tls")
+        await self.until(lambda: protocol.link.handshake is None)
+        protocol.pause(WHIM)
+        await self.do(peer.send, framed(b"much"))
+        await self.do(peer.sayFarewell)
+        protocol.resume(WHIM)
+        received = await self.do(peer.receive, 16 * MIB)
+        self.assertGreater(len(received), MIB)
+        await self.until(lambda: protocol.isLost)
 
     async def test_peerThatNeverAnswers(self) -> None:
         """

@@ -502,6 +502,10 @@ class Link:
         self._sendDeadline.stop()
         self._owner.sendingBlocked(False)
         # The owner may have filled the transport again, or closed.
+        if self.responses.isTaken and self._descriptor is not None and self._descriptor.disconnecting:
+            # TLS was ended by its peer meanwhile, so nothing is read any more. What is under it closes once it has sent
+            # everything, but it has just asked its producer instead, and would not think of it again.
+            self._transport.unregisterProducer()
         if self.responses.isTaken and self.state < CLOSING:
             self.lastActiveSeconds = self._factory.clock.seconds()
             self.resume(Pause.UNSENT)
