@@ -267,6 +267,8 @@ def _throttle(crowd: Crowd, kind: Kind, count: int) -> None:
     with crowd.measured(kind, count):
         for client, frame in zip(crowd.connect(count), frames, strict=True):
             client.sendBytes(frame)
+            # Sent all at once they would be in memory together, for a moment.
+            client.receiveFrame()
         _require(crowd.waitUntilPaused("quota", count), count, kind)
 
 

@@ -14,13 +14,14 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import frozen
 
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, BrokerProcess
-from tests.kit.fairclock import FairClock
+from tests.kit.fairclock import FairClock, cpuSeconds
 from tests.kit.rawclient import RawClient, produceRequest
 
 HOST = "127.0.0.2"
@@ -39,18 +40,27 @@ class Noticed:
 
     @ivar latencies: in seconds, for each request since it was due: if one waits,
         those that should have been sent meanwhile are late as well.
+    @ivar worked: how much of each latency, at most, the broker has computed.
     @ivar failures: of requests that had no answer, or an error for one.
     """
 
     latencies: list[float]
+    worked: list[float]
     failures: list[str]
 
     def quantile(self, fraction: float) -> float:
         """
         The latency that C{fraction} of the requests did not exceed.
         """
-        ordered = sorted(self.latencies)
-        return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
+        return quantile(self.latencies, fraction)
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """
+    What C{fraction} of C{values} do not exceed.
+    """
+    ordered = sorted(values)
+    return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
 
 
 class GoodClient:
@@ -131,6 +141,7 @@ def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int, 
     clock = FairClock("thread-self", f"{pid}/task/{pid}")
     session = _Session(port, topic, recordBytes, password)
     latencies: list[float] = []
+    worked: list[float] = []
     failures: list[str] = []
     number = 0
     session.ask(number)
@@ -139,21 +150,23 @@ def main(port: int, pid: int, topic: str, paceSeconds: float, recordBytes: int, 
         due += paceSeconds
         time.sleep(max(due - clock.seconds(), 0))
         number += 1
+        cpuBefore = cpuSeconds(pid)
         try:
             session.ask(number)
         except (OSError, AssertionError) as error:
             failures.append(f"{type(error).__name__}: {error}")
-        end = clock.seconds()
+        end, cpu = clock.seconds(), cpuSeconds(pid) - cpuBefore
         latencies.append(max(end - due, 0.0))
         while due + paceSeconds < end:
             # Due meanwhile; to send them all now would be an attack of its own.
             due += paceSeconds
             latencies.append(end - due)
+        worked += [min(each, cpu) for each in latencies[len(worked) :]]
         if select.select([sys.stdin], [], [], 0)[0]:
             if not sys.stdin.readline():
                 return
-            print(json.dumps({"latencies": latencies, "failures": failures}), flush=True)
-            latencies, failures = [], []
+            print(json.dumps({"latencies": latencies, "worked": worked, "failures": failures}), flush=True)
+            latencies, worked, failures = [], [], []
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,6 +33,7 @@ class Watch:
 
     @ivar stallSeconds: the longest time in which the reactor did not get to its timers, without the waits for a
         processor.
+    @ivar stallCpuSeconds: the most CPU time that was used between two of them.
     @ivar peakLedgerBytes: the most that the ledger had in all.
     @ivar leastAvailableBytes: the least that the pool had left.
     """
@@ -41,13 +43,14 @@ class Watch:
         self._clock = FairClock("thread-self")
         self.begin()
         self._last = self._clock.seconds()
+        self._lastCpu = time.process_time()
         self._look()
 
     def begin(self) -> None:
         """
         Forget what has been.
         """
-        self.stallSeconds = 0.0
+        self.stallSeconds = self.stallCpuSeconds = 0.0
         self.peakLedgerBytes = self.ledgerBytes()
         self.leastAvailableBytes = self._gate.pool.availableBytes
 
@@ -61,6 +64,9 @@ class Watch:
         now = self._clock.seconds()
         self.stallSeconds = max(self.stallSeconds, now - self._last - _WATCHED_EVERY_SECONDS)
         self._last = now
+        cpu = time.process_time()
+        self.stallCpuSeconds = max(self.stallCpuSeconds, cpu - self._lastCpu)
+        self._lastCpu = cpu
         self.peakLedgerBytes = max(self.peakLedgerBytes, self.ledgerBytes())
         self.leastAvailableBytes = min(self.leastAvailableBytes, self._gate.pool.availableBytes)
         reactor.callLater(_WATCHED_EVERY_SECONDS, self._look)
@@ -160,6 +166,7 @@ class Reporter(LineOnlyReceiver):
             report["peakLedgerBytes"] = self._watch.peakLedgerBytes
             report["leastAvailableBytes"] = self._watch.leastAvailableBytes
             report["stallSeconds"] = self._watch.stallSeconds
+            report["stallCpuSeconds"] = self._watch.stallCpuSeconds
         if line == b"watch" and self._watch is not None:
             self._watch.begin()
         if line == b"collect":
