@@ -6,6 +6,8 @@ When Python looks for garbage in cycles.
 from __future__ import annotations
 
 import gc
+import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -19,27 +21,58 @@ _IDLE_SHARE: Final = 0.1
 _MIN_PAUSE_SECONDS: Final = 60.0
 _MAX_PAUSE_SECONDS: Final = 600.0
 
+GROWTH_BLOCKS: Final = 100_000
+"""
+By how many blocks of memory Python's objects may grow before garbage is suspected: some 10 MiB, or what a thousand
+connections leave behind, each a cycle with its transport.
+"""
+
+_GROWTH_SHARE: Final = 0.25
+"""The same as a share of the blocks, because what is alive has to be looked at as well."""
+
+_GROWN_LOOKS: Final = 3
+"""How many times in a row it must be found: a large request that is worked on is gone at the next look."""
+
+_COLLECTING_SHARE: Final = 0.02
+"""How much of the time may go to looking for suspected garbage."""
+
 
 class GarbageCollection:
     """
-    Looks at old objects when the process has little to do, and not in the middle of a request: that takes 50 ms after a
-    start and 300 ms where requests name many thousands of things, and all clients wait meanwhile.
+    Looks at old objects when the process has little to do or when there may be much garbage, and not in the middle of a
+    request: that takes 50 ms for each hundred thousand objects, and all clients wait meanwhile.  What was made for the
+    start is not looked at.
     """
 
-    def __init__(self, clock: IReactorTime, cpuSeconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        cpuSeconds: Callable[[], float],
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+    ) -> None:
         """
         @param cpuSeconds: the CPU time of the process so far.
+        @param blocks: how many blocks of memory Python's objects have.
         """
         self._clock = clock
         self._cpuSeconds = cpuSeconds
+        self._blocks = blocks
         self._thresholds = gc.get_threshold()
         self._call: IDelayedCall | None = None
-        self._usedSeconds = self._lookedSeconds = self._collectedSeconds = 0.0
+        self._usedSeconds = self._lookedSeconds = self._collectedSeconds = self._suspectAfterSeconds = 0.0
+        self._recentBlocks: deque[int] = deque(maxlen=_GROWN_LOOKS)
+        # The fewest since garbage was looked for last: so many are in use, or were.
+        self._fewestBlocks = 0
 
     def start(self) -> None:
+        """
+        Take all objects that there are for needed as long as the process lives, and go on looking at others.
+        """
         gc.set_threshold(*_THRESHOLDS)
+        gc.freeze()
         self._lookedSeconds = self._collectedSeconds = self._clock.seconds()
         self._usedSeconds = self._cpuSeconds()
+        self._fewestBlocks = self._blocks()
         self._call = self._clock.callLater(_LOOK_SECONDS, self._look)
 
     def stop(self) -> None:
@@ -49,16 +82,34 @@ class GarbageCollection:
         if self._call is not None:
             self._call.cancel()
             self._call = None
+            gc.unfreeze()
             gc.set_threshold(*self._thresholds)
 
     def _look(self) -> None:
-        now, usedSeconds = self._clock.seconds(), self._cpuSeconds()
+        now, usedSeconds, blocks = self._clock.seconds(), self._cpuSeconds(), self._blocks()
         isIdle = usedSeconds - self._usedSeconds <= _IDLE_SHARE * (now - self._lookedSeconds)
         self._usedSeconds, self._lookedSeconds = usedSeconds, now
+        self._recentBlocks.append(blocks)
+        self._fewestBlocks = min(self._fewestBlocks, blocks)
         pauseSeconds = now - self._collectedSeconds
-        if (isIdle and pauseSeconds >= _MIN_PAUSE_SECONDS) or pauseSeconds >= _MAX_PAUSE_SECONDS:
+        isDue = (isIdle and pauseSeconds >= _MIN_PAUSE_SECONDS) or pauseSeconds >= _MAX_PAUSE_SECONDS
+        if isDue or (now >= self._suspectAfterSeconds and self._hasGrown()):
             self._collectedSeconds = now
             # Without a collection of younger ones since, no object has become old.
             if gc.get_count()[2]:
-                gc.collect()
+                self._collect()
         self._call = self._clock.callLater(_LOOK_SECONDS, self._look)
+
+    def _hasGrown(self) -> bool:
+        grownBlocks = min(self._recentBlocks) - self._fewestBlocks
+        return len(self._recentBlocks) == _GROWN_LOOKS and grownBlocks > max(
+            GROWTH_BLOCKS, _GROWTH_SHARE * self._fewestBlocks
+        )
+
+    def _collect(self) -> None:
+        began = self._clock.seconds()
+        gc.collect()
+        now = self._clock.seconds()
+        self._suspectAfterSeconds = now + (now - began) / _COLLECTING_SHARE
+        self._recentBlocks.clear()
+        self._fewestBlocks = self._blocks()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from attrs import frozen
@@ -190,19 +191,17 @@ class _Later:
     An array that tells kio's writer its length only, and notes where its elements belong.
     """
 
-    def __init__(self, values: Sequence[Any], elementType: type[Entity], written: "_Parts", arrays: list[Any]) -> None:
+    def __init__(self, values: Sequence[Any], elementType: type[Entity], written: "_Parts") -> None:
         self.values = values
         self.elementType = elementType
         self.position = 0
         self._written = written
-        self._arrays = arrays
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __iter__(self) -> Iterator[Any]:
         self.position = len(self._written)
-        self._arrays.append(self)
         return iter(())
 
 
@@ -217,11 +216,13 @@ def _writeInSteps(entityType: type[Entity], values: Mapping[str, Any], output: _
     arrays: list[_Later] = []
 
     def later(elements: Sequence[Any], nested: _Plan) -> Any:
-        return _Later(elements, nested.entityType, written, arrays)
+        array = _Later(elements, nested.entityType, written)
+        arrays.append(array)
+        return array
 
     write(written, plan.build(values, later))
     position = 0
-    for array in arrays:
+    for array in sorted(arrays, key=attrgetter("position")):
         output.add(written[position : array.position])
         position = array.position
         for element in array.values:

@@ -1,0 +1,93 @@
+"""
+What requests leave to Python's collector.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from admission.kafka.kafkarequest import KafkaRequest
+from admission.kafka.wire.codec import Rows
+from tests.kit.brokerfixture import BrokerTestCase, Client
+from tests.kit.costlyrequests import UNKNOWN
+
+FEW, MANY = 2, 1_000
+"""What is answered at once, and what is worked on in slices."""
+
+MAX_TURNS = 1_000
+
+
+def isOfRequest(thing: Any) -> bool:
+    """
+    Whether it is a request or an answer, or a part of one.
+    """
+    return isinstance(thing, KafkaRequest | Rows) or type(thing).__module__.startswith("kio.schema.")
+
+
+class LeftoverTests(BrokerTestCase):
+    """
+    A request that is over is gone: what waits for the collector waits for minutes, and nobody is charged for it.
+    """
+
+    def setUp(self) -> None:
+        """
+        Collect by hand only.
+        """
+        super().setUp()
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+
+    def leftovers(self) -> Counter[str]:
+        """
+        What only the collector finds, by type.
+        """
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            gc.collect()
+            return Counter(type(each).__name__ for each in gc.garbage if isOfRequest(each))
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+
+    def finish(self, client: Client) -> None:
+        """
+        Let turns pass until everything is answered.
+        """
+        for _ in range(MAX_TURNS):
+            if client.waiting() == client.expecting():
+                break
+            self.clock.advance(0.1)
+        while client.expecting():
+            client.receive()
+
+    def names(self, count: int) -> Sequence[str]:
+        """
+        As many that nothing has.
+        """
+        return [f"u{number}" for number in range(count)]
+
+    def test_answered(self) -> None:
+        """
+        Nothing is left of one that was answered, whether at once or in slices.
+        """
+        client = self.connect()
+        for api, requestFor in UNKNOWN.items():
+            for count in (FEW, MANY):
+                client.sendBytes(client.frame(requestFor(self.names(count))))
+                self.finish(client)
+                self.assertEqual((api, count, self.leftovers()), (api, count, Counter()))
+
+    def test_abandoned(self) -> None:
+        """
+        Nor of one whose client has hung up meanwhile.
+        """
+        for api, requestFor in UNKNOWN.items():
+            client = self.connect()
+            client.sendBytes(client.frame(requestFor(self.names(MANY))))
+            client.disconnect()
+            self.clock.advance(1.0)
+            self.assertEqual((api, self.leftovers()), (api, Counter()))
