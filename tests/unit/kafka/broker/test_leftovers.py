@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from admission.kafka.broker.groups.groupstate import Group
+from admission.kafka.broker.groups.member import Participant
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.codec import Rows
 from tests.kit.brokerfixture import BrokerTestCase, Client
-from tests.kit.costlyrequests import UNKNOWN
+from tests.kit.costlyrequests import UNKNOWN, joining
 
 FEW, MANY = 2, 1_000
 """What is answered at once, and what is worked on in slices."""
@@ -22,9 +24,9 @@ MAX_TURNS = 1_000
 
 def isOfRequest(thing: Any) -> bool:
     """
-    Whether it is a request or an answer, or a part of one.
+    Whether it is a request or an answer, or a part of one, or what has come of it.
     """
-    return isinstance(thing, KafkaRequest | Rows) or type(thing).__module__.startswith("kio.schema.")
+    return isinstance(thing, KafkaRequest | Rows | Participant | Group) or type(thing).__module__.startswith("kio.schema.")
 
 
 class LeftoverTests(BrokerTestCase):
@@ -91,3 +93,25 @@ class LeftoverTests(BrokerTestCase):
             client.disconnect()
             self.clock.advance(1.0)
             self.assertEqual((api, self.leftovers()), (api, Counter()))
+
+    def test_members(self) -> None:
+        """
+        Nor of members of groups that have left, that were silent for too long, or that never came.
+        """
+        client = self.connect()
+
+        def join(memberId: str = "") -> str:
+            request = joining("group", 5, ["range"], sessionMs=6_000, rebalanceMs=6_000, memberId=memberId)
+            client.sendBytes(client.frame(request))
+            self.clock.advance(3.0)
+            return str(client.receive().member_id)
+
+        memberId = join(join())
+        client.ask("LeaveGroup", 1, group_id="group", member_id=memberId)
+        join(join())
+        join()
+        self.clock.pump([1.0] * 20)
+        client.ask("DeleteGroups", 2, groups_names=["group"])
+        self.clock.advance(1.0)
+        self.assertEqual(self.broker.groups.get("group"), None)
+        self.assertEqual(self.leftovers(), Counter())

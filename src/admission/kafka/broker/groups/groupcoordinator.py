@@ -369,7 +369,7 @@ class GroupCoordinator:
         self._removeIfUnused(group)
 
     def _forgetPending(self, group: Group, participant: Participant) -> None:
-        participant.session.cancel()
+        participant.session.end()
         self._connections.forget(participant)
         group.removePending(participant)
 

@@ -272,6 +272,15 @@ class Session(DelayedOperation):
             self.cancel()
             self._park(delaySeconds)
 
+    def end(self) -> None:
+        """
+        The participant is gone.  Nothing refers to it any more, so that its memory is given back at once, and not when
+        Python looks for garbage in cycles.
+        """
+        self.cancel()
+        self._participant = _NOBODY
+        self._expired = _nothing
+
     def throttled(self, delaySeconds: float) -> None:
         """
         The participant cannot be heard of for C{delaySeconds} from now: they
@@ -310,6 +319,15 @@ class Session(DelayedOperation):
         self.delaySeconds = delaySeconds
         self._firesSeconds = self._seconds() + delaySeconds
         self._purgatory.tryCompleteElseWatch(self, (self._key,))
+
+
+_NOBODY = Participant(memberId="", sessionSeconds=0.0)
+
+
+def _nothing() -> None:
+    """
+    What becomes of nobody.
+    """
 
 
 class Connections:

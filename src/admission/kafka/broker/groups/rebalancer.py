@@ -372,7 +372,7 @@ class Rebalancer:
             self.remove(group, member, f"was silent for {member.sessionSeconds:g} s")
 
     def _drop(self, group: Group, member: Member) -> None:
-        member.session.cancel()
+        member.session.end()
         self.connections.forget(member)
         group.remove(member)
         self.answer(member, GroupRefusal(ErrorCode.unknown_member_id))
