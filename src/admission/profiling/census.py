@@ -39,6 +39,15 @@ Row = list[Any]
 """A row in pympler's sense: the name of a class, how many objects it has, and their size in bytes."""
 
 
+def containers() -> list[Any]:
+    """
+    All containers that the garbage collector knows.  Those that were frozen (C{gc.freeze}) are not from then on, since
+    there is no other way to see them.
+    """
+    gc.unfreeze()
+    return gc.get_objects()
+
+
 class Census:
     """
     Counts all objects by their class.
@@ -51,7 +60,7 @@ class Census:
         self,
         grouping: Grouping,
         random: Random,
-        objects: Callable[[], list[Any]] = gc.get_objects,
+        objects: Callable[[], list[Any]] = containers,
         maxObjects: int = MAX_OBJECTS,
     ) -> None:
         """

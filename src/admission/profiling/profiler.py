@@ -5,7 +5,6 @@ Takes snapshots in short turns, so that no client waits.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
@@ -16,7 +15,7 @@ from twisted.internet.task import Cooperator
 from twisted.python.failure import Failure
 
 from ..metrics.process import ProcessUsage
-from .census import MAX_MEMBERS, MAX_OBJECTS, Census, Sizing
+from .census import MAX_MEMBERS, MAX_OBJECTS, Census, Sizing, containers
 from .memorysnapshot import Cost, GroupSize, Snapshot, documentOf, readProcess, sizesOf
 from .objectgroups import Grouping
 
@@ -56,7 +55,7 @@ class Profiler:
         boot: str,
         opaque: Callable[[], Mapping[type, Callable[[Any], int]]] = dict,
         usage: ProcessUsage | None = None,
-        objects: Callable[[], list[Any]] = gc.get_objects,
+        objects: Callable[[], list[Any]] = containers,
         maxObjects: int = MAX_OBJECTS,
     ) -> None:
         """

@@ -4,6 +4,7 @@ Tests for L{admission.profiling.census}.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from pympler import asizeof, summary
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.profiling.census import MAX_MEMBERS, Census, Sizing
+from admission.profiling.census import MAX_MEMBERS, Census, Sizing, containers
 from admission.profiling.objectgroups import Grouping
 from tests.kit.profiledthings import NAME, THINGS, Shared, Thing
 
@@ -91,6 +92,15 @@ class CensusTests(SynchronousTestCase):
         self.assertApproximates(rows[NAME], 20_000, 1_000)
         self.assertApproximates(made.counts[0], 20_000, 1_000)
         self.assertEqual(len(made.members[0]), MAX_MEMBERS)
+
+    def test_frozen(self) -> None:
+        """
+        What was frozen is counted like all else.
+        """
+        thing: list[Any] = []
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
+        self.assertTrue(any(each is thing for each in containers()))
 
     def test_steps(self) -> None:
         """

@@ -26,7 +26,8 @@ def isOfRequest(thing: Any) -> bool:
     """
     Whether it is a request or an answer, or a part of one, or what has come of it.
     """
-    return isinstance(thing, KafkaRequest | Rows | Participant | Group) or type(thing).__module__.startswith("kio.schema.")
+    ours = KafkaRequest, Rows, Participant, Group
+    return isinstance(thing, ours) or type(thing).__module__.startswith("kio.schema.")
 
 
 class LeftoverTests(BrokerTestCase):
