@@ -324,6 +324,41 @@ class RequestTests(SocketTestCase):
             self.assertEqual(protocol.link.unsentBytes(), 0)
 
 
+    async def test_manyParts(self) -> None:
+        """
+        Responses in very many parts, small, large and empty ones, arrive whole and in order at a peer that takes them
+        in pieces, and what waited for it is charged for no longer.
+        """
+        random = Random(7)
+        sizes = [0, 1, 100, 5_000, 70_000, 300_000, 2 * MIB]
+        responses = [
+            [random.randbytes(random.choices(sizes, [1, 4, 8, 4, 1, 1, 0.02])[0]) for _ in range(count)]
+            for count in (1, 3, 600, 1500)
+        ]
+        self.behave = lambda protocol, lease: protocol.respond(responses[len(protocol.requests) - 1])
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind, receiveBytes=50_000)
+            for parts in responses:
+                whole = b"".join(parts)
+                await self.do(peer.send, framed(b"next"))
+                self.assertEqual(await self.do(peer.receive, len(whole)), whole)
+            await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
+            self.assertEqual(protocol.link.unsentBytes(), 0)
+
+    async def test_resetWhileSending(self) -> None:
+        """
+        A peer that fails with much unsent is noticed, and nothing is left of it.
+        """
+        self.behave = lambda protocol, lease: protocol.respond([bytes(MIB)] * 30)
+        for kind in KINDS:
+            protocol, peer = await self.connect(kind)
+            await self.do(peer.send, framed(b"much"))
+            await self.until(lambda: protocol.link.unsentBytes() > 0)  # noqa: B023
+            await self.do(peer.reset)
+            await self.until(lambda: protocol.isLost)  # noqa: B023
+            self.assertEqual(protocol.link.unsentBytes(), 0)
+
+
 class MuteTests(SocketTestCase):
     """
     Connections that are not read.

@@ -20,6 +20,9 @@ TRANSPORT_BUFFER_BYTES = 1 << 16
 
 _LARGEST_PIECE_BYTES = 1 << 20
 
+_MOST_PARTS = 512
+"""What is handed to the kernel at a time; systems take a thousand or more."""
+
 
 def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     """
@@ -112,7 +115,7 @@ class ResponseQueue:
         self._blocked = blocked
         self._waiting: deque[tuple[bytes, ILease]] = deque()
         self._inTransport: list[ILease] = []
-        self._isDirect = isinstance(transport, tcp.Connection)
+        self._isDirect = self._mayBeDirect()
         self.heldBytes = 0
         self.pausedSinceSeconds: float | None = None
         transport.registerProducer(self, True)
@@ -121,12 +124,15 @@ class ResponseQueue:
         """
         Send C{parts}, C{sizeBytes} in all.
         """
-        if self.pausedSinceSeconds is None and not self._waiting and sizeBytes <= TRANSPORT_BUFFER_BYTES:
-            if self._isDirect and not self._transport.TLS:
-                self._writeDirectly(b"".join(parts))
-            else:
-                self._transport.writeSequence(parts)
-            return
+        if self.pausedSinceSeconds is None and not self._waiting:
+            if sizeBytes <= TRANSPORT_BUFFER_BYTES:
+                if self._isDirect:
+                    self._writeDirectly(b"".join(parts))
+                else:
+                    self._transport.writeSequence(parts)
+                return
+            if self._isDirect:
+                parts = self._sendDirectly(parts)
         for piece in _pieces(parts):
             self._waiting.append((piece, self._charge(len(piece))))
         self._pump()
@@ -147,7 +153,7 @@ class ResponseQueue:
         For the transport: the kernel has everything.
         """
         self.pausedSinceSeconds = None
-        self._isDirect = isinstance(self._transport, tcp.Connection)
+        self._isDirect = self._mayBeDirect()
         self._releaseWritten()
         self._pump()
         if self.pausedSinceSeconds is None:
@@ -177,23 +183,59 @@ class ResponseQueue:
             self._release(self._waiting.popleft()[1])
         self._releaseWritten()
 
+    def _mayBeDirect(self) -> bool:
+        """
+        Whether bytes may be handed to the kernel without waiting for the reactor to say that it takes them, which it
+        nearly always does: that saves registering for it, a turn, unregistering, and copies.  Only while the transport
+        holds nothing that must go first.
+        """
+        return isinstance(self._transport, tcp.Connection)
+
     def _writeDirectly(self, data: bytes) -> None:
-        """
-        Hand C{data} to the kernel without waiting for the reactor to say that
-        it takes bytes, which it nearly always does: that saves registering for
-        it, a turn, and unregistering.  Only while the transport holds nothing
-        that must go first.
-        """
         sent = self._transport.writeSomeData(data)
         if sent != len(data):
             # From now on by way of the transport, which also learns of any error, until it says that it holds nothing.
             self._isDirect = False
             self._transport.write(data[sent:] if isinstance(sent, int) else data)
 
+    def _sendDirectly(self, parts: Sequence[bytes]) -> Sequence[bytes]:
+        """
+        Hand as much of C{parts} to the kernel as it takes, without joining them.
+
+        @return: what is left, and goes by way of the transport, which also learns of any error.
+        """
+        send = self._transport.getHandle().sendmsg
+        begin = position = 0
+        while begin < len(parts):
+            gathered: list[Any] = list(parts[begin : begin + _MOST_PARTS])
+            if position:
+                gathered[0] = memoryview(gathered[0])[position:]
+            try:
+                sentBytes = send(gathered)
+            except OSError:
+                sentBytes = 0
+            isTaken = sentBytes == sum(map(len, gathered))
+            if isTaken:
+                begin, position = begin + len(gathered), 0
+                continue
+            position += sentBytes
+            while position >= len(parts[begin]):
+                position -= len(parts[begin])
+                begin += 1
+            break
+        # A copy of what is cut, since a view would keep all of it.
+        return [parts[begin][position:], *parts[begin + 1 :]] if begin < len(parts) else ()
+
     def _pump(self) -> None:
         while self._waiting and self.pausedSinceSeconds is None:
-            self._isDirect = False
             piece, lease = self._waiting.popleft()
+            if self._isDirect:
+                left = self._sendDirectly((piece,))
+                if not left:
+                    self._release(lease)
+                    continue
+                (piece,) = left
+            self._isDirect = False
             self._inTransport.append(lease)
             self._transport.write(piece)
         if self.pausedSinceSeconds is None:
@@ -237,5 +279,5 @@ class WrittenQueue(ResponseQueue):
             ]
         super().write(parts, sizeBytes)
 
-    def _writeDirectly(self, data: bytes) -> None:
-        self._transport.write(data)
+    def _mayBeDirect(self) -> bool:
+        return False
