@@ -22,6 +22,12 @@ ENTRIES_PER_TURN = 1000
 How many entries move to finer slots, and how many expire, before the reactor gets its turn; the rest follows at once.
 """
 
+_REVOLUTIONS = 25
+"""
+How many times as far as once around a wheel its slots reach.  They are in a dictionary, so that costs nothing, and an
+entry moves to finer slots once on its way where it would move up to three times.
+"""
+
 _ROUNDING = 2.0**-50
 """
 The relative error that a few float operations may add to a time: a call that is due on a tick must not wait for the
@@ -156,8 +162,8 @@ class TimingWheel:
     constant time, and the reactor has at most one call to make, for the
     next slot that holds anything.
 
-    A wheel of C{size} slots of one tick each holds entries due within C{size} ticks; later entries go to a wheel whose
-    slots are as wide as that whole wheel, and so on for as many wheels as are needed. When the time of a wide slot
+    Slots of one tick each hold entries due within some revolutions of a wheel of C{size}; later entries go to a wheel
+    whose slots are C{size} times as wide, and so on for as many wheels as are needed. When the time of a wide slot
     comes, its entries move to finer ones. A slot is identified by the tick at which it begins, whatever its width, so
     all wheels together are one dictionary, and only slots that have been used are in it.
 
@@ -174,7 +180,7 @@ class TimingWheel:
         """
         @param clock: gives the time and the one timer.
         @param tickSeconds: the width of the finest slots.
-        @param size: how many slots a wheel has; at least 2.
+        @param size: how many slots are as wide as one of the next wheel; at least 2.
         @raise ValueError: if either is invalid.
         """
         if not 0 < tickSeconds < inf:
@@ -192,7 +198,7 @@ class TimingWheel:
         self._passedTicksPerSecond = (1.0 + 4 * _ROUNDING) / tickSeconds
         # The width of the slots of each wheel, and how many ticks ahead it reaches.
         self._widths = [1]
-        self._reaches = [size]
+        self._reaches = [size * _REVOLUTIONS]
         self._slots: dict[int, _Slot] = {}
         self._begins: list[int] = []
         self._due = _Slot(0)
@@ -334,7 +340,7 @@ class TimingWheel:
         Add wheels until they reach beyond C{aheadTicks}.
         """
         while aheadTicks >= self._reaches[-1]:
-            self._widths.append(self._reaches[-1])
+            self._widths.append(self._widths[-1] * self.size)
             self._reaches.append(self._reaches[-1] * self.size)
 
     def _close(self) -> None:
@@ -367,11 +373,14 @@ class TimingWheel:
         self._armedTick = inf
         now = self.seconds()
         nowTick = int(now * self._passedTicksPerSecond)
-        self._collect(nowTick)
-        while self._begins and self._slots[self._begins[0]].isEmpty():
-            self._close()
-        if self._begins:
-            self._arm(max(self._begins[0], nowTick), now)
+        try:
+            self._collect(nowTick)
+        finally:
+            # Whatever happens: without a timer nothing would expire until somebody adds an entry.
+            while self._begins and self._slots[self._begins[0]].isEmpty():
+                self._close()
+            if self._begins:
+                self._arm(max(self._begins[0], nowTick), now)
         try:
             self._expireSome()
         finally:
@@ -395,10 +404,21 @@ class TimingWheel:
                 due.appendAll(slot)
             else:
                 entry = slot.nextEntry
+                finer: _Slot | None = due
+                try:
+                    tick = ceil(entry.dueSeconds * self._ticksPerSecond)
+                    if tick > begin:
+                        finer = self._slotFor(tick, begin)
+                except (TypeError, ValueError, OverflowError):
+                    self._log.failure("{entry!r} is dropped, since its time is no number any more", entry=entry)
+                    finer = None
                 slot.nextEntry = entry.nextEntry
                 entry.nextEntry.previousEntry = slot
-                tick = ceil(entry.dueSeconds * self._ticksPerSecond)
-                (due if tick <= begin else self._slotFor(tick, begin)).append(entry)
+                if finer is not None:
+                    finer.append(entry)
+                else:
+                    entry.previousEntry = entry.nextEntry = None
+                    self.count -= 1
 
     def _expireSome(self) -> None:
         """

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from attrs import define, field
 from twisted.internet.error import AlreadyCancelled
@@ -406,8 +407,8 @@ class TurnTests(WheelTestCase):
         """
         self.patch(module, "ENTRIES_PER_TURN", 10)
         for number in range(100):
-            self.later(8.0 + number * 0.001, number)
-        self.timers.rightNow = 8.0
+            self.later(16.0 + number * 0.001, number)
+        self.timers.rightNow = 16.0
         [wide] = self.wheel._slots.values()
         self.assertGreater(wide.widthTicks, 100)
         turns = 0
@@ -419,6 +420,35 @@ class TurnTests(WheelTestCase):
         self.assertEqual(turns, 10)
         self.timers.advance(1.0)
         self.assertEqual(self.called, list(range(100)))
+
+    def test_spoiledEntry(self) -> None:
+        """
+        An entry whose time somebody has spoiled is dropped, and those beside it expire.
+        """
+        self.later(16.1, "before")
+        spoiled: Any = self.later(16.1, "spoiled")
+        self.later(16.1, "after")
+        spoiled.dueSeconds = float("nan")
+        self.timers.advance(16.2)
+        self.assertEqual((self.called, self.wheel.count), (["before", "after"], 0))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_collectingFails(self) -> None:
+        """
+        If a turn fails in the middle the next one goes on.
+        """
+        slotFor = self.wheel._slotFor
+
+        def fail(tick: int, nowTick: int) -> Any:
+            self.patch(self.wheel, "_slotFor", slotFor)
+            raise MemoryError
+
+        self.later(16.1, "first")
+        self.later(16.1, "second")
+        self.patch(self.wheel, "_slotFor", fail)
+        self.assertRaises(MemoryError, self.timers.advance, 16.1)
+        self.timers.pump([0.001] * 200)
+        self.assertEqual(self.called, ["first", "second"])
 
     def test_exceptions(self) -> None:
         """

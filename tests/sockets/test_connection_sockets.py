@@ -323,7 +323,6 @@ class RequestTests(SocketTestCase):
             await self.until(lambda: not protocol.pauses.reasons)  # noqa: B023
             self.assertEqual(protocol.link.unsentBytes(), 0)
 
-
     async def test_manyParts(self) -> None:
         """
         Responses in very many parts, small, large and empty ones, arrive whole and in order at a peer that takes them
