@@ -6,9 +6,24 @@ The memory of a bounded pool, and its reuse.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 SMALLEST_SLAB_BYTES = 4096
 LARGEST_SLAB_BYTES = 2 << 20
+
+_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+def _mapped(sizeBytes: int) -> mmap.mmap:
+    """
+    Memory of its own, in huge pages where the system has them: to touch 8 MiB page by page takes five times as long.
+    """
+    mapped = mmap.mmap(-1, sizeBytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if _HUGE_PAGES is not None:
+        # A system without them refuses, and does with small ones.
+        with suppress(OSError):
+            mapped.madvise(_HUGE_PAGES)
+    return mapped
 
 
 class Buffers:
@@ -39,7 +54,7 @@ class Buffers:
         if sizeBytes < SMALLEST_SLAB_BYTES:
             return memoryview(bytearray(sizeBytes))
         if sizeBytes > LARGEST_SLAB_BYTES:
-            return memoryview(mmap.mmap(-1, sizeBytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            return memoryview(_mapped(sizeBytes))
         capacityBytes = self.capacityFor(sizeBytes)
         free = self._free.get(capacityBytes)
         if not free:
