@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .connection.protocol import AdmittedProtocol as AdmittedProtocol
     from .connection.wrapping import wrapFactory as wrapFactory
     from .control import AdmissionControl as AdmissionControl
+    from .garbage import GarbageCollection as GarbageCollection
     from .gate import Gate as Gate, buildGate as buildGate
     from .interfaces import (
         ADMITTED as ADMITTED,
@@ -88,6 +89,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         "connection.protocol": ("AdmittedProtocol",),
         "connection.wrapping": ("wrapFactory",),
         "control": ("AdmissionControl",),
+        "garbage": ("GarbageCollection",),
         "gate": ("Gate", "buildGate"),
         "interfaces": (
             "ADMITTED",

@@ -19,13 +19,13 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from admission import plugins
+from admission.garbage import GarbageCollection
 from admission.kafka import service as servicemodule
 from admission.kafka.broker.api import produceapi
 from admission.kafka.broker.log import segmentlog
 from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
-from admission.kafka.garbage import GarbageCollection
 from admission.kafka.options import Listener
 from admission.kafka.service import BrokerConfig, BrokerService
 from admission_plugins.bounded import Ledger

@@ -6,7 +6,6 @@ The broker as a service of C{twistd}, with the real reactor and the real clocks.
 from __future__ import annotations
 
 import math
-import os
 import resource
 import shutil
 import uuid
@@ -29,6 +28,7 @@ from twisted.python.failure import Failure
 from ..clock import BELIEVED_AFTER_SECONDS, AgeClock, MonotonicClock, useMonotonicTimers, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
+from ..garbage import GarbageCollection
 from ..gate import Gate
 from ..metrics.registry import SensorRegistry
 from ..profiling.profiler import Profiler
@@ -42,7 +42,6 @@ from .broker.broker import Broker
 from .broker.log.interface import LogRefusal
 from .broker.log.segmentlog import SegmentLog
 from .brokersettings import RESERVED_DESCRIPTORS, Settings
-from .garbage import GarbageCollection
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
@@ -307,7 +306,7 @@ class BrokerService(Service):
         self.factory.start()
         started.push_async_callback(self._drain)
         started.push_async_callback(self._stopAccepting)
-        garbage = GarbageCollection(clock, lambda: sum(os.times()[:2]))
+        garbage = GarbageCollection(clock)
         garbage.start()
         started.callback(garbage.stop)
 

@@ -1,5 +1,5 @@
 """
-Tests for L{admission.kafka.garbage}.
+Tests for L{admission.garbage}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import pairwise
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.garbage import GROWTH_BLOCKS, GarbageCollection
+from admission.garbage import GROWTH_BLOCKS, GarbageCollection
 
 
 class GarbageCollectionTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.test_garbage -*-
+# -*- test-case-name: tests.unit.test_garbage -*-
 """
 When Python looks for garbage in cycles.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -42,15 +43,18 @@ class GarbageCollection:
     Looks at old objects when the process has little to do or when there may be much garbage, and not in the middle of a
     request: that takes 50 ms for each hundred thousand objects, and all clients wait meanwhile.  What was made for the
     start is not looked at.
+
+    For any server: make one when everything is set up, and L{start} it.  There is one collector in a process.
     """
 
     def __init__(
         self,
         clock: IReactorTime,
-        cpuSeconds: Callable[[], float],
+        cpuSeconds: Callable[[], float] = time.process_time,
         blocks: Callable[[], int] = sys.getallocatedblocks,
     ) -> None:
         """
+        @param clock: the reactor.
         @param cpuSeconds: the CPU time of the process so far.
         @param blocks: how many blocks of memory Python's objects have.
         """
