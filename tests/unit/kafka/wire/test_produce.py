@@ -214,6 +214,19 @@ class EncodeProduceResponseTests(SynchronousTestCase):
 
         check()
 
+    def test_usual(self) -> None:
+        """
+        So they are for one partition to which records were appended.
+        """
+
+        @fewExamples
+        @given(st.sampled_from(_VERSIONS), _RESULTS)
+        def check(version: int, result: PartitionResult) -> None:
+            results = [result._replace(errorCode=0, errorMessage=None)]
+            self.assertEqual(encodeProduceResponse(version, results), encode(_responseOfKio(version, results, 0)))
+
+        check()
+
 
 def _responseOfKio(version: int, results: list[PartitionResult], throttleTimeMs: int) -> Any:
     kio: Any = load_payload_module(PRODUCE, version, EntityType.response)
