@@ -65,17 +65,24 @@ class Watchers(Generic[_Watcher]):
 
         @param keys: the keys it was added with.
         """
+        byKey = self._byKey
         for key in keys:
             try:
-                watchers = self._byKey[key]
+                watchers = byKey[key]
                 del watchers[watcher]
             except KeyError:
                 # A duplicate key.
                 continue
+            # Both are shrunk whenever the count has come down to a power of two: often enough, and cheap.
             count = len(watchers)
-            # Checked whenever the count has come down to a power of two, zero included: often enough, and cheap.
+            if count:
+                if not count & (count - 1):
+                    byKey[key] = shrunk(watchers)
+                continue
+            del byKey[key]
+            count = len(byKey)
             if not count & (count - 1):
-                self._shrink(key, watchers)
+                self._byKey = byKey = shrunk(byKey)
 
     def under(self, key: Hashable) -> Iterable[_Watcher]:
         """
@@ -92,13 +99,6 @@ class Watchers(Generic[_Watcher]):
         """
         for watchers in self._byKey.values():
             yield from watchers
-
-    def _shrink(self, key: Hashable, watchers: dict[_Watcher, None]) -> None:
-        if watchers:
-            self._byKey[key] = shrunk(watchers)
-        else:
-            del self._byKey[key]
-            self._byKey = shrunk(self._byKey)
 
 
 class _Timers(Protocol):
