@@ -26,6 +26,9 @@ _POM = f"""\
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
     </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version>
+    </dependency>
   </dependencies>
 </project>
 """
@@ -49,7 +52,7 @@ def classPath() -> str:
     """
     if shutil.which("java") is None or shutil.which("mvn") is None:
         raise SkipTest("Java and Maven are needed for Apache Kafka, and not installed")
-    directory = ROOT / "build" / f"kafka-{VERSION}"
+    directory = ROOT / "build" / f"kafka-and-tools-{VERSION}"
     if not directory.exists():
         directory.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory.parent) as unfinished:

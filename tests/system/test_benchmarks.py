@@ -13,6 +13,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.measure import Report, inTurns, ratio, sizeName, spreadPercent
+from tests.kit.apachekafka import classPath
 from tests.kit.checkout import ROOT
 from tests.kit.longform import longForm
 
@@ -98,6 +99,26 @@ class BenchmarkTests(SynchronousTestCase):
         )
         self.check(results["fetch"], COSTS | {"batchBytes", "responseBytes"}, batchBytes={1 << 14, 1 << 20})
         self.check(results["confluentKafka"], COSTS | {"batchBytes", "producer"}, producer={"plain", "idempotent"})
+
+    @longForm
+    def test_kafka(self) -> None:
+        """
+        The broker is measured beside Apache Kafka, with and without waiting for the disk.
+        """
+        classPath()
+        results = self.results("kafka", patienceSeconds=400)
+        servers = {"Apache Kafka", "admission", "admission, write.caching"}
+        self.check(
+            results["throughput"],
+            {"what", "server", "recordsPerSecond", "ratioToKafka", "cpuMillisecondsPerMiB"},
+            server=servers,
+        )
+        self.check(
+            results["latency"],
+            {"what", "server", "offeredPerSecond", "p50Milliseconds", "p99Milliseconds"},
+            server=servers,
+            what={"acks=all", "acks=1"},
+        )
 
     @longForm
     def test_pool(self) -> None:
