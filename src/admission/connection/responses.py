@@ -78,6 +78,8 @@ class ResponseQueue:
     what the connection is charged for by being open.  Everything beyond is
     charged to the pool until the transport has drained.
 
+    @cvar isHurried: whether what is written goes to the kernel at once if possible; otherwise it goes at the end of the
+        turn, together with what is written until then.
     @cvar heldWords: what to call C{heldBytes} in the log.
     @cvar timeoutName: which setting says how long they may wait.
     @ivar heldBytes: bytes charged now.
@@ -85,13 +87,14 @@ class ResponseQueue:
         L{None} while it takes what it gets.
     """
 
+    isHurried = True
     heldWords = "bytes of responses wait"
     timeoutName = "response.send.timeout"
 
     __slots__ = (
         "_blocked",
         "_inTransport",
-        "_isDirect",
+        "_isPlain",
         "_pool",
         "_seconds",
         "_transport",
@@ -115,7 +118,7 @@ class ResponseQueue:
         self._blocked = blocked
         self._waiting: deque[tuple[bytes, ILease]] = deque()
         self._inTransport: list[ILease] = []
-        self._isDirect = self._mayBeDirect()
+        self._isPlain = self.isHurried and isinstance(transport, tcp.Connection)
         self.heldBytes = 0
         self.pausedSinceSeconds: float | None = None
         transport.registerProducer(self, True)
@@ -133,6 +136,8 @@ class ResponseQueue:
                 return
             if self._isDirect:
                 parts = self._sendDirectly(parts)
+                if not parts:
+                    return
         for piece in _pieces(parts):
             self._waiting.append((piece, self._charge(len(piece))))
         self._pump()
@@ -153,7 +158,6 @@ class ResponseQueue:
         For the transport: the kernel has everything.
         """
         self.pausedSinceSeconds = None
-        self._isDirect = self._mayBeDirect()
         self._releaseWritten()
         self._pump()
         if self.pausedSinceSeconds is None:
@@ -183,19 +187,20 @@ class ResponseQueue:
             self._release(self._waiting.popleft()[1])
         self._releaseWritten()
 
-    def _mayBeDirect(self) -> bool:
+    @property
+    def _isDirect(self) -> bool:
         """
         Whether bytes may be handed to the kernel without waiting for the reactor to say that it takes them, which it
         nearly always does: that saves registering for it, a turn, unregistering, and copies.  Only while the transport
         holds nothing that must go first.
         """
-        return isinstance(self._transport, tcp.Connection)
+        transport = self._transport
+        return self._isPlain and not (transport.dataBuffer or transport._tempDataBuffer or transport.TLS)
 
     def _writeDirectly(self, data: bytes) -> None:
         sent = self._transport.writeSomeData(data)
         if sent != len(data):
-            # From now on by way of the transport, which also learns of any error, until it says that it holds nothing.
-            self._isDirect = False
+            # By way of the transport, which also learns of any error.
             self._transport.write(data[sent:] if isinstance(sent, int) else data)
 
     def _sendDirectly(self, parts: Sequence[bytes]) -> Sequence[bytes]:
@@ -205,26 +210,21 @@ class ResponseQueue:
         @return: what is left, and goes by way of the transport, which also learns of any error.
         """
         send = self._transport.getHandle().sendmsg
-        begin = position = 0
-        while begin < len(parts):
-            gathered: list[Any] = list(parts[begin : begin + _MOST_PARTS])
-            if position:
-                gathered[0] = memoryview(gathered[0])[position:]
+        for begin in range(0, len(parts), _MOST_PARTS):
+            gathered = parts[begin : begin + _MOST_PARTS]
             try:
                 sentBytes = send(gathered)
             except OSError:
                 sentBytes = 0
-            isTaken = sentBytes == sum(map(len, gathered))
-            if isTaken:
-                begin, position = begin + len(gathered), 0
+            if sentBytes == sum(map(len, gathered)):
                 continue
-            position += sentBytes
-            while position >= len(parts[begin]):
-                position -= len(parts[begin])
-                begin += 1
-            break
-        # A copy of what is cut, since a view would keep all of it.
-        return [parts[begin][position:], *parts[begin + 1 :]] if begin < len(parts) else ()
+            cut = begin
+            while sentBytes >= len(parts[cut]):
+                sentBytes -= len(parts[cut])
+                cut += 1
+            # A copy, since a view would keep all of it.
+            return [parts[cut][sentBytes:], *parts[cut + 1 :]]
+        return ()
 
     def _pump(self) -> None:
         while self._waiting and self.pausedSinceSeconds is None:
@@ -235,7 +235,6 @@ class ResponseQueue:
                     self._release(lease)
                     continue
                 (piece,) = left
-            self._isDirect = False
             self._inTransport.append(lease)
             self._transport.write(piece)
         if self.pausedSinceSeconds is None:
@@ -263,6 +262,7 @@ class WrittenQueue(ResponseQueue):
 
     __slots__ = ()
 
+    isHurried = False
     heldWords = "bytes wait to be sent"
     timeoutName = "sendSeconds"
 
@@ -278,6 +278,3 @@ class WrittenQueue(ResponseQueue):
                 for start in range(0, len(part), TRANSPORT_BUFFER_BYTES)
             ]
         super().write(parts, sizeBytes)
-
-    def _mayBeDirect(self) -> bool:
-        return False
