@@ -13,7 +13,7 @@ from admission.kafka.broker.groups.groupstate import Group
 from admission.kafka.broker.groups.member import Participant
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.codec import Rows
-from tests.kit.brokerfixture import BrokerTestCase, Client
+from tests.kit.brokerfixture import BrokerTestCase, Client, framed, requestFrame
 from tests.kit.costlyrequests import UNKNOWN, joining
 
 FEW, MANY = 2, 1_000
@@ -93,6 +93,20 @@ class LeftoverTests(BrokerTestCase):
             client.sendBytes(client.frame(requestFor(self.names(MANY))))
             client.disconnect()
             self.clock.advance(1.0)
+            self.assertEqual((api, self.leftovers()), (api, Counter()))
+
+    def test_refused(self) -> None:
+        """
+        Nor of one that ends too early, or that makes no sense in its end.
+        """
+        for api, requestFor in UNKNOWN.items():
+            for count in (FEW, MANY):
+                frame = requestFrame(requestFor(self.names(count)), 1)
+                for body in (frame[4:-2], frame[4:-5] + b"\xff" * 5):
+                    client = self.connect()
+                    client.sendBytes(framed(body))
+                    self.clock.pump([0.1] * 3)
+                    client.disconnect()
             self.assertEqual((api, self.leftovers()), (api, Counter()))
 
     def test_members(self) -> None:
