@@ -31,6 +31,9 @@ connections leave behind, each a cycle with its transport.
 _GROWTH_SHARE: Final = 0.25
 """The same as a share of the blocks, because what is alive has to be looked at as well."""
 
+GONE_CONNECTIONS: Final = 1_000
+"""How many connections may be gone before they are: what was in use and is garbage now does not grow."""
+
 _GROWN_LOOKS: Final = 3
 """How many times in a row it must be found: a large request that is worked on is gone at the next look."""
 
@@ -52,15 +55,19 @@ class GarbageCollection:
         clock: IReactorTime,
         cpuSeconds: Callable[[], float] = time.process_time,
         blocks: Callable[[], int] = sys.getallocatedblocks,
+        goneConnections: Callable[[], int] = lambda: 0,
     ) -> None:
         """
         @param clock: the reactor.
         @param cpuSeconds: the CPU time of the process so far.
         @param blocks: how many blocks of memory Python's objects have.
+        @param goneConnections: how many connections are gone by now.
         """
         self._clock = clock
         self._cpuSeconds = cpuSeconds
         self._blocks = blocks
+        self._goneConnections = goneConnections
+        self._collectedConnections = 0
         self._thresholds = gc.get_threshold()
         self._call: IDelayedCall | None = None
         self._usedSeconds = self._lookedSeconds = self._collectedSeconds = self._suspectAfterSeconds = 0.0
@@ -97,14 +104,16 @@ class GarbageCollection:
         self._fewestBlocks = min(self._fewestBlocks, blocks)
         pauseSeconds = now - self._collectedSeconds
         isDue = (isIdle and pauseSeconds >= _MIN_PAUSE_SECONDS) or pauseSeconds >= _MAX_PAUSE_SECONDS
-        if isDue or (now >= self._suspectAfterSeconds and self._hasGrown()):
+        if isDue or (now >= self._suspectAfterSeconds and self._isSuspected()):
             self._collectedSeconds = now
             # Without a collection of younger ones since, no object has become old.
             if gc.get_count()[2]:
                 self._collect()
         self._call = self._clock.callLater(_LOOK_SECONDS, self._look)
 
-    def _hasGrown(self) -> bool:
+    def _isSuspected(self) -> bool:
+        if self._goneConnections() - self._collectedConnections >= GONE_CONNECTIONS:
+            return True
         grownBlocks = min(self._recentBlocks) - self._fewestBlocks
         return len(self._recentBlocks) == _GROWN_LOOKS and grownBlocks > max(
             GROWTH_BLOCKS, _GROWTH_SHARE * self._fewestBlocks
@@ -116,4 +125,5 @@ class GarbageCollection:
         now = self._clock.seconds()
         self._suspectAfterSeconds = now + (now - began) / _COLLECTING_SHARE
         self._recentBlocks.clear()
+        self._collectedConnections = self._goneConnections()
         self._fewestBlocks = self._blocks()

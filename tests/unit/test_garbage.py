@@ -10,7 +10,7 @@ from itertools import pairwise
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.garbage import GROWTH_BLOCKS, GarbageCollection
+from admission.garbage import GONE_CONNECTIONS, GROWTH_BLOCKS, GarbageCollection
 
 
 class GarbageCollectionTests(SynchronousTestCase):
@@ -28,6 +28,7 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.collected: list[float] = []
         self.oldCount = 1
         self.blocks = self.usedBlocks = 300_000
+        self.goneConnections = 0
         self.collectingSeconds = 0.0
         self.frozen: list[str] = []
         thresholds = gc.get_threshold()
@@ -35,7 +36,9 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.patch(gc, "freeze", lambda: self.frozen.append("freeze"))
         self.patch(gc, "unfreeze", lambda: self.frozen.append("unfreeze"))
         self.patch(gc, "get_count", lambda: (0, 0, self.oldCount))
-        self.garbage = GarbageCollection(self.clock, lambda: self.cpuSeconds, lambda: self.blocks)
+        self.garbage = GarbageCollection(
+            self.clock, lambda: self.cpuSeconds, lambda: self.blocks, lambda: self.goneConnections
+        )
         self.garbage.start()
 
         def stop() -> None:
@@ -130,6 +133,17 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.blocks += GROWTH_BLOCKS + 1
         self.pass_(10)
         self.assertEqual(self.collected, [3.0, 19.0])
+
+    def test_connectionsGone(self) -> None:
+        """
+        Connections that are gone are garbage which does not show as growth.
+        """
+        self.pass_(5)
+        self.goneConnections += GONE_CONNECTIONS - 1
+        self.pass_(5)
+        self.goneConnections += 1
+        self.pass_(5)
+        self.assertEqual(self.collected, [11.0])
 
     def test_takesLong(self) -> None:
         """

@@ -224,6 +224,7 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar clock: the reactor, on monotonic time.
     @ivar control: the quota policies of the server.
     @ivar connections: the open connections, oldest first.
+    @ivar goneConnections: how many were open and are not any more.
     @ivar observers: what is told of connections and of requests that are over.
     @ivar refusedConnections: how many connections were refused because there were
         too many.
@@ -254,6 +255,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.limits = ConnectionLimits() if limits is None else limits
         self.control = AdmissionControl() if control is None else control
         self.connections: dict[Any, None] = {}
+        self.goneConnections = 0
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
         self.fullSeconds = -inf
@@ -383,6 +385,7 @@ class AdmittedFactory(protocol.ServerFactory):
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self.goneConnections += 1
         self.introduced(connection)
         self._leavingBytes -= self._leaving.pop(connection, 0)
         remaining = self._perAddress[connection.host] - 1

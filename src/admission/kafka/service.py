@@ -306,7 +306,7 @@ class BrokerService(Service):
         self.factory.start()
         started.push_async_callback(self._drain)
         started.push_async_callback(self._stopAccepting)
-        garbage = GarbageCollection(clock)
+        garbage = GarbageCollection(clock, goneConnections=lambda: self.factory.goneConnections)
         garbage.start()
         started.callback(garbage.stop)
 
