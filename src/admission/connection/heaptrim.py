@@ -6,6 +6,7 @@ Memory that the C library keeps after a burst goes back to the system.
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,10 +34,16 @@ def heapTrimmer() -> Callable[[], Any] | None:
     C{malloc_trim}.  Other C libraries have none, and then this is L{None}.
     """
     try:
-        trim = ctypes.CDLL(None).malloc_trim
+        giveBack = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
         return None
-    return lambda: trim(0)
+
+    def trim() -> None:
+        # What is garbage to Python is in use to the C library, and would be taken for needed from then on.
+        gc.collect()
+        giveBack(0)
+
+    return trim
 
 
 class HeapTrim:
