@@ -40,6 +40,9 @@ _GROWN_LOOKS: Final = 3
 _COLLECTING_SHARE: Final = 0.02
 """How much of the time may go to looking for suspected garbage."""
 
+CHEAP_SECONDS: Final = 0.02
+"""For each so long that it took the last time, as much garbage is waited for as is worth it."""
+
 
 class GarbageCollection:
     """
@@ -68,6 +71,7 @@ class GarbageCollection:
         self._blocks = blocks
         self._goneConnections = goneConnections
         self._collectedConnections = 0
+        self._tookSeconds = 0.0
         self._thresholds = gc.get_threshold()
         self._call: IDelayedCall | None = None
         self._usedSeconds = self._lookedSeconds = self._collectedSeconds = self._suspectAfterSeconds = 0.0
@@ -112,18 +116,19 @@ class GarbageCollection:
         self._call = self._clock.callLater(_LOOK_SECONDS, self._look)
 
     def _isSuspected(self) -> bool:
-        if self._goneConnections() - self._collectedConnections >= GONE_CONNECTIONS:
+        patience = max(self._tookSeconds / CHEAP_SECONDS, 1.0)
+        if self._goneConnections() - self._collectedConnections >= patience * GONE_CONNECTIONS:
             return True
         grownBlocks = min(self._recentBlocks) - self._fewestBlocks
-        return len(self._recentBlocks) == _GROWN_LOOKS and grownBlocks > max(
-            GROWTH_BLOCKS, _GROWTH_SHARE * self._fewestBlocks
-        )
+        enoughBlocks = patience * max(GROWTH_BLOCKS, _GROWTH_SHARE * self._fewestBlocks)
+        return len(self._recentBlocks) == _GROWN_LOOKS and grownBlocks > enoughBlocks
 
     def _collect(self) -> None:
         began = self._clock.seconds()
         gc.collect()
         now = self._clock.seconds()
-        self._suspectAfterSeconds = now + (now - began) / _COLLECTING_SHARE
+        self._tookSeconds = now - began
+        self._suspectAfterSeconds = now + self._tookSeconds / _COLLECTING_SHARE
         self._recentBlocks.clear()
         self._collectedConnections = self._goneConnections()
         self._fewestBlocks = self._blocks()

@@ -10,7 +10,7 @@ from itertools import pairwise
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.garbage import GONE_CONNECTIONS, GROWTH_BLOCKS, GarbageCollection
+from admission.garbage import CHEAP_SECONDS, GONE_CONNECTIONS, GROWTH_BLOCKS, GarbageCollection
 
 
 class GarbageCollectionTests(SynchronousTestCase):
@@ -151,8 +151,24 @@ class GarbageCollectionTests(SynchronousTestCase):
         """
         self.collectingSeconds = 0.5
         for _ in range(60):
-            self.blocks += GROWTH_BLOCKS
+            self.blocks += 100 * GROWTH_BLOCKS
             self.pass_(1)
         self.assertEqual(len(self.collected), 3)
         for before, after in pairwise(self.collected):
             self.assertGreaterEqual(after - before, 0.5 / 0.02)
+
+    def test_isWorthIt(self) -> None:
+        """
+        The longer it takes the more garbage has to be suspected.
+        """
+        self.collectingSeconds = 5 * CHEAP_SECONDS
+        self.blocks += GROWTH_BLOCKS + 1
+        self.pass_(10)
+        self.assertEqual(len(self.collected), 1)
+        self.blocks += 5 * GROWTH_BLOCKS
+        self.goneConnections += 5 * GONE_CONNECTIONS - 1
+        self.pass_(20)
+        self.assertEqual(len(self.collected), 1)
+        self.blocks += 1
+        self.pass_(20)
+        self.assertEqual(len(self.collected), 2)

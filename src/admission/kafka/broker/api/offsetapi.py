@@ -67,21 +67,21 @@ def offsetCommit(broker: Broker, request: KafkaRequest) -> Steps[Waiting]:
     )
 
 
-def offsetFetch(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def offsetFetch(broker: Broker, request: KafkaRequest) -> Steps[Answer]:
     """
     OffsetFetch: the committed offsets.  There are no transactions, so every
     offset is stable.
     """
     entity = request.entity
     if request.apiVersion < _FIRST_FETCH_OF_SEVERAL_GROUPS:
-        return {"topics": _committed(broker, entity.group_id, entity.topics)}
+        return {"topics": (yield from _committed(broker, entity.group_id, entity.topics))}
     # Each group once, like each partition: the answers are larger than the questions.
     wanted = {each.group_id: each.topics for each in entity.groups}
-    return {
-        "groups": [
-            {"group_id": groupId, "topics": _committed(broker, groupId, topics)} for groupId, topics in wanted.items()
-        ]
-    }
+    groups = []
+    for groupId, topics in wanted.items():
+        groups.append({"group_id": groupId, "topics": (yield from _committed(broker, groupId, topics))})
+        yield None
+    return {"groups": groups}
 
 
 def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
@@ -120,13 +120,14 @@ def offsetDelete(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
     )
 
 
-def _committed(broker: Broker, groupId: str, topics: Iterable[Any] | None) -> list[dict[str, Any]]:
+def _committed(broker: Broker, groupId: str, topics: Iterable[Any] | None) -> Steps[list[dict[str, Any]]]:
     group = broker.groups.get(groupId)
     if topics is None:
-        return _everything(group)
+        return [] if group is None else (yield from _everything(group))
     wanted: dict[str, dict[int, None]] = {}
     for topic in topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        yield None
     return [{"name": name, "partitions": _offsetsOf(broker, group, name, each)} for name, each in wanted.items()]
 
 
@@ -142,14 +143,18 @@ def _offsetsOf(broker: Broker, group: Group | None, topicName: str, indexes: Ite
     return Rows(list(indexes), described)
 
 
-def _everything(group: Group | None) -> list[dict[str, Any]]:
-    found: dict[str, list[tuple[int, Offset]]] = {}
-    for partition, offset in group.offsets.items() if group is not None else ():
+def _everything(group: Group) -> Steps[list[dict[str, Any]]]:
+    # Their offsets are looked up when they are written: so each takes eight bytes until then.
+    found: dict[str, list[Partition]] = {}
+    for partition in list(group.offsets):
+        yield None
         if not partition.deleted:
-            found.setdefault(partition.topicName, []).append((partition.index, offset))
-    return [
-        {"name": name, "partitions": Rows(offsets, lambda each: _answerOf(*each))} for name, offsets in found.items()
-    ]
+            found.setdefault(partition.topicName, []).append(partition)
+
+    def described(partition: Partition) -> Mapping[str, Any]:
+        return _answerOf(partition.index, group.offsets.get(partition))
+
+    return [{"name": name, "partitions": Rows(partitions, described)} for name, partitions in found.items()]
 
 
 def _answerOf(index: int, offset: Offset | None) -> dict[str, Any]:
