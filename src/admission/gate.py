@@ -174,6 +174,8 @@ class Gate:
         # Who is in which order: nearly always nobody, and each request looks.
         self._memoryWaiters: set[IWaiter] = set()
         self._turnWaiters: set[IWaiter] = set()
+        # Those among the former that the reserve may serve, and what they want: for small frames, and for others.
+        self._reservable: tuple[dict[IWaiter, int], dict[IWaiter, int]] = ({}, {})
         # In the order in which they came.
         self._answerWaiters: dict[Deferred[None], None] = {}
         # A dictionary for its order: with a set, chance would decide between equals.
@@ -254,8 +256,9 @@ class Gate:
         elif not 0 < sizeBytes <= self.pool.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.pool.largestBytes}")
         if self._mayBeReserved(sizeBytes) and self._isClaimed():
-            self._reservedBytes -= sizeBytes
-            return _ReservedLease(self.pool.charge(sizeBytes, FRAMES), self._reserveReleased)
+            return self._allocateReserved(sizeBytes)
+        if sizeBytes <= max(self.pool.sizeBytes // LARGEST_SHARE, SMALL_FRAME_BYTES):
+            self._reservable[sizeBytes > SMALL_FRAME_BYTES][waiter] = sizeBytes
         self._memoryWaiters.add(waiter)
         self._memoryOrder.add(waiter)
         self._expectRelief()
@@ -319,8 +322,7 @@ class Gate:
         C{waiter} is gone, and waits for nothing any more.
         """
         if waiter in self._memoryWaiters:
-            self._memoryWaiters.discard(waiter)
-            self._memoryOrder.discard(waiter)
+            self._memoryOver(waiter)
         if waiter in self._turnWaiters:
             self._turnWaiters.discard(waiter)
             self._turnOrder.discard(waiter)
@@ -390,7 +392,7 @@ class Gate:
         self._serving = None
         end = self._clock.seconds() + TURN_SECONDS
         for _ in range(GRANTS_PER_TURN):
-            if not (self._grantMemory() or self._grantTurn()):
+            if not (self._grantMemory() or self._grantReserve() or self._grantTurn()):
                 break
             if self._clock.seconds() >= end:
                 self._serveSoon()
@@ -440,13 +442,45 @@ class Gate:
             return False
         if lease is None:
             return False
-        self._memoryWaiters.discard(waiter)
-        self._memoryOrder.discard(waiter)
+        self._grantLease(waiter, lease)
+        return True
+
+    def _grantReserve(self) -> bool:
+        """
+        Who came while some memory was free waits behind others, and these may have claimed all of it since.
+        """
+        for waiters in self._reservable:
+            if not waiters:
+                continue
+            waiter, sizeBytes = next(iter(waiters.items()))
+            if not (self._mayBeReserved(sizeBytes) and self._isClaimed()):
+                continue
+            try:
+                lease = self._allocateReserved(sizeBytes)
+            except Exception:
+                self._log.failure("the memory pool failed; it is asked again later")
+                return False
+            self._grantLease(waiter, lease)
+            return True
+        return False
+
+    def _grantLease(self, waiter: IWaiter, lease: ILease) -> None:
+        self._memoryOver(waiter)
         try:
             waiter.leaseGranted(lease)
         except Exception:
             self._log.failure("a connection failed when it was given memory")
-        return True
+
+    def _memoryOver(self, waiter: IWaiter) -> None:
+        self._memoryWaiters.discard(waiter)
+        self._memoryOrder.discard(waiter)
+        for waiters in self._reservable:
+            waiters.pop(waiter, None)
+
+    def _allocateReserved(self, sizeBytes: int) -> ILease:
+        lease = _ReservedLease(self.pool.charge(sizeBytes, FRAMES), self._reserveReleased)
+        self._reservedBytes -= sizeBytes
+        return lease
 
     def _grantTurn(self) -> bool:
         if not self._turnWaiters or self.runningRequests >= self.maxRequests:

@@ -540,7 +540,9 @@ class ClaimTests(GateTestCase):
         waiter = self.wait(1000)
         leases.pop().release()
         self.assertEqual(waiter.leases, [])
-        self.take(900).release()
+        self.clock.advance(0)
+        leases += waiter.leases
+        self.assertEqual(len(leases), 4)
         for lease in leases:
             assert lease.buffer is not None
             self.assertEqual(len(lease.buffer), 1000)
@@ -561,6 +563,23 @@ class ClaimTests(GateTestCase):
         self.wait(500)
         for lease in leases:
             lease.release()
+
+    def test_claimedMeanwhile(self) -> None:
+        """
+        Who asks for little just when memory has become free, and others wait for more, has the reserve once they have
+        claimed it.
+        """
+        body = Body(self, 16_000)
+        liar = RecordingWaiter(16_000, lambda _: self.gate.bodyStarted(body))
+        self.assertIsNone(self.gate.tryAllocate(liar, 16_000))
+        self.gate.bodyOver(body)
+        body.giveWay()
+        waiters = [self.wait(100), self.wait(1000), self.wait(100)]
+        gone = self.wait(100)
+        self.gate.forget(gone)
+        self.clock.advance(0)
+        self.assertEqual([len(each.leases) for each in (liar, *waiters, gone)], [1, 1, 1, 1, 0])
+        self.finish(liar, *waiters)
 
     def test_inUse(self) -> None:
         """
