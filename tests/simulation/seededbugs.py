@@ -87,7 +87,7 @@ def _wakeFirst(broker: Any, partitions: Sequence[Any]) -> None:
     """
     Only the first of several partitions is looked at.
     """
-    for partition in partitions[:1]:
+    for partition in list(partitions)[:1]:
         broker.changed = partition
         broker.purgatory.checkAndComplete(partition)
     broker.changed = None

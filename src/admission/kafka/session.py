@@ -31,7 +31,14 @@ from .refusedsequences import RefusedSequences
 from .security import saslapi
 from .security.login import Authenticator
 from .wire.batches import producerIdOf, readHeader
-from .wire.codec import decodeRequest, encodeInSteps, encodeResponse, isSmallResponse, withThrottleTime
+from .wire.codec import (
+    decodeCounted,
+    decodeRequest,
+    encodeInSteps,
+    encodeResponse,
+    isSmallResponse,
+    withThrottleTime,
+)
 from .wire.guard import countElements
 from .wire.headers import frame, parseRequestHeader
 from .wire.primitives import MalformedRequest
@@ -393,7 +400,7 @@ class KafkaConnection(AdmittedProtocol):
             yield self.factory.gate.whenRoom()
             self._chargeDecoded(request, elementCount)
             yield None
-            request.entity, _ = decodeRequest(api, header.apiVersion, body)
+            request.entity = decodeCounted(api, header.apiVersion, body)
             return elementCount
 
         decoding = self._workOnFrame(request, decode(), partial(self._serveDecoded, api, request))

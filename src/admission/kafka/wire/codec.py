@@ -50,6 +50,13 @@ def decodeRequest(api: Api, apiVersion: int, body: Buffer) -> tuple[Any, int]:
     @raise MalformedRequest: if the guard or kio refuse it.
     """
     elementCount = countElements(api, apiVersion, body)
+    return decodeCounted(api, apiVersion, body), elementCount
+
+
+def decodeCounted(api: Api, apiVersion: int, body: Buffer) -> Any:
+    """
+    L{decodeRequest} for a body whose elements L{countElements} has counted.
+    """
     read = _readerFor(api.apiKey, apiVersion)
     try:
         # kio does not accept writable buffers.
@@ -57,7 +64,7 @@ def decodeRequest(api: Api, apiVersion: int, body: Buffer) -> tuple[Any, int]:
     except Exception as refusal:
         # kio reports bad values by half a dozen unrelated exceptions.
         raise MalformedRequest(f"{api.name} v{apiVersion} has a field that makes no sense: {refusal}") from refusal
-    return entity, elementCount
+    return entity
 
 
 @cache

@@ -60,7 +60,8 @@ class Wanted:
     One partition of a Fetch request.
 
     @ivar partition: L{None} if it cannot be read; C{errorCode} says why.
-    @ivar countedBytes: how much of it could be read when it ended at C{countedTo}.
+    @ivar behindBytes: the size of all batches before C{offset} when the partition began at C{countedFrom}.
+    @ivar countedBytes: how much of it was counted as available.
     """
 
     partitionIndex: int
@@ -68,8 +69,9 @@ class Wanted:
     errorCode: int
     offset: int
     maxBytes: int
+    behindBytes: int = 0
+    countedFrom: int = -1
     countedBytes: int = 0
-    countedTo: int = -1
 
 
 @define(eq=False)
@@ -105,15 +107,16 @@ class PartitionsFetch:
     def isSatisfied(self) -> bool:
         """
         Whether there are enough records, or an error to report, or the broker
-        is draining.  A client may watch thousands of partitions, so only those that have changed are examined.
+        is draining.  A client may watch thousands of partitions, so only those that have changed are examined; and one
+        record may wake thousands of clients, so not all go on in the same turn.
         """
         changed = self.broker.changed if self.isWatched else None
         if changed is not None and changed in self.wanted:
             self._count(changed, self.wanted[changed])
-        else:
+            return self._isEnough and self.broker.mayWake(changed)
+        if not self._isEnough:
             for partition, wanted in self.wanted.items():
-                if wanted.countedTo != partition.highWatermark or partition.deleted:
-                    self._count(partition, wanted)
+                self._count(partition, wanted)
         return self._isEnough
 
     @property
@@ -122,15 +125,18 @@ class PartitionsFetch:
         return self._availableBytes >= self.minBytes or self._hasFailed or isOver
 
     def _count(self, partition: Partition, wanted: Wanted) -> None:
-        try:
-            partitionBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
-        except LogRefusal:
-            self._hasFailed = True
-            return
-        partitionBytes = max(min(partitionBytes, wanted.maxBytes), 0)
+        if wanted.countedFrom != partition.logStartOffset or partition.deleted:
+            try:
+                availableBytes = self.broker.log.bytesAvailable(partition, wanted.offset)
+            except LogRefusal:
+                self._hasFailed = True
+                return
+            wanted.behindBytes = partition.sizeBytes - availableBytes
+            wanted.countedFrom = partition.logStartOffset
+        # What was behind the offset stays so: no file is read again, however many wait.
+        partitionBytes = max(min(partition.sizeBytes - wanted.behindBytes, wanted.maxBytes), 0)
         self._availableBytes += partitionBytes - wanted.countedBytes
         wanted.countedBytes = partitionBytes
-        wanted.countedTo = partition.highWatermark
 
     def over(self, result: Any) -> Any:
         """

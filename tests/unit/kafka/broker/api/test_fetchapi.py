@@ -4,6 +4,7 @@ Tests for L{admission.kafka.broker.api.fetchapi}.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.api import fetchapi
-from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES
+from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES, PartitionsFetch, Wanted
+from admission.kafka.broker.broker import MAX_WOKEN
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.session import DECODED_ELEMENT_BYTES, PARKED_REQUEST_BYTES
 from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
@@ -337,15 +339,15 @@ class WaitingTests(BrokerTestCase):
         """
         When one partition has changed, the others that a fetch waits for are not looked at.
         """
-        self.wait(self.client, 0, 0, minBytes=10_000)
         counted: list[int] = []
-        bytesAvailable = self.log.bytesAvailable
+        count = PartitionsFetch._count
 
-        def counting(partition: Partition, offset: int) -> int:
+        def counting(fetch: PartitionsFetch, partition: Partition, wanted: Wanted) -> None:
             counted.append(partition.index)
-            return bytesAvailable(partition, offset)
+            count(fetch, partition, wanted)
 
-        self.patch(self.log, "bytesAvailable", counting)
+        self.wait(self.client, 0, 0, minBytes=10_000)
+        self.patch(PartitionsFetch, "_count", counting)
         for partition in (self.second, self.second, self.first):
             self.store(partition, b"1")
         self.assertEqual((counted, self.client.waiting()), ([1, 1, 0], 0))
@@ -420,6 +422,63 @@ class WaitingTests(BrokerTestCase):
         self.clock.advance(0)
         for client in clients:
             self.assertEqual(len(self.fetched(client)[0]), len(batchOf(bytes(sizeBytes))))
+
+    def test_manyWoken(self) -> None:
+        """
+        If one batch wakes many, so many go on in a turn as others can wait for; who wants more holds up nobody.
+        """
+        greedy = [self.connect() for _ in range(MAX_WOKEN + 1)]
+        for client in greedy:
+            self.wait(client, 0, minBytes=10_000)
+        clients = [self.connect() for _ in range(2 * MAX_WOKEN + 1)]
+        for client in clients:
+            self.wait(client, 0)
+        woken: list[int] = []
+        check = self.purgatory.checkAndComplete
+
+        def checkCounted(key: Hashable) -> int:
+            completed = check(key)
+            woken.append(completed)
+            return completed
+
+        self.patch(self.purgatory, "checkAndComplete", checkCounted)
+        batch = self.store(self.first, b"1")
+        self.assertEqual(woken, [MAX_WOKEN, MAX_WOKEN, 1])
+        self.assertEqual([self.fetched(client) for client in clients], [[batch]] * len(clients))
+        self.assertEqual(self.purgatory.watched, len(greedy))
+
+    def test_manyDrained(self) -> None:
+        """
+        When the broker drains, all go on at once.
+        """
+        clients = [self.connect() for _ in range(MAX_WOKEN + 1)]
+        for client in clients:
+            self.wait(client, 0)
+        self.broker.drain()
+        self.assertEqual(self.purgatory.watched, 0)
+
+    def test_readOnce(self) -> None:
+        """
+        However often records come, what a waiting fetch would get is looked up on the disk once, and again when records
+        were removed.
+        """
+        batches = [self.store(self.first, bytes([index])) for index in range(2)]
+        counts: list[int] = []
+        bytesAvailable = self.log.bytesAvailable
+
+        def counted(partition: Partition, offset: int) -> int:
+            counts.append(offset)
+            return bytesAvailable(partition, offset)
+
+        self.patch(self.log, "bytesAvailable", counted)
+        self.wait(self.client, 1, minBytes=4 * len(batches[0]))
+        for index in range(2, 4):
+            batches.append(self.store(self.first, bytes([index])))
+        self.assertEqual((self.purgatory.watched, counts), (1, [1]))
+        self.first.logStartOffset = 1
+        batches.append(self.store(self.first, b"4"))
+        self.assertEqual((self.purgatory.watched, counts), (0, [1, 1]))
+        self.assertEqual(self.fetched(self.client), [b"".join(batches[1:])])
 
     def test_impossibleMinBytes(self) -> None:
         """
