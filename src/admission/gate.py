@@ -6,7 +6,7 @@ worked on, and where the memory is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -177,6 +177,9 @@ class Gate:
         # Those among the former that the reserve may serve, and what they want: for small frames, and for others.
         self._reservable: tuple[dict[IWaiter, int], dict[IWaiter, int]] = ({}, {})
         # In the order in which they came.
+        # Those who hold memory while they wait for more of it, with how much, and those who hold none.
+        self._holdingWaiters: dict[Deferred[None], int] = {}
+        self._heldBytes = 0
         self._answerWaiters: dict[Deferred[None], None] = {}
         # A dictionary for its order: with a set, chance would decide between equals.
         self._stalledReaders: dict[StalledReader, None] = {}
@@ -265,18 +268,27 @@ class Gate:
         self.press()
         return None
 
-    def whenRoom(self) -> Deferred[None] | None:
+    def whenRoom(self, heldBytes: int = 0) -> Deferred[None] | None:
         """
         Ask before a large request is decoded, or an answer is made that may be large.  While memory is short, the next
         is when there is some, or when others hold it: answers and requests that wait little of it.
 
+        @param heldBytes: how much memory it holds already, charged as one of these, until the answer is made.  Such
+            go first, and what they hold keeps none of them waiting: each would wait for another.
         @return: L{None} if it may be made now.  Otherwise fires when it may, and the answer is to be made, and charged,
             in the callback; cancel it to wait no more.
         """
-        if not self._answerWaiters and self._hasRoomForAnswer():
+        isFirst = not self._holdingWaiters and (heldBytes > 0 or not self._answerWaiters)
+        if isFirst and self._hasRoomForAnswer(heldBytes):
             return None
         waiting: Deferred[None] = Deferred(self._forgetAnswer)
-        self._answerWaiters[waiting] = None
+        if heldBytes > 0:
+            self._holdingWaiters[waiting] = heldBytes
+            self._heldBytes += heldBytes
+            # What it holds may have kept another waiting.
+            self._serveSoon()
+        else:
+            self._answerWaiters[waiting] = None
         self._expectRelief()
         self.press()
         return waiting
@@ -412,24 +424,34 @@ class Gate:
         """
         Whether anybody waits for memory.
         """
-        return bool(self._memoryWaiters or self._answerWaiters)
+        return bool(self._memoryWaiters or self._answerWaiters or self._holdingWaiters)
 
-    def _hasRoomForAnswer(self) -> bool:
+    def _hasRoomForAnswer(self, waitingBytes: int) -> bool:
         if not self.pool.isOutOfMemory():
             return True
         used = self.pool.usedBytesByPurpose
-        return used.get(RESPONSES, 0) + used.get(PARKED, 0) <= self.pool.sizeBytes // _SHARE_OF_ANSWERS
+        heldBytes = used.get(RESPONSES, 0) + used.get(PARKED, 0) - waitingBytes
+        return heldBytes <= self.pool.sizeBytes // _SHARE_OF_ANSWERS
+
+    def _nextAnswer(self) -> Deferred[None] | None:
+        """
+        Who waits for room and has it.
+        """
+        waiters: Iterable[Deferred[None]] = self._holdingWaiters or self._answerWaiters
+        waiting = next(iter(waiters), None)
+        return waiting if waiting is not None and self._hasRoomForAnswer(self._heldBytes) else None
 
     def _grantAnswer(self) -> bool:
-        if not self._answerWaiters or not self._hasRoomForAnswer():
+        waiting = self._nextAnswer()
+        if waiting is None:
             return False
-        waiting = next(iter(self._answerWaiters))
-        del self._answerWaiters[waiting]
+        self._forgetAnswer(waiting)
         waiting.callback(None)
         return True
 
     def _forgetAnswer(self, waiting: Deferred[None]) -> None:
         self._answerWaiters.pop(waiting, None)
+        self._heldBytes -= self._holdingWaiters.pop(waiting, 0)
 
     def _grantMemory(self) -> bool:
         if not self._memoryWaiters:

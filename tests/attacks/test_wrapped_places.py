@@ -23,7 +23,7 @@ from tests.kit.wrappedserver import SMALL
 POOL_BYTES = 32 * MIB
 ANSWER_BYTES = 24 * MIB
 CLIENTS = sized(20, 60)
-ROUNDS = sized(1, 20)
+ROUNDS = sized(1, 3)
 _SAMPLED_EVERY_SECONDS = 0.005
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from admission.connection.protocol import AdmittedProtocol
+from admission.gate import Gate
 from admission.interfaces import FRAMES
 from admission.kafka.service import BrokerService
 from admission.kafka.session import KafkaConnection
@@ -53,8 +54,8 @@ def checkWaiting(service: BrokerService) -> None:
         return
     if gate._turnWaiters and gate.runningRequests < gate.maxRequests:
         raise Violation(f"{len(gate._turnWaiters)} requests wait for a turn, and there is one")
-    if gate._answerWaiters and gate._hasRoomForAnswer():
-        raise Violation(f"{len(gate._answerWaiters)} answers wait for memory, and there is some")
+    if gate._nextAnswer() is not None:
+        raise Violation(f"{_waitingAnswers(gate)} answers wait for memory, and there is some")
     wanted = min((waiter.wantedBytes for waiter in gate._memoryWaiters), default=None)
     if wanted is not None and gate.pool.availableBytes > 0:
         raise Violation(f"a connection waits for {wanted} bytes, and {gate.pool.availableBytes} are free")
@@ -70,12 +71,16 @@ def checkEmpty(service: BrokerService) -> None:
         raise Violation(f"nobody is there, and {used} are not free")
     if service.factory.connections:
         raise Violation(f"{len(service.factory.connections)} connections are left")
-    if gate.runningRequests or gate.waitingForMemory or gate._turnWaiters or gate._answerWaiters:
+    if gate.runningRequests or gate.waitingForMemory or gate._turnWaiters or _waitingAnswers(gate):
         raise Violation("nobody is there, and somebody waits")
     if gate._partialBodies or gate._stalledReaders:
         raise Violation("nobody is there, and bodies or readers are")
     if broker.purgatory.watched or broker.purgatory.delayed:
         raise Violation(f"the purgatory has {broker.purgatory.watched} keys and {broker.purgatory.delayed} timers")
+
+
+def _waitingAnswers(gate: Gate) -> int:
+    return len(gate._answerWaiters) + len(gate._holdingWaiters)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from admission.gate import (
     Gate,
     buildGate,
 )
-from admission.interfaces import FRAMES, RESPONSES, ILease, IWaiter, PolicyContext
+from admission.interfaces import FRAMES, PARKED, RESPONSES, ILease, IWaiter, PolicyContext
 from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
 from admission.testing.recordingwaiter import RecordingWaiter
@@ -656,20 +656,21 @@ class AnswerTests(GateTestCase):
         # A charge that nobody has is released.
         self.charges: list[list[ILease]] = []
 
-    def ask(self, name: str, sizeBytes: int = 600) -> list[ILease]:
+    def ask(self, name: str, sizeBytes: int = 600, heldBytes: int = 0) -> list[ILease]:
         """
         Make an answer when it is time.
 
-        @return: its charge, once it is made.
+        @param heldBytes: what is held already.
+        @return: what is held, and its charge, once it is made.
         """
-        charges: list[ILease] = []
+        charges = [self.pool.charge(heldBytes, PARKED)] if heldBytes else []
         self.charges.append(charges)
 
         def make(_: None = None) -> None:
             self.made.append(name)
             charges.append(self.pool.charge(sizeBytes, RESPONSES))
 
-        room = self.gate.whenRoom()
+        room = self.gate.whenRoom(heldBytes)
         if room is None:
             make()
         else:
@@ -714,6 +715,39 @@ class AnswerTests(GateTestCase):
         self.clock.advance(0)
         self.assertEqual(self.made, ["a", "b"])
         others.release()
+
+    def test_holders(self) -> None:
+        """
+        Those who hold all the memory while they wait for more do not wait for each other: one goes on, and the next
+        when it has left.
+        """
+        first = self.ask("a", heldBytes=700)
+        second = self.ask("b", heldBytes=300)
+        third = self.ask("c", heldBytes=900)
+        self.ask("decoding", 10)
+        self.assertEqual(self.made, ["a"])
+        for charges, made in ((first, ["a", "b"]), (second, ["a", "b", "c"]), (third, ["a", "b", "c", "decoding"])):
+            while charges:
+                charges.pop().release()
+            self.clock.advance(0)
+            self.clock.advance(0)
+            self.assertEqual(self.made, made)
+
+    def test_holderGone(self) -> None:
+        """
+        What one holds that waits no more keeps others waiting until it is released.
+        """
+        others = self.pool.charge(1000, RESPONSES)
+        held = self.pool.charge(100, PARKED)
+        room = self.gate.whenRoom(held.sizeBytes)
+        assert room is not None
+        self.ask("a", heldBytes=50)
+        room.cancel()
+        self.failureResultOf(room, CancelledError)
+        others.release()
+        held.release()
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["a"])
 
     def test_newcomers(self) -> None:
         """

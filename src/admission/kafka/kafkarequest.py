@@ -86,6 +86,13 @@ class KafkaRequest(ServerRequest):
     def workedSeconds(self, now: float) -> float:
         return super().workedSeconds(now) + self._slicedSeconds
 
+    @property
+    def decodedBytes(self) -> int:
+        """
+        What is charged for its entity.
+        """
+        return 0 if self.decoded is None else self.decoded.sizeBytes
+
     def releaseDecoded(self) -> None:
         """
         Release the charge for its entity, if there is one.

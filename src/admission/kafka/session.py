@@ -600,10 +600,11 @@ class KafkaConnection(AdmittedProtocol):
                         " quarter of the memory for requests or fetch.max.bytes: it has to ask for less at a time"
                     )
                 if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
+                    # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
+                    yield self.factory.gate.whenRoom(request.decodedBytes)
                     place = broker.largeAnswers.acquire()
                     yield None if place.called else place
                     hasPlace = True
-                    yield self.factory.gate.whenRoom()
                 if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
                     if charge is not None:
                         charge.release()

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -701,6 +702,23 @@ class TurnTests(BrokerTestCase):
         self.assertEqual(client.receive().error_code, 0)
 
 
+class WorkedClock:
+    """
+    A clock for work that takes a tenth of a millisecond a step.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.callLater = clock.callLater
+        self._now = clock.seconds()
+
+    def seconds(self) -> float:
+        """
+        Seconds since some moment.
+        """
+        self._now += 0.0001
+        return self._now
+
+
 class LongWorkTests(BrokerTestCase):
     """
     What takes long is done in slices, and what is large waits for memory.
@@ -825,6 +843,21 @@ class LongWorkTests(BrokerTestCase):
         held.release()
         self.clock.advance(0)
         self.assertEqual(len(client.receive().topics), 1000)
+
+    def test_memoryOfEachOther(self) -> None:
+        """
+        Requests that together have all memory, and want more for their answers, do not wait for each other.
+        """
+        self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock))
+        clients = [self.connect() for _ in range(8)]
+        names = [{"topic_id": None, "name": f"{number:08}"} for number in range(5000)]
+        for client in clients:
+            client.deliver("Metadata", 12, topics=names, allow_auto_topic_creation=False)
+        pressures: list[bool] = []
+        self.gate.onPressure(pressures.append)
+        self.clock.advance(0)
+        self.assertEqual([client.waiting() for client in clients], [1] * len(clients))
+        self.assertEqual(pressures, [True, False])
 
 
 class LargestRequestTests(BrokerTestCase):
