@@ -397,7 +397,10 @@ class KafkaConnection(AdmittedProtocol):
             yield None
             body = buffer[header.bodyOffset :]
             elementCount = countElements(api, header.apiVersion, body)
-            yield self.factory.gate.whenRoom()
+            room = self.factory.gate.whenRoom()
+            if room is not None:
+                yield room
+            # Before anybody else asks for room.
             self._chargeDecoded(request, elementCount)
             yield None
             request.entity = decodeCounted(api, header.apiVersion, body)
@@ -601,9 +604,12 @@ class KafkaConnection(AdmittedProtocol):
                     )
                 if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
                     # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
-                    yield self.factory.gate.whenRoom(request.decodedBytes)
+                    room = self.factory.gate.whenRoom(request.decodedBytes)
+                    if room is not None:
+                        yield room
                     place = broker.largeAnswers.acquire()
-                    yield None if place.called else place
+                    if not place.called:
+                        yield place
                     hasPlace = True
                 if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
                     if charge is not None:

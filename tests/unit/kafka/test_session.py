@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.gate import MIN_BODY_SECONDS
 from admission.interfaces import PARKED, RESPONSES
+from admission.kafka import session
 from admission.kafka.broker.api import metadataapi
 from admission.kafka.broker.broker import MAX_LARGE_ANSWERS
 from admission.kafka.broker.log.interface import UnknownTopic
@@ -704,10 +705,11 @@ class TurnTests(BrokerTestCase):
 
 class WorkedClock:
     """
-    A clock for work that takes a tenth of a millisecond a step.
+    A clock for work each of whose steps takes some time.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, stepSeconds: float) -> None:
+        self.stepSeconds = stepSeconds
         self.callLater = clock.callLater
         self._now = clock.seconds()
 
@@ -715,7 +717,7 @@ class WorkedClock:
         """
         Seconds since some moment.
         """
-        self._now += 0.0001
+        self._now += self.stepSeconds
         return self._now
 
 
@@ -844,11 +846,36 @@ class LongWorkTests(BrokerTestCase):
         self.clock.advance(0)
         self.assertEqual(len(client.receive().topics), 1000)
 
+    def test_hangUpAtAnyTime(self) -> None:
+        """
+        Whenever the client hangs up while its request is worked on, everything is given back.
+        """
+        self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock, 0.001))
+        self.patch(session, "LARGE_ANSWER_BYTES", 500)
+        names = [{"topic_id": None, "name": f"{number:0200}"} for number in range(10)]
+
+        def hangUp(client: Client, turns: int) -> None:
+            if turns:
+                self.clock.callLater(0, hangUp, client, turns - 1)
+            else:
+                client.disconnect()
+
+        interrupted = 0
+        for turns in range(100):
+            client = self.connect()
+            client.deliver("Metadata", 12, topics=names)
+            hangUp(client, turns)
+            self.clock.advance(0)
+            interrupted += not client.transport.received
+        self.assertIn(interrupted, range(10, 90))
+        self.assertEqual(self.broker.largeAnswers.tokens, MAX_LARGE_ANSWERS)
+        self.assertEqual(self.pool.usedBytesByPurpose[RESPONSES], 0)
+
     def test_memoryOfEachOther(self) -> None:
         """
         Requests that together have all memory, and want more for their answers, do not wait for each other.
         """
-        self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock))
+        self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock, 0.0001))
         clients = [self.connect() for _ in range(8)]
         names = [{"topic_id": None, "name": f"{number:08}"} for number in range(5000)]
         for client in clients:
