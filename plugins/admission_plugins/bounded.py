@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from admission.interfaces import FRAMES, ILease, IMemoryPool, ISensorRegistry, PolicyContext
 from admission.metrics.rate import TimeShare
@@ -21,7 +23,7 @@ from .buffers import Buffers
 IDLE_CAP_BYTES = 64 << 20
 
 
-@implementer(ILease)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Lease:
     """
     Bytes allocated from a L{BoundedPool} or an L{UnboundedPool}.
@@ -64,6 +66,10 @@ class Lease:
         return f"<Lease of {formatBytes(self.sizeBytes)} for {self.purpose}, {state}>"
 
 
+classImplements(Lease, ILease)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ledger:
     """
     The common part of both pools: the bytes allocated for each purpose, the listeners for releases, and the dropped
@@ -73,7 +79,7 @@ class Ledger:
     @ivar reclaimedLeases: how many leases were dropped without a release.
     """
 
-    _log = Logger()
+    _log: ClassVar[Logger] = Logger()
 
     def __init__(self) -> None:
         self._used = {FRAMES: 0}
@@ -82,7 +88,7 @@ class Ledger:
         self.reclaimedLeases = 0
         self._listeners: list[Callable[[], None]] = []
         self._dropped: deque[tuple[int, str]] = deque()
-        self._thread = threading.get_ident()
+        self._ownThread = threading.get_ident()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -93,7 +99,7 @@ class Ledger:
         only takes note, for the next allocation to find.
         """
         self._dropped.append((sizeBytes, purpose))
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self._ownThread:
             self._reclaim()
             self._tell()
 
@@ -120,7 +126,7 @@ class Ledger:
         self._used[purpose] -= sizeBytes
 
 
-@implementer(IMemoryPool)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BoundedPool(Ledger):
     """
     At most C{sizeBytes}, and one request more.
@@ -260,7 +266,9 @@ class BoundedPool(Ledger):
         )
 
 
-@implementer(IMemoryPool)
+classImplements(BoundedPool, IMemoryPool)
+
+
 class UnboundedPool(Ledger):
     """
     Unbounded: every allocation succeeds, and the ledger is kept all the same.
@@ -269,8 +277,10 @@ class UnboundedPool(Ledger):
     2^63 - 1.
     """
 
-    sizeBytes = largestBytes = availableBytes = 2**63 - 1
-    idleBytes = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizeBytes = self.largestBytes = self.availableBytes = 2**63 - 1
+        self.idleBytes = 0
 
     def isOutOfMemory(self) -> bool:
         return False
@@ -303,6 +313,9 @@ class UnboundedPool(Ledger):
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         pass
+
+
+classImplements(UnboundedPool, IMemoryPool)
 
 
 def buildBounded(context: PolicyContext, size: str, strict: str = "no", max: str | None = None) -> BoundedPool:

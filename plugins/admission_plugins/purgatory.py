@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from math import isfinite
 from sys import getsizeof
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
+from mypy_extensions import mypyc_attr
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from admission.interfaces import IDelayedOperation, IPurgatory, ISensorRegistry, PolicyContext
 from admission.metrics.histogram import Histogram
@@ -119,7 +120,7 @@ class _Timers(Protocol):
         """
 
 
-@implementer(IPurgatory)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _Purgatory:
     """
     The common part of the purgatories here; they differ in their timers.
@@ -130,7 +131,7 @@ class _Purgatory:
     @ivar expirations: see L{IPurgatory}, like C{waits}.
     """
 
-    _log = Logger()
+    _log: ClassVar[Logger] = Logger()
 
     def __init__(self, clock: IReactorTime, timers: _Timers) -> None:
         self.expirations = 0
@@ -251,6 +252,10 @@ class _Purgatory:
                     self._log.failure("{operation!r} raised when it was cancelled", operation=operation)
 
 
+classImplements(_Purgatory, IPurgatory)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WheelPurgatory(_Purgatory):
     """
     A purgatory whose timeouts are on a L{TimingWheel}.
@@ -263,6 +268,7 @@ class WheelPurgatory(_Purgatory):
         self.wheel = wheel
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CallLaterPurgatory(_Purgatory):
     """
     A purgatory with a timer of the reactor for each operation: the plain way, for comparison.
@@ -277,7 +283,7 @@ class _ReactorTimers:
     Expires each entry by a C{callLater} of its own, which is its C{nextEntry}.
     """
 
-    _log = Logger()
+    _log: ClassVar[Logger] = Logger()
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock

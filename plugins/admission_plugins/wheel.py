@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
-from typing import Any, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
-from zope.interface import implementer
+from zope.interface import classImplements
 
 ENTRIES_PER_TURN = 1000
 """
@@ -33,6 +33,9 @@ _ROUNDING = 2.0**-50
 The relative error that a few float operations may add to a time: a call that is due on a tick must not wait for the
 next one because of that.
 """
+
+_NEVER: Final = 1 << 62
+"""A tick that does not come."""
 
 
 class TimerEntry(Protocol):
@@ -60,7 +63,6 @@ def _called() -> None:
     """
 
 
-@implementer(IDelayedCall)
 class WheelCall:
     """
     The result of L{TimingWheel.callLater}.  An invalid time, not a finite number, raises C{ValueError} and changes
@@ -113,6 +115,9 @@ class WheelCall:
         return f"<WheelCall {'cancelled' if self._function is None else 'called'}>"
 
 
+classImplements(WheelCall, IDelayedCall)
+
+
 class _Slot:
     """
     The head of a ring of entries that are due in the same stretch of time.
@@ -155,7 +160,6 @@ class _Slot:
         last.nextEntry, self.previousEntry = self, last
 
 
-@implementer(IReactorTime)
 class TimingWheel:
     """
     Any number of timers at the cost of one: setting and cancelling take
@@ -174,7 +178,7 @@ class TimingWheel:
     @ivar seconds: the time of the clock underneath.
     """
 
-    _log = Logger()
+    _log: ClassVar[Logger] = Logger()
 
     def __init__(self, clock: IReactorTime, tickSeconds: float = 0.001, size: int = 20) -> None:
         """
@@ -206,7 +210,7 @@ class TimingWheel:
         self._slot = self._due
         self._slotBegin = self._slotEnd = 0
         self._call: IDelayedCall | None = None
-        self._armedTick: float = inf
+        self._armedTick = _NEVER
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> WheelCall:
         """
@@ -366,11 +370,11 @@ class TimingWheel:
         if self._call is not None:
             self._call.cancel()
             self._call = None
-            self._armedTick = inf
+            self._armedTick = _NEVER
 
     def _fired(self) -> None:
         self._call = None
-        self._armedTick = inf
+        self._armedTick = _NEVER
         now = self.seconds()
         nowTick = int(now * self._passedTicksPerSecond)
         try:
@@ -439,3 +443,6 @@ class TimingWheel:
                 entry.expire()
             except Exception:
                 self._log.failure("{entry!r} raised when its time was up", entry=entry)
+
+
+classImplements(TimingWheel, IReactorTime)

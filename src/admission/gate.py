@@ -7,12 +7,13 @@ worked on, and where the memory is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from mypy_extensions import mypyc_attr
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from .interfaces import (
     FRAMES,
@@ -106,7 +107,6 @@ class PartialBody(Protocol):
         """
 
 
-@implementer(ILease)
 class _ReservedLease:
     """
     Memory for a frame beyond the pool, charged to it.
@@ -126,6 +126,10 @@ class _ReservedLease:
         self._released(self.sizeBytes)
 
 
+classImplements(_ReservedLease, ILease)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Gate:
     """
     Stands between the connections of a server and its memory pool.
@@ -138,15 +142,16 @@ class Gate:
     worked on as may be, or a turn of the reactor has brought more than it has
     time for.
 
-    A length that is announced is a claim.  Where the memory is claimed for what has not come, there is a reserve
-    beyond the pool for frames that are not large, and a body that comes too slowly gives way to those that wait.
+    A length that is announced is a claim.  Where the memory is claimed for what has not come, or large requests wait
+    for more than they have, there is a reserve beyond the pool for frames that are not large; and a body that comes too
+    slowly gives way to those that wait.
 
     @ivar pool: the L{IMemoryPool}.
     @ivar runningRequests: how many requests are being worked on; at most
         C{maxRequests}.  Requests that are parked do not count.
     """
 
-    _log = Logger()
+    _log: ClassVar[Logger] = Logger()
 
     def __init__(
         self,
@@ -285,10 +290,10 @@ class Gate:
         if heldBytes > 0:
             self._holdingWaiters[waiting] = heldBytes
             self._heldBytes += heldBytes
-            # What it holds may have kept another waiting.
-            self._serveSoon()
         else:
             self._answerWaiters[waiting] = None
+        # What it holds keeps others waiting no more.
+        self._serveSoon()
         self._expectRelief()
         self.press()
         return waiting
@@ -532,11 +537,14 @@ class Gate:
 
     def _isClaimed(self) -> bool:
         """
-        Whether there is no memory, and would be if all of it that is claimed for what has not come were free.
+        Whether there is no memory, and would be if what is claimed for what has not come, and what those hold that wait
+        for room, were free.
         """
         availableBytes = self.pool.availableBytes
         if availableBytes > 0:
             return False
+        if self._holdingWaiters or self._answerWaiters:
+            return True
         for body in self._partialBodies:
             if availableBytes > 0:
                 break

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from .interfaces import IDelayedOperation, IPurgatory
 
 
-@implementer(IDelayedOperation)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DelayedOperation:
     """
     An operation that waits.  Subclasses define when it can complete
@@ -96,6 +97,9 @@ class DelayedOperation:
         Called when the operation was taken out of the purgatory.  It has not
         completed and will not expire, but may be parked again.
         """
+
+
+classImplements(DelayedOperation, IDelayedOperation)
 
 
 class _Condition(DelayedOperation):

@@ -550,6 +550,24 @@ class ClaimTests(GateTestCase):
             self.assertRaises(RuntimeError, lease.release)
         self.assertEqual((self.pool.usedBytesByPurpose[FRAMES], self.gate._reservedBytes), (16_000, 4000))
 
+    def test_heldByLargeRequests(self) -> None:
+        """
+        Who asks for little has the reserve, too, while large requests have all memory and wait for more.
+        """
+        frame = self.take(1000)
+        held = self.pool.charge(15_000, PARKED)
+        waiter = self.wait(1000)
+        self.clock.advance(0)
+        self.assertEqual(waiter.leases, [])
+        room = self.gate.whenRoom()
+        assert room is not None
+        self.clock.advance(0)
+        self.assertEqual(len(waiter.leases), 1)
+        for lease in (self.take(1000), *waiter.leases, frame, held):
+            lease.release()
+        self.clock.advance(0)
+        self.successResultOf(room)
+
     def test_large(self) -> None:
         """
         A large frame has no more of the reserve than a sixteenth of the pool, and large ones together half of it.

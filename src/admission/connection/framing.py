@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from struct import Struct
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from ..interfaces import FRAMES, ILease
 
@@ -23,7 +23,6 @@ class FrameRefused(Exception):
     """
 
 
-@implementer(ILease)
 class EmptyLease:
     """
     The lease of a frame without a body, which takes nothing from the pool.
@@ -43,6 +42,9 @@ class EmptyLease:
         if self.buffer is None:
             raise RuntimeError("the lease of an empty frame was released twice")
         self.buffer = None
+
+
+classImplements(EmptyLease, ILease)
 
 
 class Framer:

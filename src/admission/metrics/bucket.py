@@ -5,10 +5,13 @@ A bucket of tokens that may go into debt.
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 NEGLIGIBLE_SECONDS = 1e-6
 """A shorter wait counts as none: it comes from rounding, and no timer is that fine."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TokenBucket:
     """
     A bucket that fills at a rate up to a burst, and is emptied by spending; it

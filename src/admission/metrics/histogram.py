@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from ..interfaces import IHistogram
 
@@ -17,7 +17,6 @@ SECONDS_BOUNDS: Sequence[float] = tuple(base * 10.0**exponent for exponent in ra
 """From 0.1 ms to 500 s, three to a decade."""
 
 
-@implementer(IHistogram)
 class Histogram:
     """
     Counts of values by range.
@@ -69,3 +68,6 @@ class Histogram:
             if inRange and seen >= wanted:
                 return bound
         return float("inf")
+
+
+classImplements(Histogram, IHistogram)

@@ -165,9 +165,10 @@ def _parseUsualFlexible(view: memoryview, offset: int) -> ProduceRequest | None:
 def _parse(view: memoryview, offset: int, dialect: Dialect, maxElements: int) -> ProduceRequest:
     transactionalId, offset = _readString(dialect, view, offset)
     acks, timeoutMs = _ACKS_AND_TIMEOUT.unpack_from(view, offset)
-    elementCount, offset = _readCount(dialect, view, offset + _ACKS_AND_TIMEOUT.size, maxElements)
+    topicCount, offset = _readCount(dialect, view, offset + _ACKS_AND_TIMEOUT.size, maxElements)
+    elementCount = topicCount
     partitions: list[ProducedPartition] = []
-    for _ in range(elementCount):
+    for _ in range(topicCount):
         topicName, offset = _readString(dialect, view, offset)
         if topicName is None:
             raise MalformedRequest("a topic in a Produce request has no name")
