@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
-from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -34,6 +33,7 @@ from tests.kit.brokerfixture import (
     requestFrame,
     requestOf,
 )
+from tests.kit.workedclock import WorkedClock
 
 
 def header(apiKey: int, apiVersion: int) -> bytes:
@@ -701,24 +701,6 @@ class TurnTests(BrokerTestCase):
         self.gate.end()
         self.clock.advance(0)
         self.assertEqual(client.receive().error_code, 0)
-
-
-class WorkedClock:
-    """
-    A clock for work each of whose steps takes some time.
-    """
-
-    def __init__(self, clock: Clock, stepSeconds: float) -> None:
-        self.stepSeconds = stepSeconds
-        self.callLater = clock.callLater
-        self._now = clock.seconds()
-
-    def seconds(self) -> float:
-        """
-        Seconds since some moment.
-        """
-        self._now += self.stepSeconds
-        return self._now
 
 
 class LongWorkTests(BrokerTestCase):

@@ -19,7 +19,7 @@ from admission.control import AdmissionControl
 from admission.gate import Gate
 from admission.interfaces import NOTHING, IPurgatory
 from admission.names import boundedName
-from admission.timeslices import Steps, TimeSlices
+from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
 
 from ..brokersettings import Settings
 from ..kafkarequest import KafkaRequest
@@ -67,9 +67,6 @@ _MAX_DEBTS = 10_000
 
 MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
-
-MAX_WOKEN = 50
-"""How many that wait for records go on in one turn of the reactor: each takes about a tenth of a millisecond."""
 
 DRAINED = "broker drained"
 """
@@ -127,7 +124,7 @@ class Broker:
     changed: Partition | None = field(init=False, default=None)
     _debts: dict[tuple[str, str], float] = field(init=False, factory=dict)
     _throttled: set[Any] = field(init=False, factory=set)
-    _mayWake: int = field(init=False, default=MAX_WOKEN)
+    _wakingSeconds: float | None = field(init=False, default=None)
     _unwoken: dict[Partition, None] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -175,8 +172,12 @@ class Broker:
         Whether one more of those who wait for C{partition} may go on in this turn.  If not, all of them are asked again
         in a later one.
         """
-        if self.isDraining or self._mayWake > 0:
-            self._mayWake -= 1
+        if self.isDraining:
+            return True
+        now = self.clock.seconds()
+        if self._wakingSeconds is None:
+            self._wakingSeconds = now
+        if now - self._wakingSeconds < SLICE_SECONDS:
             return True
         if not self._unwoken:
             self.clock.callLater(0, self._wakeOthers)
@@ -188,7 +189,7 @@ class Broker:
         self._recordsChanged(unwoken)
 
     def _recordsChanged(self, partitions: Iterable[Partition]) -> None:
-        self._mayWake = MAX_WOKEN
+        self._wakingSeconds = None
         for partition in partitions:
             self.changed = partition
             try:

@@ -14,10 +14,11 @@ from kio.schema.errors import ErrorCode
 from admission.interfaces import PARKED, RESPONSES
 from admission.kafka.broker.api import fetchapi
 from admission.kafka.broker.api.fetchapi import _MIN_READ_BYTES, PartitionsFetch, Wanted
-from admission.kafka.broker.broker import MAX_WOKEN
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.session import DECODED_ELEMENT_BYTES, PARKED_REQUEST_BYTES
+from admission.timeslices import SLICE_SECONDS
 from tests.kit.brokerfixture import POOL_BYTES, BrokerTestCase, Client, batchOf, codes, fetchFields, produceFields
+from tests.kit.workedclock import WorkedClock
 
 
 class FetchTests(BrokerTestCase):
@@ -427,10 +428,11 @@ class WaitingTests(BrokerTestCase):
         """
         If one batch wakes many, so many go on in a turn as others can wait for; who wants more holds up nobody.
         """
-        greedy = [self.connect() for _ in range(MAX_WOKEN + 1)]
+        self.patch(self.broker, "clock", WorkedClock(self.clock, SLICE_SECONDS / 10))
+        greedy = [self.connect() for _ in range(11)]
         for client in greedy:
             self.wait(client, 0, minBytes=10_000)
-        clients = [self.connect() for _ in range(2 * MAX_WOKEN + 1)]
+        clients = [self.connect() for _ in range(25)]
         for client in clients:
             self.wait(client, 0)
         woken: list[int] = []
@@ -443,7 +445,7 @@ class WaitingTests(BrokerTestCase):
 
         self.patch(self.purgatory, "checkAndComplete", checkCounted)
         batch = self.store(self.first, b"1")
-        self.assertEqual(woken, [MAX_WOKEN, MAX_WOKEN, 1])
+        self.assertEqual(woken, [10, 10, 5])
         self.assertEqual([self.fetched(client) for client in clients], [[batch]] * len(clients))
         self.assertEqual(self.purgatory.watched, len(greedy))
 
@@ -451,7 +453,8 @@ class WaitingTests(BrokerTestCase):
         """
         When the broker drains, all go on at once.
         """
-        clients = [self.connect() for _ in range(MAX_WOKEN + 1)]
+        self.patch(self.broker, "clock", WorkedClock(self.clock, SLICE_SECONDS))
+        clients = [self.connect() for _ in range(5)]
         for client in clients:
             self.wait(client, 0)
         self.broker.drain()
