@@ -326,6 +326,14 @@ class Gate:
         self._turnOrder.add(waiter)
         return False
 
+    def beginNoMore(self) -> None:
+        """
+        A request has taken long: this turn of the reactor begins no other.
+        """
+        self._begunRequests = _UNTIMED_REQUESTS
+        self._hasTime()
+        self._turnEndsSeconds = self._clock.seconds()
+
     def end(self) -> None:
         """
         A request that had a turn is answered, or parked.

@@ -466,6 +466,19 @@ class TurnTimeTests(SynchronousTestCase):
             self.assertEqual(self.begin(6), [])
             self.clock.turn()
 
+    def test_oneThatTookLong(self) -> None:
+        """
+        A request that says that it has taken long is the last one of its turn.
+        """
+        self.assertEqual(self.begin(2), [])
+        self.gate.beginNoMore()
+        waiting = self.begin(3)
+        self.assertEqual(len(waiting), 3)
+        self.clock.turn()
+        self.assertEqual([waiter.turns for waiter in waiting], [1, 1, 1])
+        self.clock.turn()
+        self.assertEqual((self.begin(2), self.clock.getDelayedCalls()), ([], []))
+
     def test_slowRequests(self) -> None:
         """
         A turn begins some requests, however long they take.

@@ -691,6 +691,8 @@ class KafkaConnection(AdmittedProtocol):
     def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
         produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
+        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
+            self.factory.gate.beginNoMore()
         request.kind = "Produce"
         request.acks = produced.acks
         request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
