@@ -13,14 +13,16 @@ CONNECTED := tests/sockets tests/clients tests/simulation
 ALONE := tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run test test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline follow-docs clean
+.PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
+	@echo "make wheel   make a wheel for machines like this one, with the hot modules compiled, in ./dist"
 	@echo "make test    run the tests, in ten minutes"
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
+	@echo "make test-compiled  run those of make test in $(VENV)-compiled, where the hot modules are compiled"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
@@ -47,6 +49,14 @@ test-fast: $(VENV)/test.stamp
 
 test-long: $(VENV)/test.stamp
 	ADMISSION_LONG=yes $(BIN)/python -m pytest -rs
+
+# The tests of commands and documents are about a checkout, and the same either way.
+test-compiled: $(VENV)-compiled/test.stamp
+	$(VENV)-compiled/bin/python -c 'from admission._version import isCompiled; assert isCompiled(), "nothing is compiled"'
+	$(VENV)-compiled/bin/python -m pytest -q -rs -n 2 $(FAST) $(CONNECTED)
+
+wheel: $(VENV)/venv.stamp
+	ADMISSION_COMPILE=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 test-attacks: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/attacks
@@ -80,7 +90,7 @@ follow-docs:
 	PYTHON="$(PYTHON)" bash .ci/follow-docs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-compiled build dist *.egg-info _trial_temp* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src plugins twisted tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f twisted/plugins/dropin.cache
 
@@ -96,6 +106,12 @@ $(VENV)/test.stamp: $(VENV)/venv.stamp $(PACKAGING)
 $(VENV)/lint.stamp: $(VENV)/venv.stamp $(PACKAGING)
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/test.stamp
+
+# The sources are built, not linked: after a change in them, make it again.
+$(VENV)-compiled/test.stamp: $(VENV)/venv.stamp $(PACKAGING) $(shell find src plugins -name '*.py')
+	"$(PYTHON)" -m venv $(VENV)-compiled
+	ADMISSION_COMPILE=1 $(VENV)-compiled/bin/python -m pip install --quiet '.[test]'
+	@touch $@
 
 # Not with the tests: there is not a wheel for every machine, and it is not built here.
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp

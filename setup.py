@@ -42,15 +42,17 @@ def compiling():
     if "bdist_wheel" not in sys.argv:
         settings = ConfigParser()
         settings.read("setup.cfg")
-        # mypyc compiles what mypy understands, which takes the types of everything that is used.
-        installed = settings["options"]["install_requires"]
-        checked = settings["options.extras_require"]["lint"]
-        return {"setup_requires": f"{installed}\n{checked}\nmypy[mypyc]\npyarrow"}
+        # mypyc compiles what mypy understands, which takes the types of what is used.
+        used = settings["options"]["install_requires"].splitlines()
+        mypy = [each for each in settings["options.extras_require"]["lint"].splitlines() if each.startswith("mypy")]
+        return {"setup_requires": [*filter(None, used), *mypy, "mypy[mypyc]"]}
     # What is not there before the wheel is built cannot be imported at the top.
     from mypyc.build import mypycify
 
     os.environ["MYPYPATH"] = os.pathsep.join(("src", "plugins"))
-    return {"ext_modules": mypycify(COMPILED, opt_level="3", debug_level="0", group_name="admission")}
+    # What is imported besides need not be here, nor be without errors.
+    arguments = ["--follow-imports=silent", *COMPILED]
+    return {"ext_modules": mypycify(arguments, opt_level="3", debug_level="0", group_name="admission")}
 
 
 setup(cmdclass={"editable_wheel": EditableWheel}, **compiling())

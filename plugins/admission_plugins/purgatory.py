@@ -175,9 +175,9 @@ class _Purgatory:
             self._timers.discard(operation)
             raise
         operation.parking = watchedKeys
-        operation.watcher = self
         self._arrivals += 1
         try:
+            operation.watcher = self
             return operation.tryComplete()
         except BaseException:
             if operation.watcher is self:

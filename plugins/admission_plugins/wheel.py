@@ -22,6 +22,9 @@ ENTRIES_PER_TURN = 1000
 How many entries move to finer slots, and how many expire, before the reactor gets its turn; the rest follows at once.
 """
 
+TURN_SECONDS = 0.005
+"""How long entries expire before the reactor gets its turn."""
+
 _REVOLUTIONS = 25
 """
 How many times as far as once around a wheel its slots reach.  They are in a dictionary, so that costs nothing, and an
@@ -429,11 +432,16 @@ class TimingWheel:
         Expire the collected entries.  Callbacks may add entries, which wait for another turn, and discard others.
         """
         due = self._due
+        turnEnds = inf
         for _ in range(ENTRIES_PER_TURN):
             entry = due.nextEntry
             if entry is due:
                 return
             now = self.seconds()
+            if turnEnds == inf:
+                turnEnds = now + TURN_SECONDS
+            elif now >= turnEnds:
+                return
             if entry.dueSeconds > now:
                 # The time was rounded, or the clock has been set back meanwhile.
                 self.move(entry, 0.0, entry.dueSeconds)

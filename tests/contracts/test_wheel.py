@@ -19,8 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from admission.testing.timerscontract import TimersContract
-from admission_plugins import wheel as module
-from admission_plugins.wheel import TimingWheel
+from admission_plugins.wheel import ENTRIES_PER_TURN, TURN_SECONDS, TimingWheel
 from tests.kit.checkout import ROOT
 
 YEAR_SECONDS = 365.25 * 86400
@@ -367,6 +366,35 @@ class PunctualityTests(WheelTestCase):
         self.assertEqual(self.called, ["called"] * 3)
 
 
+class FailingEntry:
+    """
+    An entry whose time cannot be read when the wheel looks at it first.
+    """
+
+    previousEntry: Any = None
+    nextEntry: Any = None
+    _dueSeconds: float | None = None
+
+    def __init__(self, expire: Callable[[], None]) -> None:
+        self.expire = expire
+        self.hasFailed = False
+
+    @property
+    def dueSeconds(self) -> float:
+        """
+        See L{TimerEntry}.
+        """
+        assert self._dueSeconds is not None
+        if not self.hasFailed:
+            self.hasFailed = True
+            raise MemoryError
+        return self._dueSeconds
+
+    @dueSeconds.setter
+    def dueSeconds(self, seconds: float) -> None:
+        self._dueSeconds = seconds
+
+
 class TurnTests(WheelTestCase):
     """
     What happens within the turns of a reactor.
@@ -388,8 +416,8 @@ class TurnTests(WheelTestCase):
         One turn makes a bounded number of calls, the next one the rest, and
         calls that were set meanwhile come after those.
         """
-        self.patch(module, "ENTRIES_PER_TURN", 10)
-        for number in range(25):
+        count = 2 * ENTRIES_PER_TURN + 500
+        for number in range(count):
             self.later(0.005, number)
         self.timers.rightNow = 60.0
         made = []
@@ -398,16 +426,34 @@ class TurnTests(WheelTestCase):
             made.append(len(self.called))
             if len(made) == 1:
                 self.later(0, "last")
-        self.assertEqual(made, [10, 20, 26])
-        self.assertEqual(self.called, [*range(25), "last"])
+        self.assertEqual(made, [ENTRIES_PER_TURN, 2 * ENTRIES_PER_TURN, count + 1])
+        self.assertEqual(self.called, [*range(count), "last"])
+
+    def test_slowCalls(self) -> None:
+        """
+        Calls that take long leave the reactor its turn.
+        """
+
+        def work() -> None:
+            self.called.append("slow")
+            self.timers.rightNow += TURN_SECONDS / 4
+
+        for _ in range(10):
+            self.wheel.callLater(0.005, work)
+        self.timers.rightNow = 1.0
+        made = []
+        while self.clock.getDelayedCalls():
+            self.clock.turn()
+            made.append(len(self.called))
+        self.assertEqual(made, [4, 8, 10])
 
     def test_boundedMoves(self) -> None:
         """
         One turn moves a bounded number of calls from a wide slot to finer ones.
         """
-        self.patch(module, "ENTRIES_PER_TURN", 10)
-        for number in range(100):
-            self.later(16.0 + number * 0.001, number)
+        count = 10 * ENTRIES_PER_TURN
+        for number in range(count):
+            self.later(16.0 + number * 0.1 / count, number)
         self.timers.rightNow = 16.0
         [wide] = self.wheel._slots.values()
         self.assertGreater(wide.widthTicks, 100)
@@ -416,10 +462,10 @@ class TurnTests(WheelTestCase):
             before = len(list(wide))
             self.clock.turn()
             turns += 1
-            self.assertLessEqual(before - len(list(wide)), 10)
+            self.assertLessEqual(before - len(list(wide)), ENTRIES_PER_TURN)
         self.assertEqual(turns, 10)
-        self.timers.advance(1.0)
-        self.assertEqual(self.called, list(range(100)))
+        self.timers.pump([0.1] * 20)
+        self.assertEqual(sorted(self.called), list(range(count)))
 
     def test_spoiledEntry(self) -> None:
         """
@@ -437,18 +483,12 @@ class TurnTests(WheelTestCase):
         """
         If a turn fails in the middle the next one goes on.
         """
-        slotFor = self.wheel._slotFor
-
-        def fail(tick: int, nowTick: int) -> Any:
-            self.patch(self.wheel, "_slotFor", slotFor)
-            raise MemoryError
-
         self.later(16.1, "first")
+        self.wheel.add(FailingEntry(lambda: self.called.append("failing")), 16.1)
         self.later(16.1, "second")
-        self.patch(self.wheel, "_slotFor", fail)
         self.assertRaises(MemoryError, self.timers.advance, 16.1)
         self.timers.pump([0.001] * 200)
-        self.assertEqual(self.called, ["first", "second"])
+        self.assertEqual(sorted(self.called), ["failing", "first", "second"])
 
     def test_exceptions(self) -> None:
         """

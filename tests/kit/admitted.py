@@ -23,8 +23,8 @@ from admission.gate import Gate
 from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
-from admission_plugins.bounded import BoundedPool
 from admission_plugins.rounds import RandomRounds
+from tests.kit.patchable import PatchableGate, PatchablePool
 
 WHIM = Pause.OPENING
 """A pause that nothing else in these tests asks for."""
@@ -113,7 +113,7 @@ def gateFor(pool: IMemoryPool, clock: IReactorTime, seed: int = 0, maxRequests: 
     A gate that draws from C{seed} who is served next.
     """
     random = Random(seed)
-    return Gate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
+    return PatchableGate(pool, clock, RandomRounds(random), RandomRounds(random), maxRequests)
 
 
 class Server:
@@ -132,7 +132,7 @@ class Server:
         control: AdmissionControl | None = None,
     ) -> None:
         self.clock = Clock()
-        self.pool: Any = BoundedPool(1 << 20, seconds=self.clock.seconds) if pool is None else pool
+        self.pool: Any = PatchablePool(1 << 20, seconds=self.clock.seconds) if pool is None else pool
         self.gate = gateFor(self.pool, self.clock, maxRequests=maxRequests)
         self.watch = RecordingWatch()
         self.behave: Callable[[RecordingProtocol, ServerRequest], None] | None = None

@@ -38,10 +38,10 @@ from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
 from admission.testing.faketransport import FakeTransport
 from admission_plugins.bounded import BoundedPool
-from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 from tests.kit.admitted import gateFor
 from tests.kit.logfixture import FailingDisk
+from tests.kit.patchable import PatchablePurgatory
 
 POOL_BYTES = 8 << 20
 LARGEST_BYTES = 4 << 20
@@ -365,7 +365,7 @@ class BrokerTestCase(SynchronousTestCase):
             maxPartitions=settings.maxPartitions,
             retentionSeconds=None,
         )
-        self.purgatory = WheelPurgatory(TimingWheel(self.clock))
+        self.purgatory = PatchablePurgatory(TimingWheel(self.clock))
         self.control = AdmissionControl([], settings.quotaThrottleMaxSeconds)
         self.broker = Broker(
             settings,

@@ -35,6 +35,7 @@ from admission.commands.doctorcommand import DoctorOptions, checksFor, examine, 
 from admission.commands.doctorinstallation import (
     Dropin,
     checkCache,
+    checkCompiled,
     checkDropins,
     checkExtra,
     checkJava,
@@ -435,6 +436,13 @@ class PackageTests(FindingTestCase):
         The same for an extra.
         """
         return checkExtra("spark", self.requirements, installed.get)
+
+    def test_compiled(self) -> None:
+        """
+        It says whether the hot modules are compiled, and how to have that.
+        """
+        self.assertFinds(checkCompiled(True), Level.OK, "are")
+        self.assertFinds(checkCompiled(False), Level.ABSENT, "are Python", "ADMISSION_COMPILE=1")
 
     def test_packages(self) -> None:
         """

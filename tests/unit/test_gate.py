@@ -16,11 +16,11 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from admission import gate
 from admission.gate import (
     GRANTS_PER_TURN,
     MIN_BODY_SECONDS,
     RETRY_SECONDS,
+    SMALL_FRAME_BYTES,
     STALL_GRACE_SECONDS,
     TURN_SECONDS,
     Gate,
@@ -585,13 +585,15 @@ class ClaimTests(GateTestCase):
         """
         A large frame has no more of the reserve than a sixteenth of the pool, and large ones together half of it.
         """
-        self.patch(gate, "SMALL_FRAME_BYTES", 500)
-        Body(self, 16_000)
-        self.wait(1001)
-        leases = [self.take(1000), self.take(1000)]
-        self.wait(1000)
-        leases += [self.take(500) for _ in range(4)]
-        self.wait(500)
+        poolBytes, largeBytes = 32 * SMALL_FRAME_BYTES, 2 * SMALL_FRAME_BYTES
+        self.pool = BoundedPool(poolBytes)
+        self.gate = gateFor(self.pool, self.clock)
+        Body(self, poolBytes)
+        self.wait(largeBytes + 1)
+        leases = [self.take(largeBytes), self.take(largeBytes)]
+        self.wait(largeBytes)
+        leases += [self.take(SMALL_FRAME_BYTES) for _ in range(4)]
+        self.wait(SMALL_FRAME_BYTES)
         for lease in leases:
             lease.release()
 

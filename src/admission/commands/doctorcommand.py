@@ -21,6 +21,7 @@ from twisted import plugins
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import ServerFactory
 
+from .._version import isCompiled
 from ..kafka.brokeroptions import BrokerOptions
 from ..kafka.brokersettings import Settings, loadSettings
 from ..memorylimit import memoryLimitBytes
@@ -31,6 +32,7 @@ from .doctorinstallation import (
     EXTRAS,
     KINDS,
     checkCache,
+    checkCompiled,
     checkDropins,
     checkExtra,
     checkJava,
@@ -149,6 +151,7 @@ def checksFor(options: DoctorOptions) -> list[Check]:
     return [
         ("Python", lambda: checkPython(sys.version_info[:3])),
         ("packages", lambda: checkPackages(requirements, installedVersion)),
+        ("compiled", lambda: checkCompiled(isCompiled())),
         *((f"extra {each}", _extra(each, requirements)) for each in EXTRAS),
         ("Java", lambda: checkJava(installedVersion("pyspark") is not None, os.environ)),
         ("reactor", lambda: checkReactor(_reactorName())),

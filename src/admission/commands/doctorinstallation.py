@@ -63,6 +63,15 @@ def checkPackages(requirements: Iterable[str], installed: Callable[[str], str | 
     return Finding(Level.OK, ", ".join(found))
 
 
+def checkCompiled(isCompiled: bool) -> Finding:
+    """
+    Say whether the hot modules are compiled.
+    """
+    if isCompiled:
+        return Finding(Level.OK, "the hot modules are")
+    return Finding(Level.ABSENT, "all modules are Python", "with a C compiler: ADMISSION_COMPILE=1 pip install")
+
+
 def checkExtra(extra: str, requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
     """
     The same for an extra, which may be absent.

@@ -25,6 +25,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from .._version import isCompiled
 from ..clock import BELIEVED_AFTER_SECONDS, AgeClock, MonotonicClock, useMonotonicTimers, wallSeconds
 from ..connection.factory import AdmittedFactory, ConnectionLimits, peerName
 from ..connection.hangup import HangUpWatch
@@ -217,11 +218,12 @@ class BrokerService(Service):
             raise
         super().startService()  # type: ignore[no-untyped-call]
         self.log.info(
-            "serving {listeners} from {path}, with {pool!r} and requests of up to {largest}",
+            "serving {listeners} from {path}, with {pool!r} and requests of up to {largest}, {made}",
             listeners=" and ".join(listener.description for listener in self._config.listeners),
             path=self._config.dataPath,
             pool=self.broker.gate.pool,
             largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, self.broker.gate.pool.largestBytes)),
+            made="compiled" if isCompiled() else "in pure Python",
         )
 
     @inlineCallbacks

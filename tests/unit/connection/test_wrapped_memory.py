@@ -25,6 +25,7 @@ from admission.testing.faketransport import FakeTransport
 from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.bounded import BoundedPool
 from tests.kit.admitted import runNext
+from tests.kit.patchable import PatchablePool
 from tests.kit.wrapped import KIB, Foreign, RecordingProducer, Wrapped, echo, wrapped
 
 
@@ -105,17 +106,18 @@ class SendingTests(SynchronousTestCase):
         A connection that cannot be served because its pool fails ends, rather
         than being neither read nor closed.
         """
+        pool = PatchablePool(1 << 20)
+        self.server = wrapped(self, pool=pool)
         protocol, transport = self.server.connect()
         protocol.transport.pauseProducing()
         protocol.transport.dataReceived(b"held")
-        pool = self.server.factory.gate.pool
         charge = pool.charge(pool.sizeBytes, RESPONSES)
         self.addCleanup(charge.release)
 
         def fail(*_: object) -> None:
             raise ZeroDivisionError
 
-        self.patch(self.server.factory.gate, "tryAllocate", fail)
+        self.patch(pool, "tryAllocate", fail)
         protocol.transport.resumeProducing()
         self.server.settle()
         self.assertTrue(transport.isLost)

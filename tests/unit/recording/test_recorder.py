@@ -21,6 +21,7 @@ from admission.metrics.histogram import Histogram
 from admission.metrics.registry import SensorRegistry
 from admission.recording.events import ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.recording.recorder import MAX_OF_FAMILY, MAX_SAMPLES, EventRecorder
+from tests.kit.brokenhistogram import BrokenHistogram
 
 ORIGIN = Origin("0", "boot")
 
@@ -299,9 +300,7 @@ class RecorderTests(SynchronousTestCase):
         """
         So is a histogram.
         """
-        histogram = Histogram()
-        del histogram.counts
-        self.registry.addHistogram("Waits", histogram)
+        self.registry.addHistogram("Waits", BrokenHistogram())
         self.registry.addFamily("Rate", ("client",), lambda now: [(("a",), 1.0)])
         self.clock.advance(10.0)
         self.assertEqual([sample.sensor for sample in self.exporter.samples[-1]], ["Rate"])

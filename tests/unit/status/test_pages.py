@@ -15,6 +15,7 @@ from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
 from admission.metrics.histogram import Histogram
 from admission.metrics.prometheusnames import Naming
 from admission.status.pages import MAX_ROWS, ROWS_PER_PIECE, StatusPages
+from tests.kit.brokenhistogram import BrokenHistogram
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
@@ -101,9 +102,7 @@ class PagesTests(StatusTestCase):
         A sensor that raises takes no page with it.
         """
         self.sensors.addGauge("Raises", lambda now: 1 / 0)
-        histogram = Histogram()
-        del histogram.counts
-        self.sensors.addHistogram("Waits", histogram)
+        self.sensors.addHistogram("Waits", BrokenHistogram())
         self.sensors.addGauge("RunningRequests", lambda now: 7)
         self.assertIn("admission_requests_running 7.0\n", self.get("/metrics").body)
         measured = self.get("/sensors").document

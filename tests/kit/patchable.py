@@ -1,0 +1,27 @@
+"""
+Objects whose methods a test may replace: those of a class that is compiled cannot be.
+"""
+
+from __future__ import annotations
+
+from admission.gate import Gate
+from admission_plugins.bounded import BoundedPool
+from admission_plugins.purgatory import WheelPurgatory
+
+
+class PatchableGate(Gate):
+    """
+    A gate.
+    """
+
+
+class PatchablePool(BoundedPool):
+    """
+    A pool.
+    """
+
+
+class PatchablePurgatory(WheelPurgatory):
+    """
+    A purgatory.
+    """
