@@ -18,7 +18,9 @@ from typing import Any
 
 from attrs import frozen
 
-from .loops import Turns
+from admission.garbage import GarbageCollection
+
+from .loops import EpollLoop, Turns
 from .measure import cpuSeconds
 from .parking import TIMEOUT_SECONDS, WAYS, Keys, Parking
 
@@ -174,6 +176,9 @@ class Load:
         Everything.
         """
         outcomes: list[Outcome] = []
+        if self._scenario.offeredPerSecond and isinstance(parking.loop, EpollLoop):
+            # As in the broker: what is late should not be so because of a collection of everything.
+            GarbageCollection(parking.loop.reactor).start()
         parking.loop.run(self._turns(parking, outcomes.append))
         (outcome,) = outcomes
         return outcome

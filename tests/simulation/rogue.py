@@ -70,7 +70,7 @@ class Rogue(Client):
         connection.takeAgain()
 
     async def _askWithoutEnd(self, connection: Connection) -> None:
-        names = [{"name": f"none-{number}", "topic_id": None} for number in range(self.random.choice([10, 300]))]
+        names = [{"name": f"none-{number}", "topic_id": None} for number in range(self.random.choice([10, 300, 3000]))]
         frame = self._frame("Metadata", topics=names, allow_auto_topic_creation=False)
         for _ in range(self.random.choice([3, 15])):
             connection.sendBytes(frame)

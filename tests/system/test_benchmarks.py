@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from benchmarks import measure
 from benchmarks.measure import Report, inTurns, ratio, sizeName, spreadPercent
 from tests.kit.apachekafka import classPath
 from tests.kit.checkout import ROOT
@@ -461,6 +462,7 @@ class MeasureTests(SynchronousTestCase):
         """
         A report holds every row under the name of its table, as JSON and as text.
         """
+        self.patch(measure, "isCompiled", lambda: False)
         report = Report("About letters", quick=True)
         report.add("letters", name="a", sizeBytes=2048, cpuMicroseconds=1.25)
         [row] = json.loads(report.asJson())["letters"]
@@ -468,3 +470,12 @@ class MeasureTests(SynchronousTestCase):
         text = report.asText()
         self.assertIn("About letters", text)
         self.assertRegex(text, r"name +sizeBytes +cpuMicroseconds\n +a +2 KiB +1\.25")
+
+    def test_compiled(self) -> None:
+        """
+        Where the hot modules are compiled, each row says so.
+        """
+        self.patch(measure, "isCompiled", lambda: True)
+        report = Report("About letters", quick=True)
+        report.add("letters", name="a")
+        self.assertEqual(report.tables, {"letters": [{"name": "a", "compiled": "yes"}]})

@@ -189,7 +189,7 @@ def _ask(interface: type[IPolicyFactory], policy: Any) -> None:
             policy.explain(_REQUEST, now)
             policy.sweep(now)
     elif interface is IMemoryPoolFactory:
-        lease = policy.tryAllocate(1, None)
+        lease = policy.tryAllocate(1, "a client")
         if lease is not None:
             lease.release()
         policy.charge(100, "responses").release()
