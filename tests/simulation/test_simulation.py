@@ -10,6 +10,7 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.kit.checkout import ROOT
 from tests.kit.longform import longForm
 from tests.kit.simulateddisk import PowerLost
 
@@ -49,7 +50,7 @@ class SimulationTests(SynchronousTestCase):
         for hashSeed in ("1", "2"):
             command = [sys.executable, "-m", "tests.simulation", "--seed", "2"]
             environment = {**os.environ, "PYTHONHASHSEED": hashSeed}
-            outcomes.append(subprocess.check_output(command, env=environment, text=True))
+            outcomes.append(subprocess.check_output(command, cwd=ROOT, env=environment, text=True))
         self.assertIn("batches acknowledged", outcomes[0])
         self.assertEqual(outcomes[0], outcomes[1])
 
