@@ -10,6 +10,7 @@ import ssl
 import struct
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from admission.clock import MonotonicClock
 from admission.connection.factory import (
     HANDSHAKE_BYTES,
+    MAX_ACCEPTS,
     MAX_READ_BYTES,
     READ_SHARE,
     TLS_CONNECTION_BYTES,
@@ -632,6 +634,23 @@ class PressureTests(SocketTestCase):
         late = await connecting
         self.peers.append(late)
         self.assertEqual(await self.do(late.ask, b"two"), framed(b"two"))
+
+    async def test_acceptsFew(self) -> None:
+        """
+        Of many that connect at once some are accepted in each turn.
+        """
+        address = self.listen("tcp").getHost()
+        count = 4 * MAX_ACCEPTS
+        # Without a turn of the reactor: they wait in the kernel.
+        newcomers = [socket.create_connection((address.host, address.port)) for _ in range(count)]
+        accepted = [0]
+        while accepted[-1] < count:
+            await deferLater(self.reactor, 0)
+            accepted.append(len(self.protocols))
+        self.assertLessEqual(max(now - before for before, now in pairwise(accepted)), MAX_ACCEPTS)
+        for newcomer in newcomers:
+            newcomer.close()
+        await self.until(lambda: not self.factory.connections)
 
     async def test_stopsWhilePaused(self) -> None:
         """

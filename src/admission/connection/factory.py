@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Protocol
 
 from attrs import asdict, frozen
-from twisted.internet import protocol
+from twisted.internet import protocol, tcp
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
 from twisted.internet.task import LoopingCall
@@ -73,8 +73,24 @@ about this fraction of the pool in a turn of the reactor, but each at least, and
 LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
 
+MAX_ACCEPTS = 10
+"""How many connections a port accepts in a turn of the reactor; with TLS each takes a millisecond."""
+
 _MAPPED = "::ffff:"
 """How IPv6 writes addresses of IPv4."""
+
+
+def _acceptFew(port: tcp.Port) -> None:
+    """
+    Have C{port} accept no more than L{MAX_ACCEPTS} at a time.  By itself it accepts as many as have come.
+    """
+    accept: Callable[[], None] = port.doRead
+
+    def acceptSome() -> None:
+        port.numberAccepts = MAX_ACCEPTS
+        accept()
+
+    port.doRead = acceptSome  # type: ignore[method-assign]
 
 
 def peerName(address: IAddress) -> str:
@@ -305,8 +321,11 @@ class AdmittedFactory(protocol.ServerFactory):
         """
         C{port} listens for this factory: stop accepting there when a TLS
         connection could not be afforded, since one cannot be muted before its
-        handshake is over, or when there are too many strangers.
+        handshake is over, or when there are too many strangers.  In one turn of the reactor it accepts L{MAX_ACCEPTS},
+        and not a hundred and more as Twisted's ports do.
         """
+        if isinstance(port, tcp.Port):
+            _acceptFew(port)
         self._ports.append(port)
 
     def closeAll(self) -> Deferred[None]:
