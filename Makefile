@@ -50,7 +50,7 @@ test-fast: $(VENV)/test.stamp
 test-long: $(VENV)/test.stamp
 	ADMISSION_LONG=yes $(BIN)/python -m pytest -rs
 
-# The tests of commands and documents are about a checkout, and the same either way.
+# Not those that stand alone: most are about a checkout, its commands and its documents.
 test-compiled: $(VENV)-compiled/test.stamp
 	$(VENV)-compiled/bin/python -c 'from admission._version import isCompiled; assert isCompiled(), "nothing is compiled"'
 	$(VENV)-compiled/bin/python -m pytest -q -rs -n 2 $(FAST) $(CONNECTED)

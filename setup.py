@@ -24,7 +24,6 @@ COMPILED = [
     "plugins/admission_plugins/wheel.py",
 ]
 
-
 isCompiling = os.environ.get("ADMISSION_COMPILE", "") not in ("", "0")
 
 

@@ -8,6 +8,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import cache
 from itertools import accumulate, cycle, islice
 from math import ceil, log
@@ -176,10 +177,13 @@ class Load:
         Everything.
         """
         outcomes: list[Outcome] = []
-        if self._scenario.offeredPerSecond and isinstance(parking.loop, EpollLoop):
-            # As in the broker: what is late should not be so because of a collection of everything.
-            GarbageCollection(parking.loop.reactor).start()
-        parking.loop.run(self._turns(parking, outcomes.append))
+        with ExitStack() as ended:
+            if self._scenario.offeredPerSecond and isinstance(parking.loop, EpollLoop):
+                # As in the broker: what is late should not be so because of a collection of everything.
+                collection = GarbageCollection(parking.loop.reactor)
+                collection.start()
+                ended.callback(collection.stop)
+            parking.loop.run(self._turns(parking, outcomes.append))
         (outcome,) = outcomes
         return outcome
 

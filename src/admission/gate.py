@@ -278,8 +278,8 @@ class Gate:
         Ask before a large request is decoded, or an answer is made that may be large.  While memory is short, the next
         is when there is some, or when others hold it: answers and requests that wait little of it.
 
-        @param heldBytes: how much memory it holds already, charged as one of these, until the answer is made.  Such
-            go first, and what they hold keeps none of them waiting: each would wait for another.
+        @param heldBytes: how much it has been charged for already (L{RESPONSES}, L{PARKED}) and releases once the
+            answer is made.  Such go first, and what they hold keeps none of them waiting: each would wait for another.
         @return: L{None} if it may be made now.  Otherwise fires when it may, and the answer is to be made, and charged,
             in the callback; cancel it to wait no more.
         """
@@ -292,7 +292,7 @@ class Gate:
             self._heldBytes += heldBytes
         else:
             self._answerWaiters[waiting] = None
-        # What it holds keeps others waiting no more.
+        # From now on what it holds keeps nobody waiting, and small frames may have the reserve.
         self._serveSoon()
         self._expectRelief()
         self.press()
