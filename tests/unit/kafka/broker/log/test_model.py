@@ -98,6 +98,9 @@ class LogMachine(RuleBasedStateMachine):
         self.expected: list[tuple[int, bool]] = []
         self.told: list[tuple[int, bool]] = []
         self.beforeSettling = (self.committed, self.committedPuts)
+        # With which epoch and sequence producers have begun, by partition and id: in this turn, and in vain.
+        self.begun: dict[tuple[int, int], tuple[int, int]] = {}
+        self.missing: dict[tuple[int, int], tuple[int, int]] = {}
 
     def teardown(self) -> None:
         """
@@ -155,12 +158,33 @@ class LogMachine(RuleBasedStateMachine):
         elif duplicates:
             result = self.case.log.append(self.partitions()[index], *batch)
             self.case.assertEqual(result, (duplicates[0], True))
-        elif producer and first != following:
+        elif (first != following) if producer else self.isGap((index, producerId), epoch, first):
             self.case.assertRaises(OutOfOrderSequence, self.case.log.append, self.partitions()[index], *batch)
         else:
+            if not producer:
+                self.begun[index, producerId] = (epoch, first)
+                self.missing.pop((index, producerId), None)
             appended = (first, last, self.appended[index].nextOffset)
             self.appendBatch(index, timestampsMs, *batch)
             self.appended[index].producers[producerId] = Producer(epoch, [*past, appended])
+
+    def isGap(self, key: tuple[int, int], epoch: int, first: int) -> bool:
+        """
+        Whether a new producer goes on although its first batch was lost.
+        """
+        missingEpoch, missingFirst = self.missing.get(key, (epoch, first))
+        return epoch == missingEpoch and first != missingFirst
+
+    def lose(self) -> None:
+        """
+        What was appended in this turn is lost, and the first batches of producers are missing.
+        """
+        for key, beginning in self.begun.items():
+            if self.missing.get(key, (None, 0))[0] != beginning[0]:
+                self.missing[key] = beginning
+        self.begun.clear()
+        self.appended = [model.copy() for model in self.committed]
+        self.puts = dict(self.committedPuts)
 
     def appendBatch(self, index: int, timestampsMs: list[int], buffer: bytearray, batch: RecordBatch) -> None:
         """
@@ -235,8 +259,7 @@ class LogMachine(RuleBasedStateMachine):
         self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *LARGE)
         self.case.failCommits(None)
         self.case.assertRaises(LogFailed, self.case.log.append, self.partitions()[index], *makeBatch(NOW_MS))
-        self.appended = [model.copy() for model in self.committed]
-        self.puts = dict(self.committedPuts)
+        self.lose()
         self.pending, self.hasChanges, self.lost = False, False, True
 
     @precondition(lambda self: not self.lost)
@@ -320,8 +343,9 @@ class LogMachine(RuleBasedStateMachine):
     def forgetProducers(self, isClean: bool) -> None:
         """
         After a restart the batches of producers that are known are the last ones, and all that retention has
-        left; after a clean one with records, all.
+        left; after a clean one with records, all.  What has not been kept is forgotten.
         """
+        self.missing.clear()
         for partition, model in zip(self.partitions(), self.appended, strict=True):
             for producerId, producer in list(model.producers.items()):
                 state = self.case.log._producers.get((partition.number, producerId))
@@ -344,9 +368,9 @@ class LogMachine(RuleBasedStateMachine):
         if success:
             self.committed = [model.copy() for model in self.appended]
             self.committedPuts = dict(self.puts)
+            self.begun.clear()
         else:
-            self.appended = [model.copy() for model in self.committed]
-            self.puts = dict(self.committedPuts)
+            self.lose()
         self.expected += [(ticket, success) for ticket in self.waiting]
         self.waiting.clear()
         self.pending = self.hasChanges = self.lost = False
