@@ -33,6 +33,7 @@ from .interfaces import (
     Usage,
 )
 from .metrics.registry import SensorRegistry
+from .quotas.policy import MeteredPolicy
 from .request import ServerRequest
 
 SWEEP_SECONDS = 10.0
@@ -120,6 +121,13 @@ NONE_BEGUN: Begun = ()
 
 def _inWords(reason: object) -> str:
     return str(reason or "")[:LONGEST_REASON].encode("utf-8", "replace").decode()
+
+
+def _mayRefuse(policy: IQuotaPolicy) -> bool:
+    """
+    Whether C{policy} has to be asked: L{MeteredPolicy.decide} admits all requests.
+    """
+    return getattr(policy.decide, "__func__", None) is not MeteredPolicy.decide
 
 
 class AdmissionControl:
@@ -214,7 +222,7 @@ class AdmissionControl:
             return ADMITTED
         strictest = ADMITTED
         delays: tuple[tuple[str, float], ...] = ()
-        for member in self._limiting:
+        for member in self._deciding:
             try:
                 decision = member.decide(request, now)
                 if decision.admitted:
@@ -564,6 +572,7 @@ class AdmissionControl:
 
     def _findLimiting(self) -> None:
         self._limiting = tuple(member for member in self._members if member.policy.isLimiting)
+        self._deciding = tuple(member for member in self._limiting if _mayRefuse(member.policy))
         self._following = tuple(member for member in self._limiting if IRequestLifecycle.providedBy(member.policy))
         self._auditing = tuple(member for member in self._limiting if IIdentityAudit.providedBy(member.policy))
         self.isLimiting = bool(self._limiting)

@@ -816,3 +816,19 @@ class DefaultPoliciesTests(ControlTestCase):
             [0.0, 1.0],
         )
         self.assertEqual(len(control.explain(REQUEST, self.now)), 3)
+
+    def test_whoMayRefuseIsAsked(self) -> None:
+        """
+        What throttles without refusing is not asked, unless it decides for itself after all.
+        """
+
+        class Strict(ClientBytes):
+            def decide(self, request: Request, now: float) -> Decision:
+                return Decision(False, 1.0, "no")
+
+        entity, limit = QuotaEntity(clientId=DEFAULT), {"producer_byte_rate": 1.0}
+        for policy, isAsked in ((ClientBytes(Windows(11, 1.0)), False), (Strict(Windows(11, 1.0)), True)):
+            control = AdmissionControl([("client-bytes", policy)])
+            control.configure(entity, limit, self.now)
+            control.charge(REQUEST, Usage(1000, 0, 0.0), self.now)
+            self.assertEqual(control.admit(REQUEST, self.now).admitted, not isAsked)

@@ -40,9 +40,9 @@ class SampledTotal:
         self.samples = samples
         self.windowSeconds = windowSeconds
         self._start = self._last = _NEVER
-        self._value: float = 0
+        self._value = 0.0
         self._older: Sequence[_Window] = ()
-        self._olderTotal: float = 0
+        self._olderTotal = 0.0
 
     def record(self, value: float, now: float) -> None:
         """
@@ -59,7 +59,7 @@ class SampledTotal:
         """
         keptSeconds = self.samples * self.windowSeconds
         if now - self._last >= keptSeconds:
-            return 0, self._span(0.0)
+            return 0.0, self._span(0.0)
         older = self._older
         if not older:
             return self._value, self._span(now - self._start)
@@ -102,7 +102,7 @@ class SampledTotal:
         """
         keptSeconds = self.samples * self.windowSeconds
         if now - self._last >= keptSeconds:
-            self._older, self._olderTotal = (), 0
+            self._older, self._olderTotal = (), 0.0
         else:
             older = (*self._older, (self._start, self._last, self._value))
             forgotten = max(len(older) - self.samples, 0)
@@ -116,7 +116,7 @@ class SampledTotal:
                 self._olderTotal += self._value
             self._older = older
         self._start = now
-        self._value = 0
+        self._value = 0.0
 
     def _span(self, elapsedSeconds: float) -> float:
         if elapsedSeconds < 0.0:

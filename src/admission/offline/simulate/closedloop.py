@@ -25,10 +25,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from admission.interfaces import CONNECTION, NOTHING
+
 from .arrivals import CLOSED_GROUP, CLOSED_ORDER
 from .component import AHEAD, ASKED, COUNTED, IDENTITIES_FROM, SLACK_US, TOLD, Component, Packer, Texts
 from .decisions import CLOSED, decisionBatch, isAfterGap
-from .live import LivePolicy
+from .live import LivePolicy, newRequest, newUsage
 from .ordered import Ordered, numbersOf
 from .trials import Trial, TrialKey
 
@@ -154,16 +156,13 @@ class _Replay:
             if flags & ASKED and keys[key] is not None:
                 if live is None:
                     live = trial.begin(atUs)
+                asker = requesters[requester]
+                identities = row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else ()
+                usage = NOTHING
+                if flags & COUNTED:
+                    usage = newUsage((requestBytes, responseBytes, serviceUs / 1e6, int(asker[0] == CONNECTION)))
                 delayUs, isRefused = live.answer(
-                    atUs,
-                    requesters[requester],
-                    requestBytes,
-                    responseBytes,
-                    serviceUs,
-                    row[IDENTITIES_FROM : IDENTITIES_FROM + identityCount] if identityCount else (),
-                    flags & COUNTED != 0,
-                    refusal,
-                    answerUs,
+                    atUs, newRequest((*asker, requestBytes, identities)), usage, refusal, serviceUs, answerUs
                 )
                 if hasSay and (isRefused or delayUs > heldUs):
                     heldUs = delayUs

@@ -5,7 +5,8 @@ A policy applied to a trace.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -15,7 +16,6 @@ from twisted.python.components import proxyForInterface
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
     CONNECTION,
-    NOTHING,
     RECEIVED,
     SENT,
     IQuotaPolicy,
@@ -41,8 +41,12 @@ EVERYTHING = "everything"
 Requester = tuple[str, str, str, str]
 """The kind, principal, client id and peer of a request."""
 
-# Tuples are made with tuple.__new__, without the named tuple's own call: this runs for every request of a recording.
-_newTuple: Any = tuple.__new__
+# Without the named tuples' own calls: these run for every request of a recording.
+newRequest: Callable[[tuple[Any, ...]], Request] = partial(tuple.__new__, Request)
+"""Makes a request of all its fields."""
+
+newUsage: Callable[[tuple[Any, ...]], Usage] = partial(tuple.__new__, Usage)
+"""Makes a usage of all its fields."""
 
 _UNANSWERED = frozenset({CONNECTION, RECEIVED, SENT})
 
@@ -139,24 +143,16 @@ class LivePolicy:
         self._findNext()
 
     def answer(
-        self,
-        atUs: int,
-        requester: Requester,
-        requestBytes: int,
-        responseBytes: int,
-        serviceUs: int,
-        identities: Sequence[int],
-        isCounted: bool,
-        refusal: int,
-        answerUs: int = 0,
+        self, atUs: int, request: Request, usage: Usage, refusal: int, serviceUs: int = 0, answerUs: int = 0
     ) -> tuple[int, bool]:
         """
         Ask the policy about a request and charge it, as the server does when it has served it.
 
         @param atUs: when, not before the last one.
-        @param isCounted: whether the policy is charged for it.
+        @param usage: what the policy is charged; L{NOTHING} where the server charged nothing.
         @param refusal: how it can be refused: an index into L{REFUSALS}.
-        @param answerUs: how much later its answer is sent; for policies that follow requests.
+        @param serviceUs: how long the work took; this and the next for policies that follow requests.
+        @param answerUs: how much later its answer is sent.
         @return: the delay in microseconds, and whether it was refused.
         """
         if atUs >= self._nextUs:
@@ -164,17 +160,11 @@ class LivePolicy:
         if not self._isLimiting:
             return ADMITTED_AT_ONCE
         now = atUs / 1e6
-        request = _newTuple(Request, (*requester, requestBytes, identities))
         decision = self._admit(request, now, self._refusals[refusal])
         if not decision.admitted:
             return round(decision.delaySeconds * 1e6), True
         if self._isFollowing:
             self._begin(request, atUs, serviceUs, answerUs)
-        usage = NOTHING
-        if isCounted:
-            usage = _newTuple(
-                Usage, (requestBytes, responseBytes, serviceUs / 1e6, 1 if requester[0] == CONNECTION else 0)
-            )
         delaySeconds = self._charge(request, usage, now, decision).delaySeconds
         return (round(delaySeconds * 1e6), False) if delaySeconds else ADMITTED_AT_ONCE
 

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from admission.interfaces import CONNECTION, NOTHING
+
 from .arrivals import OPEN_GROUP, OPEN_ORDER
 from .decisions import OPEN, decisionBatch, isAfterGap
-from .live import ADMITTED_AT_ONCE, LivePolicy
-from .ordered import Ordered, distinctRows, listsOf, numbersOf
+from .live import ADMITTED_AT_ONCE, LivePolicy, newRequest, newUsage
+from .ordered import Ordered, distinctRows, listsOf, numbersOf, textsOf
 from .trials import Trial, TrialKey
 
 _KEPT = ("replay_key", "seq", "conn_id", "principal", "client_id", "kind", "at_us", "request_bytes", "response_bytes")
@@ -71,20 +73,31 @@ def _finish(lives: Iterable[LivePolicy]) -> None:
 
 def _told(batch: pa.RecordBatch, isFollowed: bool) -> list[list[Any]]:
     """
-    The values of each argument of L{LivePolicy.answer}.
+    The values of each argument of L{LivePolicy.answer}, which all candidates share.
 
     @param isFollowed: whether any candidate follows requests and so has to know when their answers are sent.
     """
-    requesters, places = distinctRows([batch.column(name) for name in ("kind", "principal", "client_id", "peer")])
-    atUs, requestBytes, responseBytes, serviceUs, isCounted, refusals = (
-        numbersOf(batch.column(name)).tolist()
-        for name in ("at_us", "request_bytes", "response_bytes", "service_us", "is_counted", "refusal")
+    atUs, requestBytes, responseBytes, serviceUs = (
+        numbersOf(batch.column(name)) for name in ("at_us", "request_bytes", "response_bytes", "service_us")
     )
-    asked: list[Any] = [requesters[place] for place in places.tolist()]
-    identities = listsOf(batch.column("producer_ids"))
-    told = [atUs, asked, requestBytes, responseBytes, serviceUs, identities, isCounted, refusals]
+    kinds, principals, clientIds, peers = (
+        textsOf(batch.column(name)) for name in ("kind", "principal", "client_id", "peer")
+    )
+    sizes = requestBytes.tolist()
+    named = zip(kinds, principals, clientIds, peers, sizes, listsOf(batch.column("producer_ids")), strict=True)
+    used = zip(
+        sizes,
+        responseBytes.tolist(),
+        (serviceUs / 1e6).tolist(),
+        [int(kind == CONNECTION) for kind in kinds],
+        strict=True,
+    )
+    usages = list(map(newUsage, used))
+    for index in np.flatnonzero(~numbersOf(batch.column("is_counted"))).tolist():
+        usages[index] = NOTHING
+    told = [atUs.tolist(), list(map(newRequest, named)), usages, numbersOf(batch.column("refusal")).tolist()]
     if isFollowed:
-        told.append((numbersOf(batch.column("sent_us")) - numbersOf(batch.column("at_us"))).tolist())
+        told += [serviceUs.tolist(), (numbersOf(batch.column("sent_us")) - atUs).tolist()]
     return told
 
 

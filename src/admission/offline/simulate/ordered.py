@@ -125,6 +125,14 @@ def numbersOf(column: pa.Array, missing: int = 0) -> Any:
     return column.fill_null(missing).to_numpy(zero_copy_only=False)
 
 
+def textsOf(column: pa.Array) -> list[Any]:
+    """
+    The values of a column, of which equal ones are one object.
+    """
+    codes, values = codesOf(column)
+    return [*map([*values, None].__getitem__, codes.tolist())]
+
+
 def distinctRows(columns: Sequence[pa.Array]) -> tuple[list[Group], Any]:
     """
     The distinct rows of some columns, and for each row the index of its distinct row.

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.interfaces import CONNECTION, Outcome, QuotaEntity
+from admission.interfaces import CONNECTION, Outcome, QuotaEntity, Request, Usage
 from admission.offline.simulate.live import EVERYTHING, LivePolicy
 from admission.offline.simulate.runs import LimitChange
 from admission.offline.simulate.shards import planReplays
@@ -244,7 +244,8 @@ class LiveTests(SynchronousTestCase):
         """
         Put one request to it.
         """
-        live.answer(atUs, (kind, "alice", "app", "peer"), 100, 20, 1500, (), True, 0, answerUs)
+        request, usage = Request(kind, "alice", "app", "peer", 100), Usage(100, 20, 0.0015)
+        live.answer(atUs, request, usage, 0, 1500, answerUs)
 
     def test_outcome(self) -> None:
         """

@@ -314,9 +314,9 @@ class LiveTests(SynchronousTestCase):
         """
         Put one request to it.
         """
-        return live.answer(
-            atUs, (kind, "alice", "app", "peer"), 100, 20, 1500, (7,), isCounted, REFUSALS.index(refusal), 2500
-        )
+        usage = Usage(100, 20, 0.0015) if isCounted else NOTHING
+        request = Request(kind, "alice", "app", "peer", 100, (7,))
+        return live.answer(atUs, request, usage, REFUSALS.index(refusal), 1500, 2500)
 
     def test_record(self) -> None:
         """
@@ -328,13 +328,6 @@ class LiveTests(SynchronousTestCase):
         self.assertEqual(request, Request("Produce", "alice", "app", "peer", 100, (7,)))
         self.assertEqual(usage, Usage(100, 20, 0.0015))
         self.assertEqual(self.policy.moments, [5e-6])
-
-    def test_connection(self) -> None:
-        """
-        A connection counts as one.
-        """
-        self.ask(self.live(), kind="connection")
-        self.assertEqual(self.policy.recorded[0][1].connections, 1)
 
     def test_nothing(self) -> None:
         """
