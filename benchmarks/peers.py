@@ -20,7 +20,8 @@ from admission.connection.protocol import AdmittedProtocol
 from admission.gate import buildGate
 from admission.interfaces import PolicyContext
 from admission.kafka.broker.api import produceapi
-from admission.kafka.broker.broker import ANONYMOUS, Broker
+from admission.kafka.broker.broker import Broker
+from admission.kafka.server import ANONYMOUS
 from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
 from admission.kafka.wire.produce import PartitionResult, encodeProduceResponse, parseProduce
 from admission.request import ServerRequest

@@ -145,7 +145,7 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
     log = SegmentLog(dataPath, clock, wallSeconds, deferToThread, checkIntervalSeconds=300.0)
     purgatory = WheelPurgatory(TimingWheel(clock))
     gate = buildGate(UnboundedPool(), PolicyContext(clock, wallSeconds, random=Random(0)))
-    broker = Broker(loadSettings(None, []), log, gate, purgatory, AdmissionControl([], 0.0), clock, wallSeconds)
+    broker = Broker(loadSettings(None, []), gate, AdmissionControl([], 0.0), clock, wallSeconds, log, purgatory)
     log.createTopic(TOPIC, PARTITIONS, {})
     reactor.addSystemEventTrigger("before", "shutdown", log.close)
     response = int(responseBytes).to_bytes(4, "big") + bytes(int(responseBytes))

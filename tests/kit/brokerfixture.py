@@ -30,10 +30,10 @@ from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.interfaces import FRAMES
 from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.log.interface import Partition, Topic
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
-from admission.kafka.session import KafkaConnection
 from admission.kafka.wire.batches import Record, encodeBatch, readBatch
 from admission.kafka.wire.versions import APIS
 from admission.testing.faketransport import FakeTransport
@@ -215,7 +215,7 @@ class Client:
         self._expected: deque[tuple[int, Any]] = deque()
         self._lastCorrelationId = 0
         protocol = case.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        assert isinstance(protocol, KafkaConnection)
+        assert isinstance(protocol, BrokerSession)
         self.protocol = protocol
         self.transport = transportType(case.clock, protocol)
         self.transport.connect()
@@ -369,16 +369,16 @@ class BrokerTestCase(SynchronousTestCase):
         self.control = AdmissionControl([], settings.quotaThrottleMaxSeconds)
         self.broker = Broker(
             settings,
-            self.log,
             self.gate,
-            self.purgatory,
             self.control,
             self.clock,
             lambda: self.wallSeconds,
+            self.log,
+            self.purgatory,
         )
         self.broker.groups.start()
         self.factory = AdmittedFactory(
-            lambda: KafkaConnection(self.broker),
+            lambda: BrokerSession(self.broker),
             self.gate,
             self.clock,
             HangUpWatch(MemoryReactorClock()),

@@ -12,8 +12,8 @@ from unittest.mock import patch
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate
 from admission.interfaces import FRAMES
+from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.service import BrokerService
-from admission.kafka.session import KafkaConnection
 
 from .network import Violation
 
@@ -88,8 +88,8 @@ def watchedConnections() -> Iterator[None]:
     """
     Have no connection given a request before the one before it is over, and nothing wait for one that is lost.
     """
-    received, finish = KafkaConnection.requestReceived, AdmittedProtocol.finish
-    connectionLost = KafkaConnection.connectionLost
+    received, finish = BrokerSession.requestReceived, AdmittedProtocol.finish
+    connectionLost = BrokerSession.connectionLost
 
     def requestReceived(connection: Any, request: Any) -> None:
         current = getattr(connection, "simulatedRequest", None)
@@ -108,8 +108,8 @@ def watchedConnections() -> Iterator[None]:
             raise Violation(f"a request of {connection.peer} waits, and its connection is lost")
 
     with (
-        patch.object(KafkaConnection, "connectionLost", lost),
-        patch.object(KafkaConnection, "requestReceived", requestReceived),
+        patch.object(BrokerSession, "connectionLost", lost),
+        patch.object(BrokerSession, "requestReceived", requestReceived),
         patch.object(AdmittedProtocol, "finish", finished),
     ):
         yield

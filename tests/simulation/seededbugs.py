@@ -14,12 +14,12 @@ from admission.connection.framing import Framer
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate
 from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.groups.groupstore import GroupStore
 from admission.kafka.broker.log import flushing
 from admission.kafka.broker.log.producers import ProducerStates
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.produceresponses import ProduceResponses
-from admission.kafka.session import KafkaConnection
+from admission.kafka.broker.produceresponses import ProduceResponses
 from admission_plugins.purgatory import WheelPurgatory
 
 Bug = Callable[[], AbstractContextManager[Any]]
@@ -102,7 +102,7 @@ def _checkFirst(purgatory: Any, key: Any) -> int:
     return 0
 
 
-_charge = KafkaConnection._charge
+_charge = BrokerSession._charge
 
 
 def _chargeNothing(connection: Any, request: Any, usage: Any, now: float) -> float:
@@ -121,7 +121,7 @@ BUGS: dict[str, Bug] = {
     "a request of another kind overtakes those that wait for the disk": instead(
         ProduceResponses, "isOutstanding", property(lambda responses: False)
     ),
-    "what waits is not told that its client is gone": instead(KafkaConnection, "_cancelParked", _nothing),
+    "what waits is not told that its client is gone": instead(BrokerSession, "_cancelParked", _nothing),
     "new records wake nobody": instead(Broker, "_recordsChanged", _nothing),
     "new records wake only who waits for the first of several partitions": instead(
         Broker, "_recordsChanged", _wakeFirst
@@ -133,6 +133,6 @@ BUGS: dict[str, Bug] = {
     "producers are forgotten at a start": instead(ProducerStates, "restore", _nothing),
     "groups are not stored": instead(GroupStore, "save", _saveNothing),
     "offsets are not stored": instead(GroupStore, "saveOffsets", _saveOneOffset),
-    "over its quota nobody has to wait": instead(KafkaConnection, "_charge", _chargeNothing),
+    "over its quota nobody has to wait": instead(BrokerSession, "_charge", _chargeNothing),
     "nobody owes anything on a new connection": instead(Broker, "owes", _nothing),
 }

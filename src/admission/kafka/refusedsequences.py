@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from .broker.log.producers import REMEMBERED_BATCHES
 from .wire.batches import HEADER_BYTES, readHeader
 from .wire.produce import ProduceRequest
 
-MAX_BEHIND: Final = REMEMBERED_BATCHES - 1
-"""How many requests a client can have in flight behind a refused one."""
+MAX_BEHIND: Final = 4
+"""How many requests a client can have in flight behind a refused one: idempotent producers have at most five in all."""
 
 MAX_BATCHES: Final = 64
 """How many batches are remembered of one connection, and checked in one request; few clients reach it."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.test_recording -*-
 """
-Recording the broker's connections and requests.
+Recording connections and requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..recording.recorder import EventRecorder
 from ..request import ServerRequest
 from .kafkarequest import KafkaRequest
 from .recordedcolumns import KafkaRequestEvent
-from .session import KafkaConnection
+from .session import KafkaSession
 from .wire.versions import BY_KEY, SASL_AUTHENTICATE
 
 BROKE = "the connection broke"
@@ -33,9 +33,8 @@ class BrokerRecording:
         self._recorder = recorder
 
     def connectionOpened(self, connection: AdmittedProtocol) -> None:
-        assert isinstance(connection, KafkaConnection)
-        isStranger = connection.isTLS or connection.broker.logins.portal is not None
-        principal = None if isStranger else connection.principal
+        assert isinstance(connection, KafkaSession)
+        principal = None if connection.mayBeStranger else connection.principal
         connection.connectionId = self._recorder.connectionOpened(connection.listener, connection.host, principal)
 
     def requestOver(self, request: ServerRequest) -> None:

@@ -40,6 +40,7 @@ from ..recording.tables import REQUESTS
 from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
 from .broker.broker import Broker
+from .broker.brokersession import BrokerSession
 from .broker.log.interface import LogRefusal
 from .broker.log.segmentlog import SegmentLog
 from .brokersettings import RESERVED_DESCRIPTORS, Settings
@@ -59,7 +60,7 @@ from .recordedcolumns import KAFKA_COLUMNS
 from .requestrecording import BrokerRecording
 from .secondsignal import SecondSignal
 from .security.checkers import makePortal
-from .session import KafkaConnection
+from .session import KafkaSession
 from .statussections import BrokerStatus
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
@@ -135,7 +136,7 @@ class ListenerFactory(ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         protocol = self._service.factory.buildProtocol(addr)
-        if isinstance(protocol, KafkaConnection):
+        if isinstance(protocol, KafkaSession):
             protocol.advertised = self._listener.advertised
             protocol.listener = self._listener.description
         return protocol
@@ -288,7 +289,7 @@ class BrokerService(Service):
         started.push_async_callback(log.close)
         certified = any(listener.asksForCertificates for listener in config.listeners)
         self.broker = Broker(
-            settings, log, gate, purgatory, control, clock, wallSeconds, self._portal, certified, ageSeconds
+            settings, gate, control, clock, wallSeconds, log, purgatory, self._portal, certified, ageSeconds
         )
         started.callback(self.broker.timeSlices.close)
         self._warnOfNoSuperUsers()
@@ -296,7 +297,7 @@ class BrokerService(Service):
         self._startRecording(recorder, gateSeed)
 
         self.factory = AdmittedFactory(
-            lambda: KafkaConnection(self.broker), gate, clock, hangUpWatch, self._connectionLimits(), control
+            lambda: BrokerSession(self.broker), gate, clock, hangUpWatch, self._connectionLimits(), control
         )
         if recorder.isRecording:
             self.factory.observers = (BrokerRecording(recorder),)

@@ -1,81 +1,39 @@
 # -*- test-case-name: tests.unit.kafka.test_session -*-
 """
-One client connection: frames in, responses out in order.
+One client connection, whatever answers it: how large its requests may be, and the rule that admits them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
-
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.protocol import connectionDone
-from twisted.python.failure import Failure
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ..clock import wholeMicroseconds
-from ..connection.pauses import Pause
-from ..connection.protocol import FAILED, AdmittedProtocol
+from ..connection.protocol import AdmittedProtocol
 from ..gate import MIN_BODY_SECONDS
-from ..interfaces import ADMITTED, CONNECTION, NOTHING, PARKED, RESPONSES, Decision, ILease, Refusal, Request, Usage
+from ..interfaces import CONNECTION, Decision, Refusal, Request, Usage
 from ..recording.events import UNKNOWN
-from ..timeslices import Steps
-from .broker.api import metadataapi, produceapi
-from .broker.broker import ANONYMOUS, Answer, Body, Broker, Waiting, Work
-from .broker.servedapis import SERVED
-from .kafkarequest import Address, KafkaRequest, groupOf
-from .produceresponses import ProduceResponses, throttleTimeMs
+from .kafkarequest import Address, KafkaRequest
 from .refusedsequences import RefusedSequences
-from .security import saslapi
-from .security.login import Authenticator
+from .server import ANONYMOUS, Server
 from .wire.batches import producerIdOf, readHeader
-from .wire.codec import (
-    decodeCounted,
-    decodeRequest,
-    encodeInSteps,
-    encodeResponse,
-    isSmallResponse,
-    withThrottleTime,
-)
-from .wire.guard import countElements
-from .wire.headers import frame, parseRequestHeader
+from .wire.headers import parseRequestHeader
 from .wire.primitives import MalformedRequest
-from .wire.produce import PartitionResult, ProduceRequest, parseProduce
-from .wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
-
-DECODED_ELEMENT_BYTES = 512
-"""The memory charged for one element of a decoded request, and for what is found out about it."""
-
-PARKED_REQUEST_BYTES = 4 << 10
-"""
-The memory charged for a request that waits, besides its elements: it, its operation and their place in the purgatory.
-Measured (2000 Fetches of one partition that wait): 6 KiB more for each than for an idle connection, elements included.
-"""
-
-LARGE_ANSWER_BYTES: Final = 64 << 10
-"""What an answer may have before it has to wait for memory, and is charged while it is made."""
-
-LOGIN_FAILED = "its login failed"
-"""The recorded reason, which says no more on purpose."""
+from .wire.produce import ProduceRequest, producerIds
+from .wire.versions import BY_KEY, Api
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """The decision on an idempotent producer's batches that leave a gap."""
 
 _NEVER_HELD_BACK: Final = frozenset(
     (
-        *saslapi.SERVED_BY,
+        *("SaslHandshake", "SaslAuthenticate"),
         *("ApiVersions", "Fetch", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "OffsetCommit"),
         *("OffsetFetch", "SyncGroup", "AlterClientQuotas", "DescribeClientQuotas"),
     )
 )
 """What clients need to say who they are, to stay in groups, or to change limits; and Fetch, which waits anyway."""
-
-_SMALL_REQUEST_BYTES: Final = 1024
-"""What is read and answered in no time."""
-
-T = TypeVar("T")
 
 _TLS_HANDSHAKE = b"\x16\x03"
 _OTHER_PROTOCOLS = {
@@ -101,68 +59,71 @@ def describeLength(sizeBytes: int) -> str:
     return "" if other is None else f"; it looks like {other}"
 
 
-class AnswerTooLarge(Exception):
+def whyRejected(error: Exception) -> str:
     """
-    The answer to a request would have more bytes than the broker has memory for.
+    Why a request is rejected, for the log.
     """
-
-
-def _whyRejected(error: Exception) -> str:
     return f"it sent a request that cannot be read: {error}" if isinstance(error, MalformedRequest) else str(error)
 
 
-def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[bytes]:
-    if isinstance(answer, Body):
-        return answer.encode(throttleMs)
-    fields = {**answer, "throttle_time_ms": throttleMs} if throttleMs else answer
-    return encodeResponse(request.header.apiKey, request.header.apiVersion, fields)
-
-
-class KafkaConnection(AdmittedProtocol):
+class KafkaSession(AdmittedProtocol):
     """
-    Speaks the Kafka protocol with one client.
+    Speaks the Kafka protocol with one client.  A subclass answers it, in the
+    order of its requests: see L{headerRead}.
 
-    @ivar advertised: where the client is told to find the broker; L{None} for
+    @cvar apis: the APIs that clients may use, by key.
+    @ivar advertised: where the client is told to find the server; L{None} for
         the address that it has reached.
     @ivar principal: the authenticated name of the client.
     @ivar clientId: the client id in the client's last request.
-    @ivar authenticator: determines C{principal}.
     @ivar lastAdmitted: the last request that the quota policies did not refuse,
         as they see it.
     """
 
     headBytes = 2
     makeRequest = KafkaRequest
+    apis: Mapping[int, Api] = BY_KEY
     principal: str = ANONYMOUS
     lastAdmitted: Request | None = None
-    _loginCall: IDelayedCall | None = None
     advertised: Address | None = None
     request: KafkaRequest | None
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
-        self._requestLimitBytes = min(broker.settings.socketRequestMaxBytes, broker.gate.pool.largestBytes)
-        self._parked: Deferred[Any] | None = None
-        self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._requestLimitBytes = min(server.settings.socketRequestMaxBytes, server.gate.pool.largestBytes)
         self._refusedSequences: RefusedSequences | None = None
         # Whether it is known not to owe any time, and since when its first request is held back because it does.
         self._isKnown = False
         self._heldSeconds: float | None = None
-        # Whether a request of another kind waits until all that were produced before it are answered.
-        self._isPutOff = False
+
+    # What a subclass says
+
+    def headerRead(self, request: KafkaRequest, buffer: memoryview) -> None:
+        """
+        Work on a request whose header has been read.
+
+        @raise MalformedRequest: if it cannot be read; then it is rejected.
+        """
+        raise NotImplementedError
+
+    def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
+        """
+        Refuse a frame that may not come before a login; see L{refuseFrame}.
+        """
+        return None
 
     @property
-    def whyClosed(self) -> str | None:
+    def mayBeStranger(self) -> bool:
         """
-        The client id is not recorded if the login failed.
+        Whether a new connection says who it is only later.
         """
-        reason = self.closeReason
-        return LOGIN_FAILED if reason is not None and reason == self.authenticator.refusal else reason
+        raise NotImplementedError
+
+    # The way of one request
 
     def reachedAddress(self) -> Address:
         """
-        Where the client is told to find the broker.
+        Where the client is told to find the server.
         """
         if self.advertised is None:
             assert self.transport is not None
@@ -184,12 +145,11 @@ class KafkaConnection(AdmittedProtocol):
                 f"a request of {sizeBytes} bytes was announced, and {self._requestLimitBytes} are allowed "
                 f"(socket.request.max.bytes){describeLength(sizeBytes)}"
             )
-        if not self.authenticator.isSettled:
-            reason = self.authenticator.refuseFrame(sizeBytes, head)
-            if reason is not None:
-                return reason
+        reason = self.refuseBeforeLogin(sizeBytes, head)
+        if reason is not None:
+            return reason
         if isHeaded:
-            api = BY_KEY.get(apiKey)
+            api = self.apis.get(apiKey)
             if api is None:
                 return f"it sent a request with API key {apiKey}, which is not served"
             limitBytes = api.largestFrameBytes
@@ -205,59 +165,26 @@ class KafkaConnection(AdmittedProtocol):
             request.apiKey = header.apiKey
             self.clientId = request.clientId = header.clientId or ""
             request.principal = self.principal
-            api = served(header.apiKey, header.apiVersion)
-            if self._produced.isOutstanding and header.apiKey != PRODUCE:
-                # Responses leave in the order of the requests.
-                self._isPutOff = True
-                request.postpone()
-            elif api is None:
-                self._refuseVersion(request)
-            elif not self._isKnown and self._holdBack(api, request):
-                pass
-            elif api.apiKey == PRODUCE:
-                self._produce(request, buffer)
-            elif api.name in saslapi.SERVED_BY:
-                self._logIn(api, request, buffer)
-            else:
-                self._serve(api, request, buffer)
+            self.headerRead(request, buffer)
         except MalformedRequest as refusal:
-            reason = _whyRejected(refusal)
+            reason = whyRejected(refusal)
         if reason is not None:
             # After the exception, whose traceback would keep the buffer from being reused.
-            self._reject(request, reason)
+            self.reject(request, reason)
 
-    def drain(self) -> None:
+    def reject(self, request: KafkaRequest, reason: str) -> None:
         """
-        Also give up a login that has not finished, and hold no request back.
+        Refuse a request without an answer, and close.
         """
-        if self.authenticator.isSettled:
-            isHeld = self._heldSeconds is not None
-            self._letGo()
-            super().drain()
-            if isHeld:
-                self._isKnown = True
-                self.workAgain()
-        else:
-            self.closeGracefully()
-
-    def closeGracefully(self) -> None:
-        """
-        First answer the requests whose records wait for their commit.
-        """
-        if self._produced.isOutstanding:
-            self.startGrace()
-            self.pause(Pause.CLOSING)
-            self._produced.answer()
-        else:
-            super().closeGracefully()
+        request.reject(reason)
+        self.finish()
+        self.close(reason)
 
     def connectionMade(self) -> None:
         """
-        Connections may be limited, too, and clients may have to log in.
+        Connections may be limited, too.
         """
-        if self.broker.logins.portal is not None:
-            self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
-        if not self.broker.control.wants.decision:
+        if not self._server.control.wants.decision:
             return
         opening = KafkaRequest(self, 0, self.factory.clock.seconds(), 1, self.factory.gate.pool.availableBytes)
         opening.begin(opening.arrived)
@@ -275,20 +202,67 @@ class KafkaConnection(AdmittedProtocol):
         self._openRequests += 1
         self.requestOver(opening, now)
 
+    def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
+        """
+        Ask the quota policies whether a request may go ahead.
+        """
+        assert request.kind is not None
+        request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
+        now = wholeMicroseconds(self.factory.clock.seconds())
+        decision = self._server.control.admitRequest(request, now, refusal)
+        # A refusal, even one that became a delay, is no debt: it does not end when limits change.
+        self.lastAdmitted = request.view if decision.admitted and not decision.delays else None
+        return decision
+
+    def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
+        """
+        The same for a Produce request: what depends on a refused one is refused, too.
+        """
+        identities = request.identities = producerIds(produced)
+        if identities:
+            request.producerEpoch = _epochIn(produced)
+        decision = self._admit(request, Refusal.ERROR, identities)
+        if not decision.admitted:
+            if self._refusedSequences is None:
+                self._refusedSequences = RefusedSequences()
+            self._refusedSequences.add(produced)
+        elif self._refusedSequences is not None and self._refusedSequences.blocks(produced):
+            request.reject(BEHIND.reason)
+            return BEHIND
+        else:
+            self._server.control.beginRequest(request, self.factory.clock.seconds())
+        return decision
+
+    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
+        """
+        Charge the usage of a request to its client.
+
+        @return: the delay that the client is given, in seconds.
+        """
+        server = self._server
+        # Only a refusal without a response has a delay and is admitted.
+        maxRefusalSeconds = server.longestRefusalSeconds(self) if request.decision.delaySeconds else 0.0
+        delaySeconds = server.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
+        if delaySeconds > 0 and request.kind != "Fetch":
+            # Fetches have limits of their own, and are never held back.
+            server.owes(self.principal, request.clientId, now + delaySeconds)
+        return delaySeconds
+
+    # Waiting
+
     def throttle(self, delaySeconds: float) -> None:
         """
         Also keep the members of groups from being missed meanwhile.
         """
         super().throttle(delaySeconds)
         if self.isThrottled:
-            self.broker.throttled(self, delaySeconds)
+            self._server.throttled(self, delaySeconds)
 
     def throttleOver(self) -> None:
         """
-        Also send the answers that were delayed, or begin with the request that was held back.
+        Also begin with the request that was held back.
         """
-        self.broker.unthrottled(self)
-        self._produced.answer()
+        self._server.unthrottled(self)
         if self._heldSeconds is not None:
             self._letGo()
             self.workAgain()
@@ -300,17 +274,17 @@ class KafkaConnection(AdmittedProtocol):
         """
         return self._heldSeconds is not None
 
-    def _holdBack(self, api: Api, request: KafkaRequest) -> bool:
+    def holdBack(self, api: Api, request: KafkaRequest) -> bool:
         """
         Hold the first request of a connection back while its client has to wait: or whoever is told to wait would
         connect anew.
 
         @return: whether it is held back.
         """
-        if api.name in _NEVER_HELD_BACK:
+        if self._isKnown or api.name in _NEVER_HELD_BACK:
             return False
         now = self.factory.clock.seconds()
-        delaySeconds = self.broker.owedSeconds(self.principal, request.clientId, now)
+        delaySeconds = self._server.owedSeconds(self.principal, request.clientId, now)
         self._isKnown = delaySeconds <= 0
         if self._isKnown:
             return False
@@ -339,457 +313,33 @@ class KafkaConnection(AdmittedProtocol):
     def missingBytes(self) -> int:
         return super().missingBytes() if self._heldSeconds is None else self.requestBytes
 
+    # Ending
+
+    def drain(self) -> None:
+        """
+        Also hold no request back.
+        """
+        isHeld = self._heldSeconds is not None
+        self._letGo()
+        super().drain()
+        if isHeld:
+            self._isKnown = True
+            self.workAgain()
+
     def closing(self) -> None:
         self._letGo()
         super().closing()
 
-    def requestsAbandoned(self) -> None:
-        """
-        Stop all waiting on behalf of the client.
-        """
-        self._letGo()
-        self._stopLoginCall()
-        self.broker.unthrottled(self)
-        self._cancelParked()
-        self._produced.cancel()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        The client's groups are told last.
-        """
-        super().connectionLost(reason)
-        self.broker.groups.disconnected(self)
-
     def peerGone(self) -> None:
         """
-        Cancel what was parked.  Requests that the client sent before it left are
-        still served, but for one that is held back.
+        Requests that the client sent before it left are still served, but for one that is held back.
         """
-        self._cancelParked()
         if self._heldSeconds is not None:
             self.closeGracefully()
 
-    def _refuseVersion(self, request: KafkaRequest) -> None:
-        header = request.header
-        if header.apiKey == API_VERSIONS:
-            # The one request whose version may be too new: the answer says which are served (KIP-511).
-            self._respond(request, metadataapi.apiVersions(self.broker, request), 0.0)
-            return
-        api = BY_KEY.get(header.apiKey)
-        name = f"API key {header.apiKey}" if api is None else api.name
-        self._reject(request, f"it sent {name} in version {header.apiVersion}, which is not served")
-
-    def _reject(self, request: KafkaRequest, reason: str) -> None:
-        request.reject(reason)
-        self.finish()
-        self.close(reason)
-
-    def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
-        header = request.header
-        if request.sizeBytes <= _SMALL_REQUEST_BYTES:
-            request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
-            # The frame is no longer needed.
-            self.releaseRequest()
-            self._serveDecoded(api, request, elementCount)
-            return
-
-        def decode() -> Steps[int]:
-            yield None
-            body = buffer[header.bodyOffset :]
-            elementCount = countElements(api, header.apiVersion, body)
-            room = self.factory.gate.whenRoom()
-            if room is not None:
-                yield room
-            # Before anybody else asks for room.
-            self._chargeDecoded(request, elementCount)
-            yield None
-            request.entity = decodeCounted(api, header.apiVersion, body)
-            return elementCount
-
-        decoding = self._workOnFrame(request, decode(), partial(self._serveDecoded, api, request))
-        if decoding is not None:
-            self._parked = decoding
-
-    def _workOnFrame(
-        self, request: KafkaRequest, steps: Steps[T], then: Callable[[T], object]
-    ) -> Deferred[None] | None:
-        """
-        Do work that reads the frame of a request, and release that.  From here on the memory belongs to the work,
-        whatever becomes of the connection.
-
-        @param then: called with the result.
-        @return: L{None} if it is done; otherwise to be cancelled if nobody wants it any more.
-        """
-        lease, request.lease = request.lease, None
-        assert lease is not None
-
-        def release(result: Any = None) -> Any:
-            lease.release()
-            request.released = self.factory.clock.seconds()
-            return result
-
-        try:
-            result = self._runInSlices(request, steps)
-        except BaseException:
-            release()
-            raise
-        if not isinstance(result, Deferred):
-            release()
-            then(result)
-            return None
-        self._endTurn()
-        result.addBoth(release)
-        result.addBoth(self._unparked)
-        late: Deferred[Any] = result.addCallback(then)
-        late.addErrback(self._parkedFailed)
-        return late
-
-    def _serveDecoded(self, api: Api, request: KafkaRequest, elementCount: int) -> None:
-        request.kind = api.name
-        servedApi = SERVED[api.name]
-        wants = self.broker.control.wants
-        if wants.details:
-            request.groupId = groupOf(request.entity)
-        if wants.usage:
-            decision = self._admit(request, servedApi.refusal)
-            if not decision.admitted:
-                assert servedApi.refuse is not None
-                self._respond(request, servedApi.refuse(request), decision.delaySeconds)
-                return
-            self.broker.control.beginRequest(request, self.factory.clock.seconds())
-        work = servedApi.answer(self.broker, request)
-        answer: Answer | Waiting
-        if isinstance(work, Generator):
-            answer = self.broker.timeSlices.run(self.holder, work, request.workedInSlices)
-        else:
-            answer = work
-        if not isinstance(answer, Deferred):
-            self._answer(request, answer)
-            return
-        # The objects that decoding created outlive this turn only here, so they are charged only here.
-        self._chargeDecoded(request, elementCount)
-        self._parkUntil(answer, request.releaseDecoded)
-        late: Deferred[Any] = answer.addCallback(self._workLate, request)
-        late.addCallback(lambda answered: self._answer(request, answered))
-        late.addErrback(self._parkedFailed)
-        if self.hasPeerGone:
-            self._cancelParked()
-
-    def _workLate(self, answered: Answer | Work, request: KafkaRequest) -> Answer | Deferred[Answer]:
-        """
-        Do what is left to do once a request has waited.
-        """
-        if not callable(answered):
-            return answered
-        answer = self._runInSlices(request, answered())
-        if isinstance(answer, Deferred):
-            self._parked = answer
-            answer.addBoth(self._unparked)
-        return answer
-
-    def _runInSlices(self, request: KafkaRequest, steps: Steps[T]) -> T | Deferred[T]:
-        """
-        Do work that was not parked, or is not any more.
-        """
-        began = self.factory.clock.seconds()
-
-        def finished(usedSeconds: float) -> None:
-            # Nobody is charged for the time between slices.
-            request.workedInSlices(usedSeconds - (self.factory.clock.seconds() - began))
-
-        return self.broker.timeSlices.run(self.holder, steps, finished)
-
-    def _logIn(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
-        header = request.header
-        entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
-        answer = saslapi.SERVED_BY[api.name](self.authenticator, entity)
-        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED).release)
-        answer.addCallback(lambda answered: self._answerLogin(request, answered))
-        answer.addErrback(self._parkedFailed)
-        if self.hasPeerGone:
-            self._cancelParked()
-
-    def _answerLogin(self, request: KafkaRequest, answer: Mapping[str, Any]) -> None:
-        refusal = self.authenticator.refusal
-        if refusal is None:
-            self._respond(request, answer, 0.0)
-            return
-        response = encodeResponse(request.header.apiKey, request.header.apiVersion, answer)
-        request.responseBytes = sum(map(len, response))
-        request.reject(LOGIN_FAILED)
-        self.request = None
-        self.send(frame(request.header, response))
-        self.requestAnswered(request, self.factory.clock.seconds())
-        # Nothing else that it has sent may be read.
-        self.close(refusal)
-        self.finish()
-
-    def _loggedIn(self, principal: str) -> None:
-        self._stopLoginCall()
-        self.principal = self.holder = principal
-
-    def _loginOverdue(self) -> None:
-        self._loginCall = None
-        self.close("it has not logged in within login.timeout")
-
-    def _stopLoginCall(self) -> None:
-        if self._loginCall is not None:
-            self._loginCall.cancel()
-            self._loginCall = None
-
-    def _admit(self, request: KafkaRequest, refusal: Refusal, identities: Sequence[int] = ()) -> Decision:
-        """
-        Ask the quota policies whether a request may go ahead.
-        """
-        assert request.kind is not None
-        request.view = Request(request.kind, self.principal, request.clientId, self.host, request.sizeBytes, identities)
-        now = wholeMicroseconds(self.factory.clock.seconds())
-        decision = self.broker.control.admitRequest(request, now, refusal)
-        # A refusal, even one that became a delay, is no debt: it does not end when limits change.
-        self.lastAdmitted = request.view if decision.admitted and not decision.delays else None
-        return decision
-
-    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
-        """
-        Charge the usage of a request to its client.
-
-        @return: the delay that the client is given, in seconds.
-        """
-        # Only a refusal without a response has a delay and is admitted; members of groups must be heard of in time.
-        maxRefusalSeconds = self.broker.groups.sessionSeconds(self) / 3 if request.decision.delaySeconds else 0.0
-        delaySeconds = self.broker.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
-        if delaySeconds > 0 and request.kind != "Fetch":
-            # Fetches have limits of their own, and are never held back.
-            self.broker.owes(self.principal, request.clientId, now + delaySeconds)
-        return delaySeconds
-
-    def _answer(self, request: KafkaRequest, answer: Answer) -> None:
-        header = request.header
-        if isinstance(answer, Body) or isSmallResponse(header.apiKey, header.apiVersion, answer):
-            self._answerWith(request, answer, _encoded(request, answer, 0))
-            return
-        try:
-            body = self._runInSlices(request, self._encode(request, answer))
-        except AnswerTooLarge as tooLarge:
-            self._reject(request, str(tooLarge))
-            return
-        if not isinstance(body, Deferred):
-            self._answerWith(request, answer, body)
-            return
-        self._endTurn()
-        self._parked = body
-        body.addBoth(self._unparked)
-        body.addCallback(lambda parts: self._answerWith(request, answer, parts))
-        body.addErrback(self._parkedFailed)
-
-    def _encode(self, request: KafkaRequest, answer: Mapping[str, Any]) -> Steps[list[bytes]]:
-        """
-        Encode an answer of any size: a large one when it is its turn and there is memory, and charged from then on.
-        """
-        broker, header = self.broker, request.header
-        steps = encodeInSteps(header.apiKey, header.apiVersion, answer)
-        hasPlace = False
-        charge: ILease | None = None
-        try:
-            while True:
-                try:
-                    sizeBytes = next(steps)
-                except StopIteration as end:
-                    encoded: list[bytes] = end.value
-                    return encoded
-                if sizeBytes > broker.largestResponseBytes:
-                    raise AnswerTooLarge(
-                        f"the answer to its {request.kind} would have more than {broker.largestResponseBytes} bytes, a"
-                        " quarter of the memory for requests or fetch.max.bytes: it has to ask for less at a time"
-                    )
-                if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
-                    # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
-                    room = self.factory.gate.whenRoom(request.decodedBytes)
-                    if room is not None:
-                        yield room
-                    place = broker.largeAnswers.acquire()
-                    if not place.called:
-                        yield place
-                    hasPlace = True
-                if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
-                    if charge is not None:
-                        charge.release()
-                    charge = self.factory.gate.pool.charge(sizeBytes, RESPONSES)
-                yield None
-        finally:
-            if charge is not None:
-                charge.release()
-            if hasPlace:
-                broker.largeAnswers.release()
-
-    def _answerWith(self, request: KafkaRequest, answer: Answer, body: list[bytes]) -> None:
-        delaySeconds = 0.0
-        if request.view is not None:
-            now = self.factory.clock.seconds()
-            responseBytes = request.responseBytes = sum(map(len, body))
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
-            isCounted = not isinstance(answer, Body) or answer.isCounted
-            usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
-            delaySeconds = self._charge(request, usage, now)
-            if delaySeconds > 0:
-                header, delayMs = request.header, throttleTimeMs(delaySeconds)
-                throttled = (
-                    None
-                    if isinstance(answer, Body)
-                    else withThrottleTime(header.apiKey, header.apiVersion, body, delayMs)
-                )
-                body = _encoded(request, answer, delayMs) if throttled is None else throttled
-        if isinstance(answer, Body) and answer.backOffSeconds > delaySeconds:
-            body = answer.encode(throttleTimeMs(answer.backOffSeconds))
-            # No policy has asked for it.
-            self.throttle(answer.backOffSeconds)
-        self.respond(frame(request.header, body), delaySeconds)
-
-    def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:
-        body = _encoded(request, answer, throttleTimeMs(delaySeconds))
-        request.responseBytes = sum(map(len, body))
-        self.respond(frame(request.header, body), delaySeconds)
-
-    def _unparked(self, result: Any) -> Any:
-        self._parked = None
-        return result
-
-    def _chargeDecoded(self, request: KafkaRequest, elementCount: int) -> None:
-        if request.decoded is None:
-            sizeBytes = PARKED_REQUEST_BYTES + elementCount * DECODED_ELEMENT_BYTES
-            request.decoded = self.factory.gate.pool.charge(sizeBytes, PARKED)
-
-    def _parkUntil(self, answer: Deferred[Any], release: Callable[[], object]) -> None:
-        request = self.request
-        assert request is not None
-        self._parked = answer
-        self.park()
-
-        def resume(result: Any) -> Any:
-            self._parked = None
-            release()
-            request.resume(self.factory.clock.seconds())
-            return result
-
-        answer.addBoth(resume)
-
-    def _cancelParked(self) -> None:
-        parked, self._parked = self._parked, None
-        if parked is not None:
-            parked.cancel()
-
-    def _parkedFailed(self, failure: Failure) -> None:
-        if isinstance(failure.value, (AnswerTooLarge, MalformedRequest)):
-            assert self.request is not None
-            self._reject(self.request, _whyRejected(failure.value))
-            return
-        if not isinstance(failure.value, CancelledError):
-            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
-            self.close(FAILED)
-        self.finish()
-
-    def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
-        header = request.header
-        produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
-        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
-            self.factory.gate.beginNoMore()
-        request.kind = "Produce"
-        request.acks = produced.acks
-        request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
-        decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
-        if not decision.admitted:
-            self._acknowledge(request, produceapi.refused(produced, decision), False, decision.delaySeconds)
-            return
-        wantsFlush = produceapi.wantsFlush(self.broker, produced)
-        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
-            # It goes on if the client leaves, as what is appended at once does.
-            steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
-            self._chargeDecoded(request, len(produced.partitions))
-            del produced
-            appended = partial(self._appended, request, wantsFlush=wantsFlush, isCommitted=True)
-            self._workOnFrame(request, steps, appended)
-            return
-        results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
-        # A slice that survives would keep the buffer from being reused.
-        del produced
-        self._appended(request, results, wantsFlush)
-
-    def _appended(
-        self, request: KafkaRequest, results: list[PartitionResult], wantsFlush: bool, isCommitted: bool = False
-    ) -> None:
-        delaySeconds = 0.0
-        if request.view is not None:
-            now = self.factory.clock.seconds()
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
-            # The response does not exist yet.
-            delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
-        self._acknowledge(request, results, wantsFlush, delaySeconds, isCommitted)
-
-    def _acknowledge(
-        self,
-        request: KafkaRequest,
-        results: list[PartitionResult],
-        wantsFlush: bool,
-        delaySeconds: float,
-        isCommitted: bool = False,
-    ) -> None:
-        request.results = results
-        self.request = None
-        if request.acks == 0:
-            self._produceUnacknowledged(request, delaySeconds)
-        else:
-            # The next request may be read: records that are appended together are committed together.
-            self._produced.add(request, wantsFlush, delaySeconds, isCommitted)
-            self.finish(delaySeconds)
-
-    def _admitProduce(self, request: KafkaRequest, produced: ProduceRequest) -> Decision:
-        identities = request.identities = produceapi.identities(produced)
-        if identities:
-            request.producerEpoch = _epochIn(produced)
-        decision = self._admit(request, Refusal.ERROR, identities)
-        if not decision.admitted:
-            if self._refusedSequences is None:
-                self._refusedSequences = RefusedSequences()
-            self._refusedSequences.add(produced)
-        elif self._refusedSequences is not None and self._refusedSequences.blocks(produced):
-            request.reject(BEHIND.reason)
-            return BEHIND
-        else:
-            self.broker.control.beginRequest(request, self.factory.clock.seconds())
-        return decision
-
-    def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:
-        self.requestAnswered(request, self.factory.clock.seconds())
-        self.finish(delaySeconds)
-        refused = next((result for result in request.results if result.errorCode), None)
-        if refused is not None:
-            # There is no response to carry the error; after a close, the client looks again.
-            self.close(
-                f"a batch for partition {refused.partitionIndex} of topic {refused.topicName!r:.300} was refused, "
-                f"and it wants no response: {refused.errorMessage}"
-            )
-
-    def _produceFailed(self) -> None:
-        """
-        Close the connection, since there is no answer to a Produce request: the
-        client would take the next response for it.
-        """
-        self.factory.refused(self, FAILED)
-        super().closeGracefully()
-
-    def _produceAnswered(self) -> None:
-        """
-        Every Produce request read so far has been answered, or the client is
-        gone.
-        """
-        if self.pauses.reasons and Pause.CLOSING in self.pauses.reasons and not self.isLost:
-            self.closeGracefully()
-        if self._isPutOff:
-            self._isPutOff = False
-            if self.isLost or self.isClosing:
-                self.finish()
-            else:
-                self.workAgain()
+    def requestsAbandoned(self) -> None:
+        self._letGo()
+        self._server.unthrottled(self)
 
 
 def _epochIn(produced: ProduceRequest) -> int:

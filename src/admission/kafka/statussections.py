@@ -27,11 +27,12 @@ from ..profiling.profiler import Profiler
 from ..status.document import StatusDocument
 from ..status.pages import StatusPages
 from ..status.sections import Section, finite, shortened
-from .broker.broker import ANONYMOUS, Broker
+from .broker.broker import Broker
 from .broker.groups.groupstate import Group, State
 from .broker.log.interface import Topic
 from .metricnames import KAFKA_NAMINGS
-from .session import KafkaConnection
+from .server import ANONYMOUS
+from .session import KafkaSession
 
 MAX_CLIENTS = 20
 MAX_GROUPS = 20
@@ -73,7 +74,7 @@ class BrokerStatus:
         space: Callable[[], tuple[int, int]],
     ) -> None:
         """
-        @param factory: its connections are L{KafkaConnection}s.
+        @param factory: its connections are L{KafkaSession}s.
         @param listeners: returns the addresses at which the broker listens.
         @param space: returns the size of the file system with the log and how many of its bytes are free, or raises
             L{OSError}.
@@ -143,7 +144,7 @@ class BrokerStatus:
         }
 
     def _throttledFields(self, now: float) -> dict[str, Any]:
-        connections = cast("Collection[KafkaConnection]", self._factory.connections)
+        connections = cast("Collection[KafkaSession]", self._factory.connections)
         return throttledFields(connections, now, self._broker.control)
 
     def _purgatoryFields(self, now: float) -> dict[str, Any]:
@@ -182,7 +183,7 @@ class BrokerStatus:
                 yield (group["groupId"],), group["lagRecords"]
 
 
-def throttledFields(connections: Iterable[KafkaConnection], now: float, control: AdmissionControl) -> dict[str, Any]:
+def throttledFields(connections: Iterable[KafkaSession], now: float, control: AdmissionControl) -> dict[str, Any]:
     """
     The clients that are throttled or were throttled recently, the latest end of
     a delay first; each with the limit that it exceeds most.

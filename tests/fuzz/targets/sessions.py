@@ -29,12 +29,12 @@ from admission.connection.factory import AdmittedFactory, ConnectionLimits
 from admission.connection.hangup import HangUpWatch
 from admission.control import AdmissionControl
 from admission.kafka.broker.broker import Broker
+from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import Settings, loadSettings
 from admission.kafka.scram import HASHES, MIN_ITERATIONS, ScramSecret
 from admission.kafka.security.checkers import ScramChecker, makePortal
 from admission.kafka.security.passwordfile import PasswordFile, Users, formatUsers
-from admission.kafka.session import KafkaConnection
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.kafka.wire.headers import parseRequestHeader
 from admission.kafka.wire.primitives import MalformedRequest
@@ -123,7 +123,7 @@ class _Connection:
 
     def __init__(self, rig: _Rig) -> None:
         protocol = rig.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 50_000))
-        assert isinstance(protocol, KafkaConnection)
+        assert isinstance(protocol, BrokerSession)
         self._rig = rig
         self.transport = FakeTransport(rig.clock, protocol)
         self.transport.connect()
@@ -210,12 +210,12 @@ class _Rig:
         if hasLogins:
             portal = makePortal([ScramChecker(PasswordFile(_secrets()), maybeDeferred)])
         self.broker = Broker(
-            settings, self.log, self.gate, self.purgatory, control, self.clock, self._wallSeconds, portal
+            settings, self.gate, control, self.clock, self._wallSeconds, self.log, self.purgatory, portal
         )
         self.broker.logins.makeNonce = lambda: "server"
         self.broker.groups.start()
         self.factory = AdmittedFactory(
-            lambda: KafkaConnection(self.broker),
+            lambda: BrokerSession(self.broker),
             self.gate,
             self.clock,
             HangUpWatch(MemoryReactorClock()),

@@ -43,15 +43,16 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.kafka.broker.broker import ANONYMOUS
+from admission.kafka.broker.brokersession import LOGIN_FAILED, BrokerSession
+from admission.kafka.broker.produceresponses import NOT_ON_DISK
 from admission.kafka.kafkarequest import groupOf
 from admission.kafka.options import Options, buildExporters
-from admission.kafka.produceresponses import NOT_ON_DISK
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, BrokerRecording
 from admission.kafka.security.checkers import makePortal
 from admission.kafka.security.login import Logins
-from admission.kafka.session import BEHIND, LOGIN_FAILED, KafkaConnection
+from admission.kafka.server import ANONYMOUS
+from admission.kafka.session import BEHIND
 from admission.kafka.wire.batches import HEADER_BYTES
 from admission.metrics.registry import SensorRegistry
 from admission.recording.eventof import NO_MEMORY, OVER_QUOTA, withoutNumbers
@@ -189,11 +190,11 @@ class RecordedTestCase(BrokerTestCase):
     def _stopRecording(self) -> None:
         self.recorder.stop()
 
-    def makeConnection(self) -> KafkaConnection:
+    def makeConnection(self) -> BrokerSession:
         """
         As the service does it.
         """
-        connection = KafkaConnection(self.broker)
+        connection = BrokerSession(self.broker)
         connection.listener = LISTENER
         return connection
 

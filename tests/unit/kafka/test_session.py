@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.gate import MIN_BODY_SECONDS
 from admission.interfaces import PARKED, RESPONSES
-from admission.kafka import session
+from admission.kafka.broker import brokersession
 from admission.kafka.broker.api import metadataapi
 from admission.kafka.broker.broker import MAX_LARGE_ANSWERS
 from admission.kafka.broker.log.interface import UnknownTopic
@@ -833,7 +833,7 @@ class LongWorkTests(BrokerTestCase):
         Whenever the client hangs up while its request is worked on, everything is given back.
         """
         self.patch(self.broker.timeSlices, "_clock", WorkedClock(self.clock, 0.001))
-        self.patch(session, "LARGE_ANSWER_BYTES", 500)
+        self.patch(brokersession, "LARGE_ANSWER_BYTES", 500)
         names = [{"topic_id": None, "name": f"{number:0200}"} for number in range(10)]
 
         def hangUp(client: Client, turns: int) -> None:

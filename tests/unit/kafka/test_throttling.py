@@ -29,7 +29,7 @@ from admission.interfaces import (
     Request,
     Usage,
 )
-from admission.kafka.produceresponses import throttleTimeMs
+from admission.kafka.broker.produceresponses import throttleTimeMs
 from admission.kafka.quotalimits import QuotaLimits
 from admission.quotas.metering import Windows
 from admission_plugins.clientquotas import ClientBytes
@@ -548,13 +548,13 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(0)
         self.assertEqual(protocol.pauses.reasons, {})
 
-    def test_limitsChanged(self) -> None:
+    def testlimitsChanged(self) -> None:
         """
         When limits change, whoever is throttled waits no longer than they now
         ask for.
         """
         self.broker.limits = QuotaLimits(self.log, self.broker.control, {}, self.clock.seconds)
-        self.broker.limits.onChange = self.broker._limitsChanged
+        self.broker.limits.onChange = self.broker.limitsChanged
         self.topic()
         slow, gone, other, held = (self.connect() for _ in range(4))
         for client in (slow, gone):
@@ -652,7 +652,7 @@ class OthersTests(ThrottlingTestCase):
         self.policy.decision = Decision(False, 5.0, "no")
         refused.produce("events", batchOf(b"a"))
         delayed.ask("Metadata", 9, topics=None)
-        self.broker._limitsChanged()
+        self.broker.limitsChanged()
         self.clock.advance(4.9)
         for client in (refused, delayed):
             self.assertIn(Pause.THROTTLED, client.protocol.pauses.reasons)

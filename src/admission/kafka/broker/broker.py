@@ -11,13 +11,9 @@ from typing import Any
 from attrs import Factory, define, field, frozen
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, DeferredSemaphore
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from admission.clock import wholeMicroseconds
-from admission.control import AdmissionControl
-from admission.gate import Gate
-from admission.interfaces import NOTHING, IPurgatory
+from admission.interfaces import IPurgatory
 from admission.names import boundedName
 from admission.timeslices import SLICE_SECONDS, Steps, TimeSlices
 
@@ -26,12 +22,10 @@ from ..kafkarequest import KafkaRequest
 from ..quotalimits import QuotaLimits
 from ..security.login import Logins
 from ..security.superusers import SuperUsers
+from ..server import Server
 from .groups.groupcoordinator import GroupCoordinator
 from .groups.groupstate import GroupLimits
 from .log.interface import ILog, Partition
-
-ANONYMOUS = "ANONYMOUS"
-"""The principal of clients where no login is needed."""
 
 
 @frozen
@@ -62,9 +56,6 @@ Waiting = Deferred[Answer | Work]
 Serve = Callable[["Broker", KafkaRequest], "Answer | Waiting | Steps[Answer | Waiting]"]
 """A function that serves an API; in steps if it may take long, see L{TimeSlices}."""
 
-_MAX_DEBTS = 10_000
-"""How many clients are remembered that were told to wait."""
-
 MAX_LARGE_ANSWERS = 4
 """How many large answers are made at a time."""
 
@@ -76,15 +67,12 @@ records have partitions as keys, and those for the disk the responses of their c
 
 
 @define(eq=False)
-class Broker:
+class Broker(Server):
     """
     The one broker of a cluster of one.
 
     @ivar purgatory: where requests are parked.
-    @ivar control: the quota policies.
-    @ivar clock: for the timers of groups and logins; monotonic.
     @ivar limits: the limits of the policies; can be changed at run time.
-    @ivar wallSeconds: seconds since the epoch, for records.
     @ivar ageSeconds: the same, for how long groups are not in use; see L{admission.clock.AgeClock}.
     @ivar portal: checks the logins of clients; L{None} if they need none.
     @ivar asksForCertificates: whether clients of some port may have certificates.
@@ -102,13 +90,8 @@ class Broker:
 
     _log = Logger()
 
-    settings: Settings
     log: ILog
-    gate: Gate
     purgatory: IPurgatory
-    control: AdmissionControl
-    clock: IReactorTime
-    wallSeconds: Callable[[], float]
     portal: Portal | None = None
     asksForCertificates: bool = False
     ageSeconds: Callable[[], float] = Factory(lambda broker: broker.wallSeconds, takes_self=True)
@@ -122,8 +105,6 @@ class Broker:
     waitingFetches: dict[Callable[[], object], int] = field(init=False, factory=dict)
     isDraining: bool = field(init=False, default=False)
     changed: Partition | None = field(init=False, default=None)
-    _debts: dict[tuple[str, str], float] = field(init=False, factory=dict)
-    _throttled: set[Any] = field(init=False, factory=set)
     _wakingSeconds: float | None = field(init=False, default=None)
     _unwoken: dict[Partition, None] = field(init=False, factory=dict)
 
@@ -132,7 +113,7 @@ class Broker:
         self.largestResponseBytes = min(self.settings.fetchMaxBytes, max(self.gate.pool.sizeBytes // 4, 1 << 16))
         self.timeSlices = TimeSlices(self.clock)
         self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
-        self.limits.onChange = self._limitsChanged
+        self.limits.onChange = self.limitsChanged
         self.logins = Logins(
             self.portal,
             self.clock,
@@ -216,49 +197,12 @@ class Broker:
             giveUp()
             yield None
 
-    def owes(self, principal: str, clientId: str, untilSeconds: float) -> None:
-        """
-        A client was told to wait.
-        """
-        debts = self._debts
-        debts.pop((principal, clientId), None)
-        debts[principal, clientId] = untilSeconds
-        if len(debts) > _MAX_DEBTS:
-            del debts[next(iter(debts))]
+    def longestRefusalSeconds(self, session: Any) -> float:
+        return self.groups.sessionSeconds(session) / 3
 
-    def owedSeconds(self, principal: str, clientId: str, now: float) -> float:
-        """
-        How long a client still has to wait that was told so on whatever connection; not positive if it has not.
-        """
-        return self._debts.get((principal, clientId), now) - now
-
-    def throttled(self, connection: Any, delaySeconds: float) -> None:
-        """
-        Pause C{connection} for C{delaySeconds}, because its client is over a
-        quota.
-        """
-        self._throttled.add(connection)
-        self.groups.throttled(connection, delaySeconds)
-
-    def unthrottled(self, connection: Any) -> None:
-        """
-        C{connection} was resumed or closed.
-        """
-        self._throttled.discard(connection)
-
-    def _limitsChanged(self) -> None:
-        """
-        Shorten the delays of throttled connections to what the new limits ask for.
-        """
-        self._debts.clear()
-        now = wholeMicroseconds(self.clock.seconds())
-        for connection in list(self._throttled):
-            if connection.lastAdmitted is None:
-                # Its first request is held back, or it was refused and stays away.
-                if connection.isHeldBack:
-                    connection.throttleLess(0.0)
-            else:
-                connection.throttleLess(self.control.charge(connection.lastAdmitted, NOTHING, now).delaySeconds)
+    def throttled(self, session: Any, delaySeconds: float) -> None:
+        super().throttled(session, delaySeconds)
+        self.groups.throttled(session, delaySeconds)
 
 
 def _groupLimits(settings: Settings) -> GroupLimits:

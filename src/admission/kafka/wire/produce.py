@@ -9,7 +9,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from attrs import define
+from kio.schema.errors import ErrorCode
 
+from .batches import producerIdOf
 from .primitives import CLASSIC, FLEXIBLE, NO_TAGS, PAST_THE_END, Dialect, MalformedRequest, readUnsignedVarint
 from .versions import BY_KEY, PRODUCE
 
@@ -211,6 +213,25 @@ def _readCount(dialect: Dialect, view: memoryview, offset: int, atMost: int) -> 
     if count > atMost:
         raise MalformedRequest(f"a Produce request has {count} topics or partitions where {atMost} more are allowed")
     return count, offset
+
+
+def producerIds(request: ProduceRequest) -> list[int]:
+    """
+    The producer ids in a request; batches that are too short to have one are
+    skipped.
+    """
+    found = [producerIdOf(each.records) for each in request.partitions if each.records]
+    return [producerId for producerId in found if producerId >= 0]
+
+
+def refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> list[PartitionResult]:
+    """
+    The results of a request that is refused as a whole.
+    """
+    return [
+        PartitionResult(each.topicName, each.partitionIndex, errorCode.value, errorMessage=message)
+        for each in request.partitions
+    ]
 
 
 def encodeProduceResponse(version: int, results: Sequence[PartitionResult], throttleTimeMs: int = 0) -> bytes:

@@ -14,8 +14,8 @@ from twisted.internet.defer import maybeDeferred
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
 from admission.interfaces import PARKED
-from admission.kafka import produceresponses
-from admission.kafka.produceresponses import MAX_UNANSWERED
+from admission.kafka.broker import produceresponses
+from admission.kafka.broker.produceresponses import MAX_UNANSWERED
 from admission.kafka.wire.produce import encodeProduceResponse
 from admission.request import ServerRequest
 from tests.kit.brokerfixture import BrokerTestCase, Client, batchOf, produceFields, requestOf

@@ -11,10 +11,9 @@ from typing import Any
 from attrs import evolve
 from kio.schema.errors import ErrorCode
 
-from admission.interfaces import Decision
 from admission.kafka.kafkarequest import KafkaRequest
-from admission.kafka.wire.batches import BatchRefused, RecordBatch, producerIdOf, readBatch, stampBatch
-from admission.kafka.wire.produce import PartitionResult, ProducedPartition, ProduceRequest
+from admission.kafka.wire.batches import BatchRefused, RecordBatch, readBatch, stampBatch
+from admission.kafka.wire.produce import PartitionResult, ProducedPartition, ProduceRequest, refuseAll
 from admission.timeslices import Steps
 
 from ..broker import Broker
@@ -57,11 +56,11 @@ def append(broker: Broker, request: ProduceRequest, principal: str, isUrgent: bo
     @param isUrgent: whether the request will wait for the disk.
     """
     if request.acks not in _ACKS:
-        return _refuseAll(
+        return refuseAll(
             request, ErrorCode.invalid_required_acks, f"acks is {request.acks}; it may be 0, 1 or -1 (all)"
         )
     if request.transactionalId is not None:
-        return _refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
+        return refuseAll(request, ErrorCode.invalid_request, "this broker has no transactions")
     return [_appendOne(broker, produced, principal, isUrgent) for produced in request.partitions]
 
 
@@ -83,19 +82,6 @@ def appendInSteps(
         results += appended
         yield None
     return results
-
-
-def identities(request: ProduceRequest) -> list[int]:
-    """
-    The producer ids in a request; batches that are too short to have one are
-    skipped.
-    """
-    found = [producerIdOf(each.records) for each in request.partitions if each.records]
-    return [producerId for producerId in found if producerId >= 0]
-
-
-def refused(request: ProduceRequest, decision: Decision) -> list[PartitionResult]:
-    return _refuseAll(request, ErrorCode.throttling_quota_exceeded, decision.message)
 
 
 def failed(results: Sequence[PartitionResult], error: Exception) -> list[PartitionResult]:
@@ -148,13 +134,6 @@ def refusedProducerId(request: KafkaRequest) -> Mapping[str, Any]:
     The answer to InitProducerId that a policy has refused.
     """
     return {"error_code": ErrorCode.throttling_quota_exceeded.value, "producer_id": -1, "producer_epoch": -1}
-
-
-def _refuseAll(request: ProduceRequest, errorCode: ErrorCode, message: str) -> list[PartitionResult]:
-    return [
-        PartitionResult(each.topicName, each.partitionIndex, errorCode.value, errorMessage=message)
-        for each in request.partitions
-    ]
 
 
 def _appendOne(broker: Broker, produced: ProducedPartition, principal: str, isUrgent: bool) -> PartitionResult:

@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from admission.control import AdmissionControl
 from admission.interfaces import QuotaEntity
+from admission.kafka.broker.brokersession import BrokerSession
 from admission.kafka.broker.servedapis import SERVED
 from admission.kafka.quotalimits import QuotaLimits
-from admission.kafka.session import KafkaConnection
 from admission.quotas.limits import CLIENT_KINDS, LimitTable
 from admission.testing.scriptedquota import ScriptedQuota
 from tests.kit.brokerfixture import API_KEYS, BrokerTestCase, Client, batchOf, codes, fetchFields
@@ -247,6 +247,6 @@ class NamesTests(BrokerTestCase):
         Without logins, certificates and super users everybody may do everything.
         """
         client = self.connect()
-        self.assertEqual(client.protocol.principal, KafkaConnection.principal)
+        self.assertEqual(client.protocol.principal, BrokerSession.principal)
         answer = client.ask("CreateTopics", 4, **CHANGES["CreateTopics"])
         self.assertEqual(set(errorCodes(answer)), {ErrorCode.none})

@@ -15,15 +15,16 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
-from ..connection.pauses import UNANSWERED, Pause
-from ..connection.protocol import AdmittedProtocol
-from ..interfaces import PARKED, ILease
-from ..operations import waitFor
-from .broker.api import produceapi
-from .broker.broker import Broker
-from .kafkarequest import KafkaRequest
-from .wire.headers import frame
-from .wire.produce import encodeProduceResponse
+from admission.connection.pauses import UNANSWERED, Pause
+from admission.connection.protocol import AdmittedProtocol
+from admission.interfaces import PARKED, ILease
+from admission.operations import waitFor
+
+from ..kafkarequest import KafkaRequest
+from ..wire.headers import frame
+from ..wire.produce import encodeProduceResponse
+from .api import produceapi
+from .broker import Broker
 
 MAX_UNANSWERED = 128
 UNANSWERED_BYTES = 512

@@ -1,0 +1,566 @@
+# -*- test-case-name: tests.unit.kafka.test_session -*-
+"""
+A session that the broker answers itself: from its log, its groups and its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from admission.connection.pauses import Pause
+from admission.connection.protocol import FAILED
+from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease, Usage
+from admission.timeslices import Steps
+
+from ..kafkarequest import KafkaRequest, groupOf
+from ..security import saslapi
+from ..security.login import Authenticator
+from ..session import KafkaSession, whyRejected
+from ..wire.codec import (
+    decodeCounted,
+    decodeRequest,
+    encodeInSteps,
+    encodeResponse,
+    isSmallResponse,
+    withThrottleTime,
+)
+from ..wire.guard import countElements
+from ..wire.headers import frame
+from ..wire.primitives import MalformedRequest
+from ..wire.produce import PartitionResult, parseProduce, refuseAll
+from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
+from .api import metadataapi, produceapi
+from .broker import Answer, Body, Broker, Waiting, Work
+from .produceresponses import ProduceResponses, throttleTimeMs
+from .servedapis import SERVED
+
+DECODED_ELEMENT_BYTES = 512
+"""The memory charged for one element of a decoded request, and for what is found out about it."""
+
+PARKED_REQUEST_BYTES = 4 << 10
+"""
+The memory charged for a request that waits, besides its elements: it, its operation and their place in the purgatory.
+Measured (2000 Fetches of one partition that wait): 6 KiB more for each than for an idle connection, elements included.
+"""
+
+LARGE_ANSWER_BYTES: Final = 64 << 10
+"""What an answer may have before it has to wait for memory, and is charged while it is made."""
+
+LOGIN_FAILED = "its login failed"
+"""The recorded reason, which says no more on purpose."""
+
+_SMALL_REQUEST_BYTES: Final = 1024
+"""What is read and answered in no time."""
+
+T = TypeVar("T")
+
+
+class AnswerTooLarge(Exception):
+    """
+    The answer to a request would have more bytes than the broker has memory for.
+    """
+
+
+def _encoded(request: KafkaRequest, answer: Answer, throttleMs: int) -> list[bytes]:
+    if isinstance(answer, Body):
+        return answer.encode(throttleMs)
+    fields = {**answer, "throttle_time_ms": throttleMs} if throttleMs else answer
+    return encodeResponse(request.header.apiKey, request.header.apiVersion, fields)
+
+
+class BrokerSession(KafkaSession):
+    """
+    Answers requests, parks those that have to wait, and logs clients in.
+
+    @ivar authenticator: determines C{principal}.
+    """
+
+    _loginCall: IDelayedCall | None = None
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.broker = broker
+        self.authenticator = Authenticator(broker.logins, self, self._loggedIn)
+        self._parked: Deferred[Any] | None = None
+        self._produced = ProduceResponses(self, broker, self._produceAnswered, self._produceFailed)
+        # Whether a request of another kind waits until all that were produced before it are answered.
+        self._isPutOff = False
+
+    @property
+    def whyClosed(self) -> str | None:
+        """
+        The client id is not recorded if the login failed.
+        """
+        reason = self.closeReason
+        return LOGIN_FAILED if reason is not None and reason == self.authenticator.refusal else reason
+
+    @property
+    def mayBeStranger(self) -> bool:
+        return self.isTLS or self.broker.logins.portal is not None
+
+    def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
+        return None if self.authenticator.isSettled else self.authenticator.refuseFrame(sizeBytes, head)
+
+    def headerRead(self, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        api = served(header.apiKey, header.apiVersion)
+        if self._produced.isOutstanding and header.apiKey != PRODUCE:
+            # Responses leave in the order of the requests.
+            self._isPutOff = True
+            request.postpone()
+        elif api is None:
+            self._refuseVersion(request)
+        elif not self._isKnown and self.holdBack(api, request):
+            pass
+        elif api.apiKey == PRODUCE:
+            self._produce(request, buffer)
+        elif api.name in saslapi.SERVED_BY:
+            self._logIn(api, request, buffer)
+        else:
+            self._serve(api, request, buffer)
+
+    def drain(self) -> None:
+        """
+        Also give up a login that has not finished.
+        """
+        if self.authenticator.isSettled:
+            super().drain()
+        else:
+            self.closeGracefully()
+
+    def closeGracefully(self) -> None:
+        """
+        First answer the requests whose records wait for their commit.
+        """
+        if self._produced.isOutstanding:
+            self.startGrace()
+            self.pause(Pause.CLOSING)
+            self._produced.answer()
+        else:
+            super().closeGracefully()
+
+    def connectionMade(self) -> None:
+        """
+        Clients may have to log in.
+        """
+        if self.broker.logins.portal is not None:
+            self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
+        super().connectionMade()
+
+    def throttleOver(self) -> None:
+        """
+        Also send the answers that were delayed.
+        """
+        self._produced.answer()
+        super().throttleOver()
+
+    def requestsAbandoned(self) -> None:
+        """
+        Stop all waiting on behalf of the client.
+        """
+        super().requestsAbandoned()
+        self._stopLoginCall()
+        self._cancelParked()
+        self._produced.cancel()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        The client's groups are told last.
+        """
+        super().connectionLost(reason)
+        self.broker.groups.disconnected(self)
+
+    def peerGone(self) -> None:
+        """
+        Also cancel what was parked.
+        """
+        self._cancelParked()
+        super().peerGone()
+
+    def _refuseVersion(self, request: KafkaRequest) -> None:
+        header = request.header
+        if header.apiKey == API_VERSIONS:
+            # The one request whose version may be too new: the answer says which are served (KIP-511).
+            self._respond(request, metadataapi.apiVersions(self.broker, request), 0.0)
+            return
+        api = BY_KEY.get(header.apiKey)
+        name = f"API key {header.apiKey}" if api is None else api.name
+        self.reject(request, f"it sent {name} in version {header.apiVersion}, which is not served")
+
+    def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        if request.sizeBytes <= _SMALL_REQUEST_BYTES:
+            request.entity, elementCount = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+            # The frame is no longer needed.
+            self.releaseRequest()
+            self._serveDecoded(api, request, elementCount)
+            return
+
+        def decode() -> Steps[int]:
+            yield None
+            body = buffer[header.bodyOffset :]
+            elementCount = countElements(api, header.apiVersion, body)
+            room = self.factory.gate.whenRoom()
+            if room is not None:
+                yield room
+            # Before anybody else asks for room.
+            self._chargeDecoded(request, elementCount)
+            yield None
+            request.entity = decodeCounted(api, header.apiVersion, body)
+            return elementCount
+
+        decoding = self._workOnFrame(request, decode(), partial(self._serveDecoded, api, request))
+        if decoding is not None:
+            self._parked = decoding
+
+    def _workOnFrame(
+        self, request: KafkaRequest, steps: Steps[T], then: Callable[[T], object]
+    ) -> Deferred[None] | None:
+        """
+        Do work that reads the frame of a request, and release that.  From here on the memory belongs to the work,
+        whatever becomes of the connection.
+
+        @param then: called with the result.
+        @return: L{None} if it is done; otherwise to be cancelled if nobody wants it any more.
+        """
+        lease, request.lease = request.lease, None
+        assert lease is not None
+
+        def release(result: Any = None) -> Any:
+            lease.release()
+            request.released = self.factory.clock.seconds()
+            return result
+
+        try:
+            result = self._runInSlices(request, steps)
+        except BaseException:
+            release()
+            raise
+        if not isinstance(result, Deferred):
+            release()
+            then(result)
+            return None
+        self._endTurn()
+        result.addBoth(release)
+        result.addBoth(self._unparked)
+        late: Deferred[Any] = result.addCallback(then)
+        late.addErrback(self._parkedFailed)
+        return late
+
+    def _serveDecoded(self, api: Api, request: KafkaRequest, elementCount: int) -> None:
+        request.kind = api.name
+        servedApi = SERVED[api.name]
+        wants = self.broker.control.wants
+        if wants.details:
+            request.groupId = groupOf(request.entity)
+        if wants.usage:
+            decision = self._admit(request, servedApi.refusal)
+            if not decision.admitted:
+                assert servedApi.refuse is not None
+                self._respond(request, servedApi.refuse(request), decision.delaySeconds)
+                return
+            self.broker.control.beginRequest(request, self.factory.clock.seconds())
+        work = servedApi.answer(self.broker, request)
+        answer: Answer | Waiting
+        if isinstance(work, Generator):
+            answer = self.broker.timeSlices.run(self.holder, work, request.workedInSlices)
+        else:
+            answer = work
+        if not isinstance(answer, Deferred):
+            self._answer(request, answer)
+            return
+        # The objects that decoding created outlive this turn only here, so they are charged only here.
+        self._chargeDecoded(request, elementCount)
+        self._parkUntil(answer, request.releaseDecoded)
+        late: Deferred[Any] = answer.addCallback(self._workLate, request)
+        late.addCallback(lambda answered: self._answer(request, answered))
+        late.addErrback(self._parkedFailed)
+        if self.hasPeerGone:
+            self._cancelParked()
+
+    def _workLate(self, answered: Answer | Work, request: KafkaRequest) -> Answer | Deferred[Answer]:
+        """
+        Do what is left to do once a request has waited.
+        """
+        if not callable(answered):
+            return answered
+        answer = self._runInSlices(request, answered())
+        if isinstance(answer, Deferred):
+            self._parked = answer
+            answer.addBoth(self._unparked)
+        return answer
+
+    def _runInSlices(self, request: KafkaRequest, steps: Steps[T]) -> T | Deferred[T]:
+        """
+        Do work that was not parked, or is not any more.
+        """
+        began = self.factory.clock.seconds()
+
+        def finished(usedSeconds: float) -> None:
+            # Nobody is charged for the time between slices.
+            request.workedInSlices(usedSeconds - (self.factory.clock.seconds() - began))
+
+        return self.broker.timeSlices.run(self.holder, steps, finished)
+
+    def _logIn(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        entity, _ = decodeRequest(api, header.apiVersion, buffer[header.bodyOffset :])
+        answer = saslapi.SERVED_BY[api.name](self.authenticator, entity)
+        self._parkUntil(answer, self.factory.gate.pool.charge(request.sizeBytes, PARKED).release)
+        answer.addCallback(lambda answered: self._answerLogin(request, answered))
+        answer.addErrback(self._parkedFailed)
+        if self.hasPeerGone:
+            self._cancelParked()
+
+    def _answerLogin(self, request: KafkaRequest, answer: Mapping[str, Any]) -> None:
+        refusal = self.authenticator.refusal
+        if refusal is None:
+            self._respond(request, answer, 0.0)
+            return
+        response = encodeResponse(request.header.apiKey, request.header.apiVersion, answer)
+        request.responseBytes = sum(map(len, response))
+        request.reject(LOGIN_FAILED)
+        self.request = None
+        self.send(frame(request.header, response))
+        self.requestAnswered(request, self.factory.clock.seconds())
+        # Nothing else that it has sent may be read.
+        self.close(refusal)
+        self.finish()
+
+    def _loggedIn(self, principal: str) -> None:
+        self._stopLoginCall()
+        self.principal = self.holder = principal
+
+    def _loginOverdue(self) -> None:
+        self._loginCall = None
+        self.close("it has not logged in within login.timeout")
+
+    def _stopLoginCall(self) -> None:
+        if self._loginCall is not None:
+            self._loginCall.cancel()
+            self._loginCall = None
+
+    def _answer(self, request: KafkaRequest, answer: Answer) -> None:
+        header = request.header
+        if isinstance(answer, Body) or isSmallResponse(header.apiKey, header.apiVersion, answer):
+            self._answerWith(request, answer, _encoded(request, answer, 0))
+            return
+        try:
+            body = self._runInSlices(request, self._encode(request, answer))
+        except AnswerTooLarge as tooLarge:
+            self.reject(request, str(tooLarge))
+            return
+        if not isinstance(body, Deferred):
+            self._answerWith(request, answer, body)
+            return
+        self._endTurn()
+        self._parked = body
+        body.addBoth(self._unparked)
+        body.addCallback(lambda parts: self._answerWith(request, answer, parts))
+        body.addErrback(self._parkedFailed)
+
+    def _encode(self, request: KafkaRequest, answer: Mapping[str, Any]) -> Steps[list[bytes]]:
+        """
+        Encode an answer of any size: a large one when it is its turn and there is memory, and charged from then on.
+        """
+        broker, header = self.broker, request.header
+        steps = encodeInSteps(header.apiKey, header.apiVersion, answer)
+        hasPlace = False
+        charge: ILease | None = None
+        try:
+            while True:
+                try:
+                    sizeBytes = next(steps)
+                except StopIteration as end:
+                    encoded: list[bytes] = end.value
+                    return encoded
+                if sizeBytes > broker.largestResponseBytes:
+                    raise AnswerTooLarge(
+                        f"the answer to its {request.kind} would have more than {broker.largestResponseBytes} bytes, a"
+                        " quarter of the memory for requests or fetch.max.bytes: it has to ask for less at a time"
+                    )
+                if not hasPlace and sizeBytes > LARGE_ANSWER_BYTES:
+                    # Who has a place waits for nobody: others wait for the place, and hold memory meanwhile.
+                    room = self.factory.gate.whenRoom(request.decodedBytes)
+                    if room is not None:
+                        yield room
+                    place = broker.largeAnswers.acquire()
+                    if not place.called:
+                        yield place
+                    hasPlace = True
+                if hasPlace and (charge is None or sizeBytes > charge.sizeBytes + LARGE_ANSWER_BYTES):
+                    if charge is not None:
+                        charge.release()
+                    charge = self.factory.gate.pool.charge(sizeBytes, RESPONSES)
+                yield None
+        finally:
+            if charge is not None:
+                charge.release()
+            if hasPlace:
+                broker.largeAnswers.release()
+
+    def _answerWith(self, request: KafkaRequest, answer: Answer, body: list[bytes]) -> None:
+        delaySeconds = 0.0
+        if request.view is not None:
+            now = self.factory.clock.seconds()
+            responseBytes = request.responseBytes = sum(map(len, body))
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+            isCounted = not isinstance(answer, Body) or answer.isCounted
+            usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
+            delaySeconds = self._charge(request, usage, now)
+            if delaySeconds > 0:
+                header, delayMs = request.header, throttleTimeMs(delaySeconds)
+                throttled = (
+                    None
+                    if isinstance(answer, Body)
+                    else withThrottleTime(header.apiKey, header.apiVersion, body, delayMs)
+                )
+                body = _encoded(request, answer, delayMs) if throttled is None else throttled
+        if isinstance(answer, Body) and answer.backOffSeconds > delaySeconds:
+            body = answer.encode(throttleTimeMs(answer.backOffSeconds))
+            # No policy has asked for it.
+            self.throttle(answer.backOffSeconds)
+        self.respond(frame(request.header, body), delaySeconds)
+
+    def _respond(self, request: KafkaRequest, answer: Answer, delaySeconds: float) -> None:
+        body = _encoded(request, answer, throttleTimeMs(delaySeconds))
+        request.responseBytes = sum(map(len, body))
+        self.respond(frame(request.header, body), delaySeconds)
+
+    def _unparked(self, result: Any) -> Any:
+        self._parked = None
+        return result
+
+    def _chargeDecoded(self, request: KafkaRequest, elementCount: int) -> None:
+        if request.decoded is None:
+            sizeBytes = PARKED_REQUEST_BYTES + elementCount * DECODED_ELEMENT_BYTES
+            request.decoded = self.factory.gate.pool.charge(sizeBytes, PARKED)
+
+    def _parkUntil(self, answer: Deferred[Any], release: Callable[[], object]) -> None:
+        request = self.request
+        assert request is not None
+        self._parked = answer
+        self.park()
+
+        def resume(result: Any) -> Any:
+            self._parked = None
+            release()
+            request.resume(self.factory.clock.seconds())
+            return result
+
+        answer.addBoth(resume)
+
+    def _cancelParked(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.cancel()
+
+    def _parkedFailed(self, failure: Failure) -> None:
+        if isinstance(failure.value, (AnswerTooLarge, MalformedRequest)):
+            assert self.request is not None
+            self.reject(self.request, whyRejected(failure.value))
+            return
+        if not isinstance(failure.value, CancelledError):
+            self.factory.log.failure("a request of {peer} failed", failure, peer=self.peer)
+            self.close(FAILED)
+        self.finish()
+
+    def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
+        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
+            self.factory.gate.beginNoMore()
+        request.kind = "Produce"
+        request.acks = produced.acks
+        request.timeoutSeconds = max(produced.timeoutMs, 0) / 1000
+        decision = self._admitProduce(request, produced) if self.broker.control.wants.usage else ADMITTED
+        if not decision.admitted:
+            self._acknowledge(
+                request,
+                refuseAll(produced, ErrorCode.throttling_quota_exceeded, decision.message),
+                False,
+                decision.delaySeconds,
+            )
+            return
+        wantsFlush = produceapi.wantsFlush(self.broker, produced)
+        if len(produced.partitions) > produceapi.MANY_PARTITIONS:
+            # It goes on if the client leaves, as what is appended at once does.
+            steps = produceapi.appendInSteps(self.broker, produced, self.principal, wantsFlush)
+            self._chargeDecoded(request, len(produced.partitions))
+            del produced
+            appended = partial(self._appended, request, wantsFlush=wantsFlush, isCommitted=True)
+            self._workOnFrame(request, steps, appended)
+            return
+        results = produceapi.append(self.broker, produced, self.principal, wantsFlush)
+        # A slice that survives would keep the buffer from being reused.
+        del produced
+        self._appended(request, results, wantsFlush)
+
+    def _appended(
+        self, request: KafkaRequest, results: list[PartitionResult], wantsFlush: bool, isCommitted: bool = False
+    ) -> None:
+        delaySeconds = 0.0
+        if request.view is not None:
+            now = self.factory.clock.seconds()
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+            # The response does not exist yet.
+            delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
+        self._acknowledge(request, results, wantsFlush, delaySeconds, isCommitted)
+
+    def _acknowledge(
+        self,
+        request: KafkaRequest,
+        results: list[PartitionResult],
+        wantsFlush: bool,
+        delaySeconds: float,
+        isCommitted: bool = False,
+    ) -> None:
+        request.results = results
+        self.request = None
+        if request.acks == 0:
+            self._produceUnacknowledged(request, delaySeconds)
+        else:
+            # The next request may be read: records that are appended together are committed together.
+            self._produced.add(request, wantsFlush, delaySeconds, isCommitted)
+            self.finish(delaySeconds)
+
+    def _produceUnacknowledged(self, request: KafkaRequest, delaySeconds: float) -> None:
+        self.requestAnswered(request, self.factory.clock.seconds())
+        self.finish(delaySeconds)
+        refused = next((result for result in request.results if result.errorCode), None)
+        if refused is not None:
+            # There is no response to carry the error; after a close, the client looks again.
+            self.close(
+                f"a batch for partition {refused.partitionIndex} of topic {refused.topicName!r:.300} was refused, "
+                f"and it wants no response: {refused.errorMessage}"
+            )
+
+    def _produceFailed(self) -> None:
+        """
+        Close the connection, since there is no answer to a Produce request: the
+        client would take the next response for it.
+        """
+        self.factory.refused(self, FAILED)
+        super().closeGracefully()
+
+    def _produceAnswered(self) -> None:
+        """
+        Every Produce request read so far has been answered, or the client is
+        gone.
+        """
+        if self.pauses.reasons and Pause.CLOSING in self.pauses.reasons and not self.isLost:
+            self.closeGracefully()
+        if self._isPutOff:
+            self._isPutOff = False
+            if self.isLost or self.isClosing:
+                self.finish()
+            else:
+                self.workAgain()

@@ -1,0 +1,93 @@
+# -*- test-case-name: tests.unit.kafka.broker.test_broker -*-
+"""
+What all sessions with clients share, whatever answers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.interfaces import IReactorTime
+
+from ..clock import wholeMicroseconds
+from ..control import AdmissionControl
+from ..gate import Gate
+from ..interfaces import NOTHING
+from .brokersettings import Settings
+
+ANONYMOUS = "ANONYMOUS"
+"""The principal of clients where no login is needed."""
+
+_MAX_DEBTS = 10_000
+"""How many clients are remembered that were told to wait."""
+
+
+@define(eq=False)
+class Server:
+    """
+    The rule that admits requests, and the clients that it told to wait.
+
+    @ivar control: the quota policies.
+    @ivar clock: monotonic.
+    @ivar wallSeconds: seconds since the epoch, for records.
+    """
+
+    settings: Settings
+    gate: Gate
+    control: AdmissionControl
+    clock: IReactorTime
+    wallSeconds: Callable[[], float]
+    _debts: dict[tuple[str, str], float] = field(init=False, factory=dict)
+    _throttled: set[Any] = field(init=False, factory=set)
+
+    def longestRefusalSeconds(self, session: Any) -> float:
+        """
+        How long at most C{session} may be kept waiting for a refusal that became a delay: where its client is a member
+        of groups, it must be heard of in time.
+        """
+        return inf
+
+    def owes(self, principal: str, clientId: str, untilSeconds: float) -> None:
+        """
+        A client was told to wait.
+        """
+        debts = self._debts
+        debts.pop((principal, clientId), None)
+        debts[principal, clientId] = untilSeconds
+        if len(debts) > _MAX_DEBTS:
+            del debts[next(iter(debts))]
+
+    def owedSeconds(self, principal: str, clientId: str, now: float) -> float:
+        """
+        How long a client still has to wait that was told so on whatever connection; not positive if it has not.
+        """
+        return self._debts.get((principal, clientId), now) - now
+
+    def throttled(self, session: Any, delaySeconds: float) -> None:
+        """
+        C{session} is paused for C{delaySeconds}, because its client is over a quota.
+        """
+        self._throttled.add(session)
+
+    def unthrottled(self, session: Any) -> None:
+        """
+        C{session} was resumed or closed.
+        """
+        self._throttled.discard(session)
+
+    def limitsChanged(self) -> None:
+        """
+        Shorten the delays of throttled sessions to what the new limits ask for.
+        """
+        self._debts.clear()
+        now = wholeMicroseconds(self.clock.seconds())
+        for session in list(self._throttled):
+            if session.lastAdmitted is None:
+                # Its first request is held back, or it was refused and stays away.
+                if session.isHeldBack:
+                    session.throttleLess(0.0)
+            else:
+                session.throttleLess(self.control.charge(session.lastAdmitted, NOTHING, now).delaySeconds)
