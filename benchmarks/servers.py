@@ -27,8 +27,9 @@ from admission.interfaces import PolicyContext
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.brokersettings import loadSettings
+from admission.kafka.kafkaservice import ListenerFactory
 from admission.kafka.options import Options
-from admission.kafka.service import ListenerFactory, makeService
+from admission.kafka.service import makeService
 from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel

@@ -23,7 +23,7 @@ LOGIN_GRAIN_BYTES = 256
 """The size of a login is rounded up to a multiple of this, or it would disclose the length of the password."""
 
 
-class BrokerRecording:
+class RequestRecording:
     """
     Records an event for each request that ends, and for each connection
     that is opened or closed.

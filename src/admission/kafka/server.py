@@ -17,6 +17,7 @@ from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import NOTHING
 from .brokersettings import Settings
+from .quotalimits import QuotaLimits
 
 ANONYMOUS = "ANONYMOUS"
 """The principal of clients where no login is needed."""
@@ -33,6 +34,7 @@ class Server:
     @ivar control: the quota policies.
     @ivar clock: monotonic.
     @ivar wallSeconds: seconds since the epoch, for records.
+    @ivar limits: the limits of the policies; can be changed at run time.
     """
 
     settings: Settings
@@ -40,6 +42,7 @@ class Server:
     control: AdmissionControl
     clock: IReactorTime
     wallSeconds: Callable[[], float]
+    limits: QuotaLimits = field(init=False)
     _debts: dict[tuple[str, str], float] = field(init=False, factory=dict)
     _throttled: set[Any] = field(init=False, factory=set)
 

@@ -48,7 +48,7 @@ from admission.kafka.broker.produceresponses import NOT_ON_DISK
 from admission.kafka.kafkarequest import groupOf
 from admission.kafka.options import Options, buildExporters
 from admission.kafka.recordedcolumns import KafkaRequestEvent
-from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, BrokerRecording
+from admission.kafka.requestrecording import BROKE, LOGIN_GRAIN_BYTES, RequestRecording
 from admission.kafka.security.checkers import makePortal
 from admission.kafka.security.login import Logins
 from admission.kafka.server import ANONYMOUS
@@ -182,7 +182,7 @@ class RecordedTestCase(BrokerTestCase):
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
         )
-        self.factory.observers = (BrokerRecording(self.recorder),)
+        self.factory.observers = (RequestRecording(self.recorder),)
         self.enforce()
         self.policy = Strict()
         self.taken: list[ILease] = []

@@ -27,21 +27,16 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from admission.connection.factory import AdmittedFactory
-from admission.kafka import service as serviceModule
+from admission.kafka import kafkaservice
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
 from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.brokersettings import loadSettings
+from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, loadSettings
 from admission.kafka.kafkarequest import Address
+from admission.kafka.kafkaservice import ListenerFactory
 from admission.kafka.options import Listener, Options, buildOrder
-from admission.kafka.service import (
-    RESERVED_DESCRIPTORS,
-    BrokerConfig,
-    BrokerService,
-    ListenerFactory,
-    makeService,
-)
+from admission.kafka.service import BrokerConfig, BrokerService, makeService
 from admission.recording.recorder import EventRecorder
 from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf
 
@@ -685,7 +680,7 @@ class MakeServiceTests(TestCase):
             orders.append((description, random))
             return buildOrder(description, clock, random)
 
-        self.patch(serviceModule, "buildOrder", build)
+        self.patch(kafkaservice, "buildOrder", build)
         service = makeService(options)
         service.startService()
         # Both draw from the same, whose seed is recorded.

@@ -20,14 +20,13 @@ from admission.kafka import statussections
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.options import Options
+from admission.kafka.serverstatus import MAX_CLIENTS, RECENTLY_SECONDS
 from admission.kafka.service import BrokerConfig, BrokerService
 from admission.kafka.statussections import (
     DISK_SECONDS,
-    MAX_CLIENTS,
     MAX_GROUPS,
     MAX_TOPICS,
     OTHER_TOPICS,
-    RECENTLY_SECONDS,
     BrokerStatus,
     groupsFields,
     lagOf,

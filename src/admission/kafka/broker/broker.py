@@ -72,7 +72,6 @@ class Broker(Server):
     The one broker of a cluster of one.
 
     @ivar purgatory: where requests are parked.
-    @ivar limits: the limits of the policies; can be changed at run time.
     @ivar ageSeconds: the same, for how long groups are not in use; see L{admission.clock.AgeClock}.
     @ivar portal: checks the logins of clients; L{None} if they need none.
     @ivar asksForCertificates: whether clients of some port may have certificates.
@@ -98,7 +97,6 @@ class Broker(Server):
     largestResponseBytes: int = field(init=False)
     timeSlices: TimeSlices = field(init=False)
     largeAnswers: DeferredSemaphore = field(init=False, factory=lambda: DeferredSemaphore(MAX_LARGE_ANSWERS))
-    limits: QuotaLimits = field(init=False)
     logins: Logins = field(init=False)
     superUsers: SuperUsers = field(init=False)
     groups: GroupCoordinator = field(init=False)

@@ -1,0 +1,447 @@
+# -*- test-case-name: tests.unit.kafka.test_service -*-
+"""
+What all services of C{twistd} that speak Kafka's protocol have in common, with the real reactor and the real clocks.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from random import Random, SystemRandom
+from socket import gethostname
+from typing import Any
+
+from attrs import frozen
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, maybeDeferred
+from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from .._version import isCompiled
+from ..clock import MonotonicClock, useMonotonicTimers, wallSeconds
+from ..connection.factory import AdmittedFactory, ConnectionLimits
+from ..connection.hangup import HangUpWatch
+from ..control import AdmissionControl
+from ..garbage import GarbageCollection
+from ..gate import Gate
+from ..metrics.registry import SensorRegistry
+from ..profiling.profiler import Profiler
+from ..profiling.reports import MemoryReports
+from ..recording.events import Origin
+from ..recording.recorder import EventRecorder
+from ..recording.tables import REQUESTS
+from ..status.site import StatusPort
+from ..units import formatBytes, formatSeconds
+from .brokersettings import RESERVED_DESCRIPTORS, Settings
+from .memoryuse import MemoryProfile, claimsOf, makeProfiler
+from .options import (
+    Listener,
+    buildControl,
+    buildExporters,
+    buildOrder,
+    buildPool,
+    poolDescription,
+    quotaDescriptions,
+)
+from .recordedcolumns import KAFKA_COLUMNS
+from .requestrecording import RequestRecording
+from .secondsignal import SecondSignal
+from .server import Server
+from .serverstatus import ServerStatus
+from .session import KafkaSession
+
+PRESSURE_LOGGED_EVERY_SECONDS = 60.0
+
+
+class CannotStart(SystemExit, Exception):
+    """
+    The broker cannot start; the message is for the operator.
+
+    In the foreground L{SystemExit} ends the process with this message alone.
+    But C{twistd} removes its process file, and tells the process that waits
+    for a daemon to start, only when it sees an L{Exception}.
+    """
+
+
+@frozen
+class ServerConfig:
+    """
+    What every server is configured with.  A description has the syntax of the option of the same name; L{None} or an
+    empty one means the default.
+
+    @ivar dataPath: the directory of what it keeps.
+    @ivar statusListener: where to serve the status pages, if anywhere.
+    @ivar memoryProfile: from C{--profile-memory}.
+    """
+
+    settings: Settings
+    listeners: Sequence[Listener]
+    dataPath: str
+    statusListener: Listener | None = None
+    pool: str | None = None
+    order: str | None = None
+    quotas: Sequence[str] = ()
+    exports: Sequence[str] = ()
+    memoryProfile: MemoryProfile | None = None
+
+
+class ListenerFactory(ServerFactory):
+    """
+    The factory of one port; its connections know the address that the port advertises.
+    """
+
+    noisy = False
+
+    def __init__(self, service: KafkaService, listener: Listener) -> None:
+        self._service = service
+        self._listener = listener
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        protocol = self._service.factory.buildProtocol(addr)
+        if isinstance(protocol, KafkaSession):
+            self._service.arrivedBy(self._listener, protocol)
+        return protocol
+
+
+class KafkaService(Service):
+    """
+    A server and its ports: what a subclass answers with is made by L{makeServer}, and ended by L{drainServer}.
+
+    @ivar factory: the connections.  Like C{server} and C{sensors}, it exists
+        once the service has been started.
+    @ivar sensors: the sensors of the server.
+    """
+
+    log = Logger()
+
+    factory: AdmittedFactory
+    server: Server
+    sensors: SensorRegistry
+
+    def __init__(self, reactor: Any, config: ServerConfig) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._statusPort: StatusPort | None = None
+        if config.statusListener is not None:
+            names = [gethostname(), *(each.advertised.host for each in config.listeners if each.advertised is not None)]
+            self._statusPort = StatusPort(
+                config.statusListener.description, config.statusListener.endpoint, reactor, names, "--advertise"
+            )
+        self._ports: list[IListeningPort] = []
+        self._started = AsyncExitStack()
+        self._stopping = DeferredLock()
+        self._status: ServerStatus | None = None
+        self._hasListened = False
+        self._pressureLoggedSeconds = float("-inf")
+
+    # What a subclass says
+
+    def makeServer(self, gate: Gate, control: AdmissionControl, started: AsyncExitStack) -> Server:
+        """
+        Make what sessions share.
+
+        @param started: closes what is started, in reverse order.
+        @raise CannotStart: if it cannot be made.
+        """
+        raise NotImplementedError
+
+    def makeSession(self) -> KafkaSession:
+        raise NotImplementedError
+
+    def makeStatus(self) -> ServerStatus:
+        raise NotImplementedError
+
+    def drainServer(self) -> None:
+        """
+        All connections have been told to end: have what waits answered.
+        """
+
+    def arrivedBy(self, listener: Listener, session: KafkaSession) -> None:
+        """
+        A client has connected to one of the ports.
+        """
+        session.advertised = listener.advertised
+        session.listener = listener.description
+
+    @property
+    def whatServes(self) -> str:
+        """
+        What is served, and from where, for the log.
+        """
+        raise NotImplementedError
+
+    def reservedDescriptors(self) -> int:
+        """
+        How many files and sockets it has open besides its clients' connections.
+        """
+        return RESERVED_DESCRIPTORS
+
+    # What twistd calls
+
+    def privilegedStartService(self) -> None:
+        """
+        Bind the ports while the process still has its privileges.  No connection is
+        accepted before the reactor runs.
+        """
+        self._hasListened = True
+        failures: list[str] = []
+
+        def listens(port: IListeningPort) -> None:
+            self._ports.append(port)
+            if self.running:
+                self.factory.addPort(port)
+
+        def cannotListen(failure: Failure, listener: Listener | StatusPort) -> None:
+            reason = f"cannot listen on {listener.description}: {failure.getErrorMessage()}"
+            failures.append(reason)
+            if self.running:
+                self.log.critical("{reason}", reason=reason)
+                self._reactor.stop()
+
+        for listener in self._config.listeners:
+            listening = listener.endpoint.listen(ListenerFactory(self, listener))
+            listening.addCallbacks(listens, cannotListen, errbackArgs=(listener,))
+        if self._statusPort is not None:
+            self._statusPort.listen().addErrback(cannotListen, self._statusPort)
+        if failures:
+            self._stopListening()
+            raise CannotStart(f"admission: {'; '.join(failures)}")
+
+    def startService(self) -> None:
+        """
+        Begin to serve.  This cannot happen earlier: a daemon has
+        its final process only now.
+        """
+        if not self._hasListened:
+            # Only some of the commands that run services make two steps of it.
+            self.privilegedStartService()
+        try:
+            self._start()
+        except BaseException:
+            # As a rule the process ends now; where it does not, stopService closes what was started.
+            self._stopListening()
+            raise
+        super().startService()  # type: ignore[no-untyped-call]
+        pool = self.server.gate.pool
+        self.log.info(
+            "serving {what}, with {pool!r} and requests of up to {largest}, {made}",
+            what=self.whatServes,
+            pool=pool,
+            largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, pool.largestBytes)),
+            made="compiled" if isCompiled() else "in pure Python",
+        )
+
+    @inlineCallbacks
+    def stopService(self) -> Any:
+        """
+        Drain: accept no connections, read nothing more, answer what has been read,
+        close every connection after its last response, then close the log
+        and have the exporters finish.  A second SIGTERM ends the wait for clients.
+
+        @return: a L{Deferred} that fires when the data directory is free.
+        """
+        yield maybeDeferred(super().stopService)
+        if self._status is not None:
+            self._status.isDraining = True
+        with SecondSignal(self._reactor, self._hurry):
+            # Two concurrent calls would each take half of the closers.
+            yield self._stopping.run(lambda: Deferred.fromCoroutine(self._started.aclose()))
+        self.log.info("stopped: {path} is closed", path=self._config.dataPath)
+
+    def _start(self) -> None:
+        """
+        Start one thing after another.  When the service stops, the closers in
+        C{_started} run in reverse order, one after another.
+
+        @raise CannotStart: if something cannot be started.
+        """
+        reactor, config, settings = self._reactor, self._config, self._config.settings
+        started = self._started = AsyncExitStack()
+        useMonotonicTimers(reactor)
+        clock = self._clock = MonotonicClock(reactor)
+        profiler: Profiler | None = None
+        if config.memoryProfile is not None or self._statusPort is not None:
+            profiler = makeProfiler(clock, wallSeconds, lambda: claimsOf(self.server.gate))
+        self.sensors = SensorRegistry(clock.seconds)
+
+        recorder = EventRecorder(buildExporters(config.exports, clock), clock, self.sensors)
+        started.push_async_callback(recorder.stop)
+        # The factory says that the last connection is gone just before that connection tells the recorder.
+        started.push_async_callback(deferLater, reactor, 0)
+
+        hangUpWatch = HangUpWatch(reactor)
+        started.callback(hangUpWatch.close)
+
+        gateSeed = SystemRandom().getrandbits(63)
+        # Both draw from the same source, as in replays.
+        random = Random(gateSeed)
+        memoryOrder, turnOrder = (buildOrder(config.order, clock, random) for _ in range(2))
+        pool = buildPool(settings, config.pool, clock)
+        gate = Gate(pool, clock, memoryOrder, turnOrder, settings.queuedMaxRequests)
+        gate.addSensors(self.sensors)
+        gate.onPressure(self._pressed)
+        started.callback(gate.close)
+
+        control = buildControl(settings, config.quotas, clock, bool(config.exports))
+        control.addSensors(self.sensors)
+        self.server = self.makeServer(gate, control, started)
+        self._startRecording(recorder, gateSeed)
+
+        self.factory = AdmittedFactory(self.makeSession, gate, clock, hangUpWatch, self._connectionLimits(), control)
+        if recorder.isRecording:
+            self.factory.observers = (RequestRecording(recorder),)
+
+        self._startStatus(profiler)
+
+        for port in self._ports:
+            self.factory.addPort(port)
+        self.factory.start()
+        started.push_async_callback(self._drain)
+        started.push_async_callback(self._stopAccepting)
+        garbage = GarbageCollection(clock, goneConnections=lambda: self.factory.goneConnections)
+        garbage.start()
+        started.callback(garbage.stop)
+
+        if config.memoryProfile is not None and profiler is not None:
+            self._startReports(config.memoryProfile, profiler)
+
+    def _drain(self) -> Deferred[None]:
+        """
+        @return: fires when the last connection is gone.
+        """
+        self.factory.stop()
+        self.log.info(
+            "stopping: {count} connections end after their last response, within {grace} (close.grace.timeout)",
+            count=len(self.factory.connections),
+            grace=formatSeconds(self._config.settings.closeGraceTimeoutSeconds),
+        )
+        emptied = self.factory.closeAll()
+        # Not earlier: a client that is answered would have its next request read.
+        self.drainServer()
+        return emptied
+
+    def _hurry(self) -> None:
+        self.log.warn("asked to stop again: {count} connections are cut off", count=len(self.factory.connections))
+        self.factory.abortAll()
+
+    def _connectionLimits(self) -> ConnectionLimits:
+        settings = self._config.settings
+        idleSeconds = settings.connectionsMaxIdleSeconds
+        return ConnectionLimits(
+            maxConnections=min(settings.maxConnections, self._descriptorLimit(settings.maxConnections)),
+            maxConnectionsPerAddress=settings.maxConnectionsPerIp,
+            idleSeconds=math.inf if idleSeconds is None else idleSeconds,
+            receiveSeconds=settings.requestReceiveTimeoutSeconds,
+            sendSeconds=settings.responseSendTimeoutSeconds,
+            closeGraceSeconds=settings.closeGraceTimeoutSeconds,
+            handshakeSeconds=settings.tlsHandshakeTimeoutSeconds,
+        )
+
+    def _startStatus(self, profiler: Profiler | None) -> None:
+        self._status = self.makeStatus()
+        self._status.addSensors()
+        if profiler is not None:
+            self._started.callback(profiler.stop)
+        if self._statusPort is not None:
+            self._statusPort.serve(self._status.pages(self._reactor, profiler))
+            self._started.push_async_callback(self._statusPort.stop)
+
+    def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:
+        config, settings, control = self._config, self._config.settings, self.server.control
+        origin = Origin(
+            str(settings.brokerId),
+            uuid.uuid4().hex,
+            gateSeed,
+            control.policyNames,
+            quotaDescriptions(settings, config.quotas),
+            settings.quotaWindowNum,
+            settings.quotaWindowSizeSeconds,
+            control.maxDelaySeconds,
+            poolDescription(settings, config.pool),
+        )
+        try:
+            recorder.start(origin, self._deferToThread)
+        except Exception as error:
+            raise CannotStart(
+                f"admission: cannot record to {' and '.join(config.exports)}: {error}; --export says where to"
+            ) from error
+        if not recorder.isRecording:
+            return
+        declared = {column.name for columns in KAFKA_COLUMNS.values() for column in columns}
+        missing = sorted(declared.difference(column.name for column in REQUESTS.columns))
+        if missing:
+            self.log.warn(
+                "{columns} are not recorded: what pip knows of admission is missing or old; install it again",
+                columns=", ".join(missing),
+            )
+        recorder.addSensors(self.sensors)
+        now = self._clock.seconds()
+        for entity, limits in control.limits.items():
+            recorder.limitsChanged(entity, limits, now)
+        # The name without the address after it, of which there may be any number.
+        self.server.limits.onEnforced = lambda entity, limits, by, now: recorder.limitsChanged(
+            entity, limits, now, by.rpartition(" at ")[0] or by
+        )
+
+    def _startReports(self, profile: MemoryProfile, profiler: Profiler) -> None:
+        reports = MemoryReports(profiler, profile.directory, profile.intervalSeconds, self._clock, self._deferToThread)
+        try:
+            reports.start()
+        except OSError as error:
+            raise CannotStart(
+                f"admission: cannot write to {profile.directory}: {error.strerror}; --profile-memory says where to"
+            ) from error
+        self._started.callback(reports.stop)
+
+    def _deferToThread(self, function: Any, *args: Any) -> Deferred[Any]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
+
+    def _stopAccepting(self) -> Deferred[Any]:
+        ports, self._ports = self._ports, []
+        self._hasListened = False
+        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
+
+    def _stopListening(self) -> Deferred[Any]:
+        stopping = [self._stopAccepting()]
+        if self._statusPort is not None:
+            stopping.append(self._statusPort.stop())
+        return DeferredList(stopping)
+
+    def _descriptorLimit(self, wanted: int) -> int:
+        """
+        Raise the limit on open files to what C{wanted} connections need, as far as
+        the system allows.
+
+        @return: the number of connections that the limit then allows.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        reserved = self.reservedDescriptors()
+        needed = wanted + reserved
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            if soft < needed:
+                self.log.warn(
+                    "the limit on open files, {hard}, allows {allowed} connections and not {wanted} (max.connections); "
+                    "raise it with ulimit -n",
+                    hard=hard,
+                    allowed=soft - reserved,
+                    wanted=wanted,
+                )
+        return wanted if soft == resource.RLIM_INFINITY else max(int(soft) - reserved, 1)
+
+    def _pressed(self, isPressed: bool) -> None:
+        now = self._clock.seconds()
+        if isPressed and now - self._pressureLoggedSeconds >= PRESSURE_LOGGED_EVERY_SECONDS:
+            self._pressureLoggedSeconds = now
+            self.log.warn(
+                "the memory pool is empty: clients wait for their turn; where it is: {ledger}",
+                ledger=", ".join(f"{purpose} {formatBytes(held)}" for purpose, held in self.server.gate.ledger.items()),
+            )
