@@ -15,14 +15,13 @@ from twisted.python.usage import Options, UsageError
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 
 
-class BrokerOptions(Options):
+class ListenOptions(Options):
     """
-    Where a broker listens, and its configuration.
+    Where a server listens, and its configuration.
     """
 
     optParameters = [
-        ["data", "d", "data", "The directory of the log; made if it is not there."],
-        ["config", "c", None, "A file of the broker's properties, by Kafka's names."],
+        ["config", "c", None, "A file of properties, by Kafka's names."],
     ]
 
     def __init__(self) -> None:
@@ -44,8 +43,18 @@ class BrokerOptions(Options):
     opt_l = opt_listen
 
     def opt_set(self, assignment: str) -> None:
-        """A property of the broker, as NAME=VALUE; may come several times."""
+        """A property, as NAME=VALUE; may come several times."""
         self["set"].append(assignment)
+
+
+class BrokerOptions(ListenOptions):
+    """
+    The same for a broker, and where its log is.
+    """
+
+    optParameters = [
+        ["data", "d", "data", "The directory of the log; made if it is not there."],
+    ]
 
 
 def parseHostPort(option: str, text: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 from twisted.internet.endpoints import serverFromString
@@ -36,7 +36,7 @@ from ..interfaces import (
 )
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
-from .brokeroptions import BrokerOptions, parseHostPort
+from .brokeroptions import BrokerOptions, ListenOptions, parseHostPort
 from .brokersettings import LARGEST_REQUEST, POOL, Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
@@ -76,28 +76,26 @@ class Listener:
         return "mtls" in self.description.split(":")
 
 
-class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
+class ServerOptions(ListenOptions, PolicyOptionsMixin):
     """
     After parsing, C{settings}, C{listeners}, C{statusListener} and
     C{memoryProfile} are keys as well.
+
+    @cvar examples: what C{--help} ends with.
     """
 
-    policyKinds = (
+    policyKinds: ClassVar[Sequence[PolicyKind]] = (
         PolicyKind("pool", IMemoryPoolFactory),
         PolicyKind("order", IWaitOrderFactory),
-        PolicyKind("purgatory", IPurgatoryFactory),
         PolicyKind("quota", IQuotaPolicyFactory, repeatable=True),
         PolicyKind("export", IMetricsExporterFactory, repeatable=True),
     )
+    examples: ClassVar[str] = ""
 
     synopsis = "[options]"
-    longdesc = (
-        "A broker that speaks the Kafka protocol and never holds more of its clients' requests in memory than it was "
-        "told to."
-    )
 
     optParameters = [
-        ["status", None, None, "An endpoint that tells over HTTP how the broker is; off unless given."],
+        ["status", None, None, "An endpoint that tells over HTTP how the server is; off unless given."],
         ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
     ]
 
@@ -112,7 +110,7 @@ class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
     def getUsage(self, width: int | None = None) -> str:
         # Appended here, so that examples keep their lines.
         usage: str = super().getUsage(width)
-        return usage + _EXAMPLES
+        return usage + self.examples
 
     def postOptions(self) -> None:
         # Everything is checked here, where a mistake is still a usage error.
@@ -125,20 +123,39 @@ class Options(BrokerOptions, AuthOptions, PolicyOptionsMixin):
                 "give one --advertise for each --listen, in the same order, or none"
             )
         self["listeners"] = [
-            Listener(description, _endpoint("listen", description), address)
+            Listener(description, endpointOf("listen", description), address)
             for description, address in zip(descriptions, advertised, strict=True)
         ]
         status: str | None = self["status"]
-        self["statusListener"] = None if status is None else Listener(status, _endpoint("status", status), None)
+        self["statusListener"] = None if status is None else Listener(status, endpointOf("status", status), None)
         profile: str | None = self["profile-memory"]
         self["memoryProfile"] = None if profile is None else parseProfile(profile)
         # Built again when the broker starts, which may be in another process.
         clock = Clock()
         buildPool(self["settings"], self["pool"], clock)
         buildOrder(self["order"], clock)
-        buildPurgatory(self["purgatory"], clock)
         buildControl(self["settings"], self["quota"], clock)
         buildExporters(self["export"], clock)
+
+
+class Options(ServerOptions, BrokerOptions, AuthOptions):
+    """
+    The options of a broker.
+    """
+
+    policyKinds: ClassVar[Sequence[PolicyKind]] = (
+        *ServerOptions.policyKinds,
+        PolicyKind("purgatory", IPurgatoryFactory),
+    )
+    longdesc = (
+        "A broker that speaks the Kafka protocol and never holds more of its clients' requests in memory than it was "
+        "told to."
+    )
+    examples: ClassVar[str] = _EXAMPLES
+
+    def postOptions(self) -> None:
+        super().postOptions()
+        buildPurgatory(self["purgatory"], Clock())
 
 
 def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:
@@ -312,7 +329,12 @@ def _build(option: str, interface: type[IPolicyFactory], description: str, conte
         raise UsageError(f"--{option}: {error}") from error
 
 
-def _endpoint(option: str, description: str) -> IStreamServerEndpoint:
+def endpointOf(option: str, description: str) -> IStreamServerEndpoint:
+    """
+    What to listen with.
+
+    @raise UsageError: if there is no such endpoint.
+    """
     from twisted.internet import reactor
 
     try:
