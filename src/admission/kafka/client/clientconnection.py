@@ -28,7 +28,8 @@ from twisted.python.failure import Failure
 
 from admission._version import __version__
 
-from ..wire.requests import ClientApi, MalformedResponse, clientApi, decodeResponse, encodeRequest, readCorrelationId
+from ..wire.primitives import MalformedResponse
+from ..wire.requests import ClientApi, clientApi, decodeResponse, encodeRequest, readCorrelationId
 from ..wire.versions import API_VERSIONS
 from .errors import (
     AuthenticationFailed,

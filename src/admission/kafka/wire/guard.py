@@ -31,47 +31,30 @@ because a loop follows.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
 from functools import cache
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from attrs import frozen
 from kio.index import load_request_schema
-
-# Private, and the reason why setup.cfg allows no other minor version of kio.
 from kio.serial import _introspect as introspect
 from kio.static.protocol import Entity
 
+from .layouts import (
+    ARRAY_LENGTH,
+    COMPACT_LENGTH,
+    fixedSizeBytes,
+    indented,
+    lengthSizeBytes,
+    primitiveSizeBytes,
+    untagged,
+)
 from .primitives import PAST_THE_END, Buffer, MalformedRequest, readUnsignedVarint
 from .versions import Api
 
 #: Given a body and the most elements allowed, returns how many it has or raises.
 Walk: TypeAlias = Callable[[Buffer, int], int]
-
-_FIXED_BYTES: Final = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "error_code": 2,
-    "int32": 4,
-    "uint32": 4,
-    "timedelta_i32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-    "timedelta_i64": 8,
-    "datetime_i64": 8,
-    "uuid": 16,
-}
-_VARYING: Final = ("string", "bytes", "records")
-
-# Lengths by how many bytes they take, a compact one at least.
-_COMPACT_LENGTH: Final = 1
-_STRING_LENGTH: Final = 2
-_ARRAY_LENGTH: Final = 4
 
 
 class GuardRefusal(MalformedRequest):
@@ -170,15 +153,11 @@ def walkSource(entityType: type[Entity]) -> Iterator[str]:
     @raise TypeError: if the message has a field of an unknown type.
     """
     yield "def walk(buffer, maxElements):"
-    yield from _indented(
+    yield from indented(
         ["end = len(buffer)", "offset = elements = 0"],
         _structure(entityType),
         ["if offset > end: refuse.end()", "return elements"],
     )
-
-
-def _indented(*blocks: Iterable[str]) -> Iterator[str]:
-    return (f"    {line}" for block in blocks for line in block)
 
 
 def _structure(entityType: type[Entity]) -> Iterator[str]:
@@ -186,8 +165,8 @@ def _structure(entityType: type[Entity]) -> Iterator[str]:
     Walk one structure.  Neighbouring fields of fixed size make one step.
     """
     stepBytes = 0
-    for member in _untagged(entityType):
-        fixedBytes = _fixedBytes(member)
+    for member in untagged(entityType):
+        fixedBytes = fixedSizeBytes(member)
         if fixedBytes is not None:
             stepBytes += fixedBytes
             continue
@@ -209,15 +188,15 @@ def _varying(member: Field[Any], flexible: bool, nullable: bool) -> Iterator[str
     if isinstance(kind, introspect.EntityField):
         yield from _structure(kind.type_)
     elif isinstance(kind, introspect.PrimitiveField):
-        yield from _length(member.name, _lengthBytes(member, flexible), nullable)
+        yield from _length(member.name, lengthSizeBytes(member, flexible), nullable)
         yield "offset += n"
     else:
-        yield from _length(member.name, _COMPACT_LENGTH if flexible else _ARRAY_LENGTH, nullable)
+        yield from _length(member.name, COMPACT_LENGTH if flexible else ARRAY_LENGTH, nullable)
         yield "elements += n"
         yield f"if n * {_minElementBytes(member, flexible)} > end - offset or elements > maxElements:"
         yield f"    refuse.count({member.name!r}, n, end - offset, maxElements)"
         yield "for _ in range(n):"
-        yield from _indented(_element(member, flexible))
+        yield from indented(_element(member, flexible))
 
 
 def _element(member: Field[Any], flexible: bool) -> Iterator[str]:
@@ -227,10 +206,10 @@ def _element(member: Field[Any], flexible: bool) -> Iterator[str]:
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityTupleField):
         yield from _structure(kind.type_)
-    elif (elementBytes := _primitiveBytes(member)) is not None:
+    elif (elementBytes := primitiveSizeBytes(member)) is not None:
         yield f"offset += {elementBytes}"
     else:
-        yield from _length(member.name, _lengthBytes(member, flexible), nullable=False)
+        yield from _length(member.name, lengthSizeBytes(member, flexible), nullable=False)
         yield "offset += n"
 
 
@@ -238,7 +217,7 @@ def _length(fieldName: str, lengthBytes: int, nullable: bool) -> Iterator[str]:
     """
     Read a length or a count into C{n}; null becomes zero where it may be.
     """
-    if lengthBytes == _COMPACT_LENGTH:
+    if lengthBytes == COMPACT_LENGTH:
         yield from _varint("n")
         yield "n -= 1"
     else:
@@ -276,12 +255,12 @@ def _taggedFields(entityType: type[Entity]) -> Iterator[str]:
         return
     tagName, endName = f"tagOf{name}", f"endOf{name}"
     yield "for _ in range(n):"
-    yield from _indented(_varint(tagName), _varint("n"), [f"{endName} = offset + n"])
+    yield from indented(_varint(tagName), _varint("n"), [f"{endName} = offset + n"])
     branch = "if"
     for tag, member in known:
         if tag is not None:
             yield f"    {branch} {tagName} == {tag}:"
-            yield from _indented(_indented(_tagged(member)))
+            yield from indented(indented(_tagged(member)))
             branch = "elif"
     yield f"    else: refuse.tag({name!r}, {tagName})"
     yield f"    if offset != {endName}: refuse.tagSize({name!r}, {tagName})"
@@ -291,15 +270,11 @@ def _tagged(member: Field[Any]) -> Iterator[str]:
     """
     Walk the value of one tagged field, which may be absent but not null.
     """
-    fixedBytes = _fixedBytes(member)
+    fixedBytes = fixedSizeBytes(member)
     if fixedBytes is None:
         yield from _varying(member, flexible=True, nullable=False)
     else:
         yield f"offset += {fixedBytes}"
-
-
-def _untagged(entityType: type[Entity]) -> list[Field[Any]]:
-    return [member for member in fields(entityType) if introspect.get_field_tag(member) is None]
 
 
 def _isNullable(member: Field[Any]) -> bool:
@@ -314,39 +289,11 @@ def _isNullable(member: Field[Any]) -> bool:
     return nullable
 
 
-def _primitiveBytes(member: Field[Any]) -> int | None:
-    """
-    The size of a primitive, as a field or an element; L{None} if it varies.
-
-    @raise TypeError: if the guard does not know the type.
-    """
-    kafkaType = introspect.get_schema_field_type(member)
-    if kafkaType in _VARYING:
-        return None
-    if kafkaType not in _FIXED_BYTES:
-        raise TypeError(f"{member.name} is of type {kafkaType}, which the guard does not know")
-    return _FIXED_BYTES[kafkaType]
-
-
-def _fixedBytes(member: Field[Any]) -> int | None:
-    """
-    The size of a field if it is the same in every message.
-    """
-    isPrimitive = isinstance(introspect.classify_field(member), introspect.PrimitiveField)
-    return _primitiveBytes(member) if isPrimitive else None
-
-
-def _lengthBytes(member: Field[Any], flexible: bool) -> int:
-    if flexible:
-        return _COMPACT_LENGTH
-    return _STRING_LENGTH if introspect.get_schema_field_type(member) == "string" else _ARRAY_LENGTH
-
-
 def _minElementBytes(member: Field[Any], flexible: bool) -> int:
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityTupleField):
         return _minBytes(kind.type_)
-    return _primitiveBytes(member) or _lengthBytes(member, flexible)
+    return primitiveSizeBytes(member) or lengthSizeBytes(member, flexible)
 
 
 def _minBytes(entityType: type[Entity]) -> int:
@@ -355,12 +302,12 @@ def _minBytes(entityType: type[Entity]) -> int:
     """
     flexible = entityType.__flexible__
     sizeBytes = 1 if flexible else 0
-    for member in _untagged(entityType):
+    for member in untagged(entityType):
         kind = introspect.classify_field(member)
         if isinstance(kind, introspect.EntityField):
             sizeBytes += _minBytes(kind.type_)
         elif isinstance(kind, introspect.PrimitiveField):
-            sizeBytes += _fixedBytes(member) or _lengthBytes(member, flexible)
+            sizeBytes += fixedSizeBytes(member) or lengthSizeBytes(member, flexible)
         else:
-            sizeBytes += _COMPACT_LENGTH if flexible else _ARRAY_LENGTH
+            sizeBytes += COMPACT_LENGTH if flexible else ARRAY_LENGTH
     return sizeBytes

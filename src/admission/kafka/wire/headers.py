@@ -3,6 +3,7 @@ The headers of requests and responses.
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import define
@@ -10,11 +11,14 @@ from attrs import define
 from admission.names import boundedName
 
 from .primitives import NO_TAGS, PAST_THE_END, Buffer, MalformedRequest, sizeOf, skipTags
-from .versions import API_VERSIONS, BY_KEY
+from .versions import API_VERSIONS, FLEXIBLE_FROM
 
 _FIXED: Final = struct.Struct(">hhih")
 _LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
 _CORRELATION_BYTES: Final = 4
+
+# No API gets that far; it stands for those that are not known.
+_NEVER: Final = 2**15
 
 
 @define
@@ -29,7 +33,7 @@ class RequestHeader:
     @ivar clientId: the name the client gives itself, if any, as L{boundedName}
         makes it.
     @ivar bodyOffset: where the body begins, counted like the C{offset} given
-        to L{parseRequestHeader}.  Meaningless for an API that is not served.
+        to L{parseRequestHeader}.  Meaningless for an API that is not known.
     """
 
     apiKey: int
@@ -39,17 +43,21 @@ class RequestHeader:
     bodyOffset: int
 
 
-def parseRequestHeader(buffer: Buffer, offset: int = 0) -> RequestHeader:
+def parseRequestHeader(
+    buffer: Buffer, offset: int = 0, flexibleFrom: Mapping[int, int] = FLEXIBLE_FROM
+) -> RequestHeader:
     """
     Read the header of a request.
 
     The client id is a string with a two-byte length even in flexible headers.
-    Tagged fields are skipped, known or not.  An API that is not served is
+    Tagged fields are skipped, known or not.  An API that is not known is
     not an error here: the caller decides what to do with it.
 
     @param buffer: the whole frame.
     @param offset: where in it the header begins, after the length prefix if
         that is still there.
+    @param flexibleFrom: by API key the first version with tagged fields; of
+        the APIs that the broker serves, unless somebody else is asking.
     @raise MalformedRequest: if the frame ends early, a length is negative or
         the client id is not UTF-8.
     """
@@ -63,8 +71,7 @@ def parseRequestHeader(buffer: Buffer, offset: int = 0) -> RequestHeader:
             bodyOffset += clientIdBytes
         elif clientIdBytes < -1:
             raise MalformedRequest(f"a request header says that its client id has {clientIdBytes} bytes")
-        api = BY_KEY.get(apiKey)
-        if api is not None and api.isFlexible(apiVersion):
+        if apiVersion >= flexibleFrom.get(apiKey, _NEVER):
             bodyOffset = skipTags(buffer, bodyOffset)
     except UnicodeDecodeError:
         raise MalformedRequest("the client id in a request header is not UTF-8") from None
@@ -80,18 +87,27 @@ def _cutOff(buffer: Buffer, offset: int) -> MalformedRequest:
     return MalformedRequest(f"a request of {len(buffer) - offset} bytes ends within its header")
 
 
-def frame(header: RequestHeader, parts: list[bytes]) -> list[bytes]:
+def hasResponseTags(apiKey: int, apiVersion: int, flexibleFrom: Mapping[int, int] = FLEXIBLE_FROM) -> bool:
+    """
+    Whether tagged fields follow the correlation id in the header of a response.
+
+    The header of an ApiVersions response never has them, so that a client can
+    read it before it knows the broker's versions (KIP-511).
+
+    @param flexibleFrom: as for L{parseRequestHeader}.
+    """
+    return apiKey != API_VERSIONS and apiVersion >= flexibleFrom.get(apiKey, _NEVER)
+
+
+def frame(header: RequestHeader, parts: list[bytes], flexibleFrom: Mapping[int, int] = FLEXIBLE_FROM) -> list[bytes]:
     """
     Make the body of a response into a frame: length, correlation id and, in
     flexible versions, empty tagged fields come first.
 
-    The header of an ApiVersions response never has tagged fields, so that a
-    client can read it before it knows the broker's versions (KIP-511).
-
     @param header: of the request that is answered.
     @param parts: the body, which is neither copied nor joined.
+    @param flexibleFrom: as for L{parseRequestHeader}.
     """
-    api = BY_KEY.get(header.apiKey)
-    tags = NO_TAGS if api and api.apiKey != API_VERSIONS and api.isFlexible(header.apiVersion) else b""
+    tags = NO_TAGS if hasResponseTags(header.apiKey, header.apiVersion, flexibleFrom) else b""
     sizeBytes = _CORRELATION_BYTES + len(tags) + sizeOf(parts)
     return [_LENGTH_AND_CORRELATION.pack(sizeBytes, header.correlationId) + tags, *parts]

@@ -40,6 +40,14 @@ class MalformedRequest(ValueError):
     """
 
 
+class MalformedResponse(ValueError):
+    """
+    A response breaks the protocol; its connection cannot be trusted any longer.
+
+    The message is a sentence for the log.
+    """
+
+
 def readUnsignedVarint(buffer: Buffer, offset: int) -> tuple[int, int]:
     """
     Read an unsigned varint of at most five bytes.

@@ -22,7 +22,7 @@ from kio.static.protocol import Entity
 from .codec import encodeEntity
 from .fetch import decodeFetchResponse
 from .guard import countElementsOf
-from .primitives import NO_TAGS, PAST_THE_END, MalformedRequest, sizeOf, skipTags
+from .primitives import NO_TAGS, PAST_THE_END, MalformedRequest, MalformedResponse, sizeOf, skipTags
 from .versions import API_VERSIONS, FETCH
 
 #: How many array elements one response may decode to, at all depths together, unless its reader says otherwise.
@@ -34,14 +34,6 @@ _CORRELATION: Final = struct.Struct(">i")
 
 #: Newer versions name topics only by their ids.
 _NEWEST_WITH_TOPIC_NAMES: Final[Mapping[str, int]] = {"Produce": 12, "Fetch": 12, "OffsetCommit": 9, "OffsetFetch": 9}
-
-
-class MalformedResponse(ValueError):
-    """
-    A response breaks the protocol; its connection cannot be trusted any longer.
-
-    The message is a sentence for the log.
-    """
 
 
 @frozen

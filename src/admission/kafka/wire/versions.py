@@ -128,6 +128,9 @@ APIS: Final[tuple[Api, ...]] = (
 #: The same rows by their API key.
 BY_KEY: Final[Mapping[int, Api]] = MappingProxyType({api.apiKey: api for api in APIS})
 
+#: For L{admission.kafka.wire.headers}: by API key the first version whose requests and responses have tagged fields.
+FLEXIBLE_FROM: Final[Mapping[int, int]] = {api.apiKey: api.firstFlexibleVersion for api in APIS}
+
 _SERVED: Final = {(api.apiKey, version): api for api in APIS for version in range(api.minVersion, api.maxVersion + 1)}
 
 

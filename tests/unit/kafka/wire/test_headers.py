@@ -9,11 +9,13 @@ from kio.index import load_request_schema, load_response_schema
 from kio.static.primitive import i16, i32
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.wire.headers import RequestHeader, frame, parseRequestHeader
+from admission.kafka.wire.headers import RequestHeader, frame, hasResponseTags, parseRequestHeader
 from admission.kafka.wire.primitives import MalformedRequest
+from admission.kafka.wire.relayedapis import RELAYED_FLEXIBLE_FROM
 from admission.kafka.wire.versions import API_VERSIONS, METADATA, Api
 from admission.names import boundedName
 from tests.unit.kafka.wire.test_kio import encode, everyVersion, manyExamples
+from tests.unit.kafka.wire.test_relayedapis import everyRelayedVersion
 
 
 class ParseRequestHeaderTests(SynchronousTestCase):
@@ -41,6 +43,25 @@ class ParseRequestHeaderTests(SynchronousTestCase):
         expected = RequestHeader(api.apiKey, apiVersion, correlationId, clientId, len(written))
         self.assertEqual(parseRequestHeader(written), expected)
         self.assertEqual(parseRequestHeader(memoryview(bytearray(written + b"body"))), expected)
+
+    def test_relayed(self) -> None:
+        """
+        With the table of a gateway the header of every request that it relays is read.
+        """
+        for api, apiVersion in everyRelayedVersion():
+            headerType = load_request_schema(api.apiKey, apiVersion).__header_schema__
+            written = encode(
+                headerType(
+                    request_api_key=i16(api.apiKey),
+                    request_api_version=i16(apiVersion),
+                    correlation_id=i32(7),
+                    client_id="a",
+                )
+            )
+            self.assertEqual(
+                parseRequestHeader(written, flexibleFrom=RELAYED_FLEXIBLE_FROM),
+                RequestHeader(api.apiKey, apiVersion, 7, "a", len(written)),
+            )
 
     def test_offset(self) -> None:
         """
@@ -138,6 +159,18 @@ class FrameTests(SynchronousTestCase):
             expected = encode(headerType(correlation_id=i32(-5))) + b"body"
             framed = b"".join(frame(RequestHeader(api.apiKey, apiVersion, -5, None, 0), [b"bo", b"dy"]))
             self.assertEqual(framed, len(expected).to_bytes(4, "big") + expected, (api.name, apiVersion))
+
+    def test_relayed(self) -> None:
+        """
+        With the table of a gateway this is so for every response that it relays.
+        """
+        for api, apiVersion in everyRelayedVersion():
+            headerType = load_response_schema(api.apiKey, apiVersion).__header_schema__
+            header = encode(headerType(correlation_id=i32(-5)))
+            framed = frame(RequestHeader(api.apiKey, apiVersion, -5, None, 0), [], RELAYED_FLEXIBLE_FROM)
+            self.assertEqual(b"".join(framed), len(header).to_bytes(4, "big") + header, (api.name, apiVersion))
+            self.assertEqual(hasResponseTags(api.apiKey, apiVersion, RELAYED_FLEXIBLE_FROM), len(header) == 5)
+        self.assertFalse(hasResponseTags(999, 0, RELAYED_FLEXIBLE_FROM))
 
     def test_bodyIsNotCopied(self) -> None:
         """

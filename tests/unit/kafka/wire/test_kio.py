@@ -56,6 +56,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "int16": _integers(16),
     "int32": _integers(32),
     "int64": _integers(64),
+    "uint16": st.integers(0, 2**16 - 1),
     "float64": st.floats(allow_nan=False),
     "string": st.text(max_size=8) | st.text("x", min_size=126, max_size=129),
     "bytes": st.binary(max_size=8),

@@ -15,10 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.wire.fetch import FetchResponse
 from admission.kafka.wire.guard import countElementsOf
-from admission.kafka.wire.primitives import sizeOf
+from admission.kafka.wire.primitives import MalformedResponse, sizeOf
 from admission.kafka.wire.requests import (
     ClientApi,
-    MalformedResponse,
     clientApi,
     decodeResponse,
     encodeRequest,
