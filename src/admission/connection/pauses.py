@@ -51,6 +51,9 @@ class Pause(Enum):
     UNANSWERED = "unanswered"
     """So many of its Produce requests wait for the disk that no more are read."""
 
+    UPSTREAM = "upstream"
+    """The node behind a gateway does not take what is sent to it, and no more may wait for that."""
+
     DRAINING = "draining"
     """The server stops: what was read is answered, and then the connection ends."""
 

@@ -55,7 +55,8 @@ class KafkaRequest(ServerRequest):
     @ivar timeoutSeconds: how long it may wait for that.
     @ivar deadlineSeconds: until when it waits.
     @ivar throttledUntilSeconds: when the delay in its answer ends.
-    @ivar decoded: the charge for C{entity}, if that outlives a turn.
+    @ivar decoded: the charge for C{entity}, if that outlives a turn, or for what is collected to answer it.
+    @ivar parts: its answer, if it waits for those before it.
     """
 
     # No slots of its own: few of these are set for any one request.
@@ -75,6 +76,7 @@ class KafkaRequest(ServerRequest):
     deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
     decoded: ILease | None = None
+    parts: list[bytes] | None = None
     _slicedSeconds = 0.0
 
     def workedInSlices(self, seconds: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from ..clock import wholeMicroseconds
 from ..connection.protocol import AdmittedProtocol
@@ -21,7 +21,7 @@ from .wire.batches import producerIdOf, readHeader
 from .wire.headers import parseRequestHeader
 from .wire.primitives import MalformedRequest
 from .wire.produce import ProduceRequest, producerIds
-from .wire.versions import BY_KEY, Api
+from .wire.versions import BY_KEY, FLEXIBLE_FROM
 
 BEHIND = Decision(False, reason="a batch that comes before it was refused; send that one first")
 """The decision on an idempotent producer's batches that leave a gap."""
@@ -66,12 +66,27 @@ def whyRejected(error: Exception) -> str:
     return f"it sent a request that cannot be read: {error}" if isinstance(error, MalformedRequest) else str(error)
 
 
+class KnownApi(Protocol):
+    """
+    What a session knows of an API.
+
+    @ivar largestFrameBytes: the largest request; L{None} where the limit for all requests alone counts.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def largestFrameBytes(self) -> int | None: ...
+
+
 class KafkaSession(AdmittedProtocol):
     """
     Speaks the Kafka protocol with one client.  A subclass answers it, in the
     order of its requests: see L{headerRead}.
 
     @cvar apis: the APIs that clients may use, by key.
+    @cvar flexibleFrom: see L{parseRequestHeader}.
     @ivar advertised: where the client is told to find the server; L{None} for
         the address that it has reached.
     @ivar principal: the authenticated name of the client.
@@ -82,7 +97,8 @@ class KafkaSession(AdmittedProtocol):
 
     headBytes = 2
     makeRequest = KafkaRequest
-    apis: Mapping[int, Api] = BY_KEY
+    apis: Mapping[int, KnownApi] = BY_KEY
+    flexibleFrom = FLEXIBLE_FROM
     principal: str = ANONYMOUS
     lastAdmitted: Request | None = None
     advertised: Address | None = None
@@ -161,7 +177,7 @@ class KafkaSession(AdmittedProtocol):
         reason = None
         try:
             buffer = request.frame
-            header = request.header = parseRequestHeader(buffer)
+            header = request.header = parseRequestHeader(buffer, 0, self.flexibleFrom)
             request.apiKey = header.apiKey
             self.clientId = request.clientId = header.clientId or ""
             request.principal = self.principal
@@ -274,14 +290,14 @@ class KafkaSession(AdmittedProtocol):
         """
         return self._heldSeconds is not None
 
-    def holdBack(self, api: Api, request: KafkaRequest) -> bool:
+    def holdBack(self, apiName: str, request: KafkaRequest) -> bool:
         """
         Hold the first request of a connection back while its client has to wait: or whoever is told to wait would
         connect anew.
 
         @return: whether it is held back.
         """
-        if self._isKnown or api.name in _NEVER_HELD_BACK:
+        if self._isKnown or apiName in _NEVER_HELD_BACK:
             return False
         now = self.factory.clock.seconds()
         delaySeconds = self._server.owedSeconds(self.principal, request.clientId, now)

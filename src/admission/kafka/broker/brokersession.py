@@ -36,10 +36,11 @@ from ..wire.guard import countElements
 from ..wire.headers import frame
 from ..wire.primitives import MalformedRequest
 from ..wire.produce import PartitionResult, parseProduce, refuseAll
+from ..wire.throttletime import throttleTimeMs
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 from .api import metadataapi, produceapi
 from .broker import Answer, Body, Broker, Waiting, Work
-from .produceresponses import ProduceResponses, throttleTimeMs
+from .produceresponses import ProduceResponses
 from .servedapis import SERVED
 
 DECODED_ELEMENT_BYTES = 512
@@ -118,7 +119,7 @@ class BrokerSession(KafkaSession):
             request.postpone()
         elif api is None:
             self._refuseVersion(request)
-        elif not self._isKnown and self.holdBack(api, request):
+        elif not self._isKnown and self.holdBack(api.name, request):
             pass
         elif api.apiKey == PRODUCE:
             self._produce(request, buffer)

@@ -6,7 +6,6 @@ requests: each is sent when its records are as safe as it asked for.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +22,7 @@ from admission.operations import waitFor
 from ..kafkarequest import KafkaRequest
 from ..wire.headers import frame
 from ..wire.produce import encodeProduceResponse
+from ..wire.throttletime import throttleTimeMs
 from .api import produceapi
 from .broker import Broker
 
@@ -35,14 +35,6 @@ NOT_ON_DISK = "the disk has not confirmed its records in time"
 
 _FIRST_VERSION_THAT_BACKS_OFF = 6
 """From this version on clients wait for C{throttle_time_ms} by themselves (KIP-219)."""
-
-
-def throttleTimeMs(delaySeconds: float) -> int:
-    """
-    Convert a delay to the unit of the protocol: whole milliseconds, never
-    negative, rounded up so that no client comes back early.
-    """
-    return max(math.ceil(delaySeconds * 1000), 0)
 
 
 class ProduceResponses:

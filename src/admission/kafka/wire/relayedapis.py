@@ -15,6 +15,10 @@ from attrs import field, frozen
 
 from .versions import API_VERSIONS, DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE, SASL_HANDSHAKE
 
+#: The largest greeting, and the largest message of a login (Kafka's own limit, for tickets of Kerberos).
+_SMALL_BYTES: Final = 4 << 10
+_LOGIN_BYTES: Final = 512 << 10
+
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
 
@@ -36,6 +40,8 @@ class RelayedApi:
         the fields before it.
     @ivar firstVersionWithAddresses: from here on responses may say under which host
         and port a node is reached; L{None} if they never do.
+    @ivar largestFrameBytes: the largest request frame, without its length prefix;
+        L{None} where the configured request limit alone counts.
     """
 
     apiKey: int
@@ -46,6 +52,7 @@ class RelayedApi:
     firstThrottledVersion: int | None = field(kw_only=True)
     throttleTimeOffset: int | None = field(kw_only=True, default=0)
     firstVersionWithAddresses: int | None = field(kw_only=True, default=None)
+    largestFrameBytes: int | None = field(kw_only=True, default=None)
 
     @firstThrottledVersion.default
     def _throttledFromTheStart(self) -> int:
@@ -75,8 +82,17 @@ RELAYED_APIS: Final[tuple[RelayedApi, ...]] = (
     RelayedApi(15, "DescribeGroups", 0, 6, 5, firstThrottledVersion=1),
     RelayedApi(16, "ListGroups", 0, 5, 3, firstThrottledVersion=1),
     # Clients would follow version 0 with messages without Kafka's headers.
-    RelayedApi(SASL_HANDSHAKE, "SaslHandshake", 1, 1, 2, firstThrottledVersion=None),
-    RelayedApi(API_VERSIONS, "ApiVersions", 0, 4, 3, firstThrottledVersion=1, throttleTimeOffset=None),
+    RelayedApi(SASL_HANDSHAKE, "SaslHandshake", 1, 1, 2, firstThrottledVersion=None, largestFrameBytes=_SMALL_BYTES),
+    RelayedApi(
+        API_VERSIONS,
+        "ApiVersions",
+        0,
+        4,
+        3,
+        firstThrottledVersion=1,
+        throttleTimeOffset=None,
+        largestFrameBytes=_SMALL_BYTES,
+    ),
     RelayedApi(19, "CreateTopics", 2, 7, 5),
     RelayedApi(20, "DeleteTopics", 1, 6, 4),
     RelayedApi(21, "DeleteRecords", 0, 2, 2),
@@ -93,7 +109,7 @@ RELAYED_APIS: Final[tuple[RelayedApi, ...]] = (
     RelayedApi(33, "AlterConfigs", 0, 2, 2),
     RelayedApi(34, "AlterReplicaLogDirs", 1, 2, 2),
     RelayedApi(35, "DescribeLogDirs", 1, 5, 2),
-    RelayedApi(36, "SaslAuthenticate", 0, 2, 2, firstThrottledVersion=None),
+    RelayedApi(36, "SaslAuthenticate", 0, 2, 2, firstThrottledVersion=None, largestFrameBytes=_LOGIN_BYTES),
     RelayedApi(37, "CreatePartitions", 0, 3, 2),
     RelayedApi(38, "CreateDelegationToken", 1, 3, 2, throttleTimeOffset=None),
     RelayedApi(39, "RenewDelegationToken", 1, 2, 2, throttleTimeOffset=10),

@@ -1,8 +1,9 @@
 # -*- test-case-name: tests.unit.kafka.wire.test_throttletime -*-
 """
-Raise the throttle time in a response that is passed on.
+Throttle times: how the protocol says them, and how to raise one in a response that is passed on.
 """
 
+import math
 import struct
 from typing import Final
 
@@ -12,6 +13,14 @@ from .versioncut import versionOfForm
 from .versions import API_VERSIONS
 
 _INT32: Final = struct.Struct(">i")
+
+
+def throttleTimeMs(delaySeconds: float) -> int:
+    """
+    Convert a delay to the unit of the protocol: whole milliseconds, never
+    negative, rounded up so that no client comes back early.
+    """
+    return max(math.ceil(delaySeconds * 1000), 0)
 
 
 def withLongerThrottle(apiKey: int, apiVersion: int, body: bytes, throttleMs: int) -> tuple[bytes, int]:

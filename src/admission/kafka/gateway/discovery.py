@@ -1,0 +1,104 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_discovery -*-
+"""
+Asking the cluster which nodes it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from ..client.clientconnection import ClientConnection, ConnectionSettings, connectTo
+from ..kafkarequest import Address
+from .gateway import Gateway
+
+ASKED_SECONDS = 5.0
+"""How often the cluster is asked."""
+
+LOGGED_SECONDS = 60.0
+
+
+class Discovery:
+    """
+    Asks one server of the cluster after another, on a connection of its own, until one answers; and that one from then
+    on.  Nodes that clients learn of are learnt of as well, so it need not succeed.
+
+    @ivar answeredSeconds: when a server has answered last; L{None} if none has.
+    @ivar lastError: why the last one has not answered; L{None} if it has.
+    """
+
+    _log = Logger()
+
+    def __init__(self, gateway: Gateway, clock: IReactorTime, settings: ConnectionSettings) -> None:
+        self._gateway = gateway
+        self._clock = clock
+        self._settings = settings
+        self._connection: ClientConnection | None = None
+        self._asking: Deferred[None] | None = None
+        self._next = 0
+        self._loggedSeconds = float("-inf")
+        self._asks = LoopingCall(self._ask)
+        self._asks.clock = clock
+        self.answeredSeconds: float | None = None
+        self.lastError: str | None = None
+
+    def start(self) -> None:
+        self._asks.start(ASKED_SECONDS)
+
+    def stop(self) -> None:
+        if self._asks.running:
+            self._asks.stop()
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
+        self._forgetConnection()
+
+    def _ask(self) -> None:
+        if self._asking is not None:
+            return
+        asking = self._asking = self._askOnce()
+        asking.addErrback(self._failed)
+        asking.addBoth(self._asked)
+
+    def _asked(self, result: Any) -> None:
+        self._asking = None
+
+    @inlineCallbacks
+    def _askOnce(self) -> Any:
+        connection = self._connection
+        if connection is None or not connection.isOpen:
+            address = self._candidate()
+            endpoint = self._gateway.endpointFor(address.host, address.port)
+            connection = self._connection = yield connectTo(
+                endpoint, self._clock, self._settings, f"{address.host}:{address.port}"
+            )
+        answer = yield connection.request("Metadata", {"topics": []})
+        for broker in answer.brokers:
+            self._gateway.nodes.learn(broker.node_id, broker.host, broker.port)
+        self.answeredSeconds = self._clock.seconds()
+        self.lastError = None
+
+    def _candidate(self) -> Address:
+        known = list(self._gateway.nodes.addresses.values())
+        candidates = [*self._gateway.upstream, *(each for each in known if each not in self._gateway.upstream)]
+        return candidates[self._next % len(candidates)]
+
+    def _failed(self, failure: Any) -> None:
+        self._forgetConnection()
+        self._next += 1
+        if isinstance(failure.value, CancelledError):
+            return
+        self.lastError = failure.getErrorMessage()
+        now = self._clock.seconds()
+        if now - self._loggedSeconds >= LOGGED_SECONDS:
+            self._loggedSeconds = now
+            self._log.warn("the cluster does not say which nodes it has: {reason}", reason=self.lastError)
+
+    def _forgetConnection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,89 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_relaysession -*-
+"""
+The gateway, as its sessions use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
+
+from ..kafkarequest import Address
+from ..server import Server
+from .nodelink import NodeLink
+from .nodes import Node, Nodes
+
+EndpointMaker = Callable[[str, int], IStreamClientEndpoint]
+
+
+@define(eq=False)
+class Gateway(Server):
+    """
+    A cluster, and the rule in front of it.
+
+    @ivar nodes: the nodes of the cluster.
+    @ivar upstream: the servers to ask first.
+    @ivar endpointFor: how to connect to a node.
+    @ivar bootstrap: stands for whichever of C{upstream} answers.
+    """
+
+    nodes: Nodes
+    upstream: Sequence[Address]
+    endpointFor: EndpointMaker
+    connectSeconds: float = 10.0
+    sendSeconds: float = 10.0
+    bootstrap: Node = field(init=False)
+    _nextUpstream: int = field(init=False, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        self.bootstrap = Node(None, self.nodes.shareBytes)
+
+    def longestRefusalSeconds(self, session: Any) -> float:
+        seconds: float = session.longestDelaySeconds
+        return seconds
+
+    def connect(self, nodeId: int | None, link: NodeLink) -> Deferred[None]:
+        """
+        Connect a link to a node, once it is known where that is.
+
+        @param nodeId: L{None} for any of the servers to begin with.
+        @return: fires when it is connected or has been told why it is not; may be cancelled.
+        """
+        connecting = self._connectToAny(link) if nodeId is None else self._connectToNode(nodeId, link)
+        connecting.addTimeout(self.connectSeconds, self.clock)
+
+        def failed(failure: Failure) -> None:
+            reason = str(failure.value) or f"not within {self.connectSeconds:g} s (upstream.connect.timeout)"
+            link.failed(f"{link.node} cannot be reached: {reason}")
+
+        connected: Deferred[None] = connecting.addErrback(failed)
+        return connected
+
+    @inlineCallbacks
+    def _connectToNode(self, nodeId: int, link: NodeLink) -> Any:
+        node = yield self.nodes.whenKnown(nodeId)
+        link.node = node
+        yield self._connectAt(node.address, link)
+
+    @inlineCallbacks
+    def _connectToAny(self, link: NodeLink) -> Any:
+        for remaining in range(len(self.upstream), 0, -1):
+            address = self.upstream[self._nextUpstream % len(self.upstream)]
+            try:
+                yield self._connectAt(address, link)
+                return
+            except Exception:
+                if remaining == 1:
+                    raise
+                self._nextUpstream += 1
+
+    def _connectAt(self, address: Address, link: NodeLink) -> Deferred[Any]:
+        factory: Any = Factory.forProtocol(lambda: link)
+        factory.noisy = False
+        return self.endpointFor(address.host, address.port).connect(factory)

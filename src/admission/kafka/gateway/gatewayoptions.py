@@ -1,0 +1,190 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_gatewayoptions -*-
+"""
+The options of C{twistd admission-gateway}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attrs import evolve, frozen
+from twisted.internet.endpoints import HostnameEndpoint, clientFromString
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.usage import UsageError
+
+from ..brokeroptions import parseHostPort
+from ..kafkarequest import Address
+from ..options import Listener, ServerOptions, endpointOf
+from .gateway import EndpointMaker
+from .nodes import NodePorts
+
+_EXAMPLES = """
+Clients begin at the port of --listen, and reach node N of the cluster at that port + 1 + N (--node-ids 0-15).
+
+Examples:
+  twistd -n admission-gateway --upstream k1:9092,k2:9092 --listen tcp:9092
+  twistd -n admission-gateway --upstream k1:9092 --quota producer-ids:rate=10 --status tcp:9090:interface=127.0.0.1
+  twistd -n admission-gateway --upstream tls:k1.example:9093 --listen ssl:9093:privateKey=key.pem:certKey=cert.pem
+  twistd -n admission-gateway --upstream tls:k1.example:9093:trustRoots=authorities --advertise kafka.example:9092
+"""
+
+_NODE_IDS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_PORT = re.compile(r"(?P<before>[a-z0-9]+:(?:port=)?)(?P<port>[0-9]{1,5})(?P<after>(?::.*)?)", re.DOTALL)
+_MOST_NODES = 1000
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@frozen
+class Upstream:
+    """
+    Where the cluster is.
+
+    @ivar addresses: the servers to begin with.
+    @ivar options: how to connect to any of its nodes: the options of an endpoint of TLS, with the colon before them;
+        L{None} for plain TCP.
+    """
+
+    addresses: Sequence[Address]
+    options: str | None = None
+
+    def endpoints(self, reactor: Any, connectSeconds: float) -> EndpointMaker:
+        """
+        How to connect to a node.
+        """
+
+        def endpointFor(host: str, port: int) -> IStreamClientEndpoint:
+            if self.options is None:
+                return HostnameEndpoint(reactor, host.encode("idna"), port, timeout=connectSeconds)
+            escaped = host.replace("\\", "\\\\").replace(":", "\\:")
+            description = f"tls:{escaped}:{port}{self.options}"
+            endpoint: IStreamClientEndpoint = clientFromString(reactor, description)  # type: ignore[no-untyped-call]
+            return endpoint
+
+        return endpointFor
+
+
+@frozen
+class GatewayListener(Listener):
+    """
+    One port of the gateway.
+
+    @ivar ports: which ports belong together with it.
+    @ivar nodeId: the node that it leads to; L{None} for the port where clients begin.
+    """
+
+    ports: NodePorts
+    nodeId: int | None = None
+
+
+class GatewayOptions(ServerOptions):
+    """
+    After parsing, C{upstream} is an L{Upstream}, and C{listeners} are L{GatewayListener}s.
+    """
+
+    longdesc = (
+        "A gateway in front of a Kafka cluster that never holds more of its clients' requests in memory than it was "
+        "told to, and applies quotas to them before the cluster sees them."
+    )
+    examples: ClassVar[str] = _EXAMPLES
+
+    optParameters = [
+        ["data", "d", "gateway-data", "The directory of limits that are set at run time; made if it is not there."],
+        ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["upstream"] = []
+
+    def opt_upstream(self, servers: str) -> None:
+        """HOST:PORT of one or more servers of the cluster, separated by commas; or tls:HOST:PORT and further options of
+        Twisted's endpoint, such as trustRoots=DIRECTORY.  May come several times."""
+        self["upstream"].append(servers)
+
+    def postOptions(self) -> None:
+        self["upstream"] = parseUpstream(self["upstream"])
+        lowest, highest = parseNodeIds(self["node-ids"])
+        super().postOptions()
+        listeners: list[GatewayListener] = []
+        for listener in self["listeners"]:
+            listeners += _withNodes(listener, lowest, highest)
+        self["listeners"] = listeners
+        self["nodeIds"] = lowest, highest
+
+
+def parseUpstream(texts: Sequence[str]) -> Upstream:
+    """
+    Read the values of C{--upstream}.
+
+    @raise UsageError: if they make no sense.
+    """
+    if not texts:
+        raise UsageError("--upstream is needed: HOST:PORT of one or more servers of the cluster, as in k1:9092,k2:9092")
+    found: list[Upstream] = []
+    for text in texts:
+        scheme, _, rest = text.partition(":")
+        if scheme == "tls":
+            host, port, options = _tlsServer(text, rest)
+            found.append(Upstream([Address(*parseHostPort("upstream", f"{host}:{port}"))], options))
+        else:
+            found.append(Upstream([Address(*parseHostPort("upstream", each.strip())) for each in text.split(",")]))
+    if len({each.options for each in found}) > 1:
+        raise UsageError("--upstream: all servers of a cluster are reached in the same way, by TCP or by the same tls:")
+    return evolve(found[0], addresses=[address for each in found for address in each.addresses])
+
+
+def parseNodeIds(text: str) -> tuple[int, int]:
+    """
+    Read the value of C{--node-ids}.
+
+    @raise UsageError: if it makes no sense.
+    """
+    match = _NODE_IDS.fullmatch(text)
+    if match is None or not 0 <= int(match[2]) - int(match[1]) < _MOST_NODES:
+        raise UsageError(f"--node-ids {text}: write LOWEST-HIGHEST, as in 0-15, for up to {_MOST_NODES} nodes")
+    return int(match[1]), int(match[2])
+
+
+def ephemeralPorts() -> tuple[int, int] | None:
+    """
+    The ports that the system gives to outgoing connections; L{None} if it does not say.
+    """
+    try:
+        lowest, highest = _EPHEMERAL_PORTS.read_text("ascii").split()
+        return int(lowest), int(highest)
+    except (OSError, ValueError):
+        return None
+
+
+def _tlsServer(text: str, rest: str) -> tuple[str, str, str]:
+    match = re.fullmatch(r"((?:\\.|[^:\\])+):([0-9]{1,5})((?::.*)?)", rest, re.DOTALL)
+    if match is None:
+        raise UsageError(f"--upstream {text}: write tls:HOST:PORT, as in tls:k1.example:9093")
+    host = re.sub(r"\\(.)", r"\1", match[1])
+    return (f"[{host}]" if ":" in host else host), match[2], match[3]
+
+
+def _withNodes(listener: Listener, lowest: int, highest: int) -> list[GatewayListener]:
+    """
+    A listener where clients begin, and one for each node.
+    """
+    match = _PORT.fullmatch(listener.description)
+    if match is None or not int(match["port"]) > 0:
+        raise UsageError(
+            f"--listen {listener.description}: a gateway has a port for each node behind this one, so write the number "
+            "of a port, as in tcp:9092:interface=127.0.0.1"
+        )
+    ports = NodePorts(int(match["port"]), lowest, highest, listener.advertised)
+    last = ports.port + ports.offsetOf(highest)
+    if last > 65535:
+        raise UsageError(f"--listen {listener.description}: nodes up to {highest} would have ports up to {last}")
+
+    def at(nodeId: int | None) -> GatewayListener:
+        port = ports.port if nodeId is None else ports.port + ports.offsetOf(nodeId)
+        description = f"{match['before']}{port}{match['after']}"
+        return GatewayListener(description, endpointOf("listen", description), listener.advertised, ports, nodeId)
+
+    return [at(None), *map(at, range(lowest, highest + 1))]

@@ -1,0 +1,170 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_gatewayservice -*-
+"""
+The gateway as a service of C{twistd}.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from attrs import field, frozen
+
+from admission.clock import wallSeconds
+from admission.connection.factory import peerName
+from admission.control import AdmissionControl
+from admission.gate import Gate
+
+from ..broker.log.interface import LogRefusal
+from ..broker.log.segmentlog import SegmentLog
+from ..client.clientconnection import ConnectionSettings
+from ..kafkaservice import CannotStart, KafkaService, ServerConfig
+from ..options import Listener
+from ..quotalimits import QuotaLimits
+from ..session import KafkaSession
+from .discovery import Discovery
+from .gateway import Gateway
+from .gatewayoptions import GatewayListener, GatewayOptions, Upstream, ephemeralPorts
+from .gatewaystatus import GatewayStatus
+from .nodes import Nodes
+from .relaysession import RelaySession
+
+NODE_SHARE = 2
+"""Requests that wait for one node may hold this fraction of the pool."""
+
+CONNECT_SECONDS = 10.0
+SEND_SECONDS = 10.0
+
+
+@frozen
+class GatewayConfig(ServerConfig):
+    """
+    The configuration of a gateway.
+
+    @ivar upstream: where the cluster is.
+    @ivar nodeIds: the lowest and the highest id that its nodes may have.
+    """
+
+    upstream: Upstream = field(kw_only=True)
+    nodeIds: tuple[int, int] = field(kw_only=True)
+
+
+Options = GatewayOptions
+"""As C{twistd} wants it called."""
+
+
+def makeService(options: GatewayOptions) -> GatewayService:
+    """
+    Make the service; called by C{twistd}.
+    """
+    from twisted.internet import reactor
+
+    config = GatewayConfig(
+        settings=options["settings"],
+        listeners=options["listeners"],
+        dataPath=options["data"],
+        statusListener=options["statusListener"],
+        pool=options["pool"],
+        order=options["order"],
+        quotas=options["quota"],
+        exports=options["export"],
+        memoryProfile=options["memoryProfile"],
+        upstream=options["upstream"],
+        nodeIds=options["nodeIds"],
+    )
+    return GatewayService(reactor, config)
+
+
+class GatewayService(KafkaService):
+    """
+    The gateway and its ports.
+
+    @ivar gateway: exists once the service has been started, as C{discovery} does.
+    """
+
+    _config: GatewayConfig
+    gateway: Gateway
+    discovery: Discovery
+
+    @property
+    def whatServes(self) -> str:
+        listeners = [each for each in self._config.listeners if isinstance(each, GatewayListener)]
+        first = " and ".join(each.description for each in listeners if each.nodeId is None)
+        lowest, highest = self._config.nodeIds
+        servers = ", ".join(f"{each.host}:{each.port}" for each in self._config.upstream.addresses)
+        return f"the cluster of {servers} at {first}, nodes {lowest} to {highest} at the ports behind that"
+
+    def makeServer(self, gate: Gate, control: AdmissionControl, started: AsyncExitStack) -> Gateway:
+        """
+        Also begin to ask which nodes there are.
+        """
+        config, clock = self._config, self._clock
+        self._warnOfEphemeralPorts()
+        nodes = Nodes(gate.pool.sizeBytes // NODE_SHARE, *config.nodeIds, clock.seconds)
+        endpointFor = config.upstream.endpoints(self._reactor, CONNECT_SECONDS)
+        self.gateway = Gateway(
+            config.settings,
+            gate,
+            control,
+            clock,
+            wallSeconds,
+            nodes,
+            config.upstream.addresses,
+            endpointFor,
+            CONNECT_SECONDS,
+            SEND_SECONDS,
+        )
+        try:
+            # Limits are kept as the broker keeps them, in a log without records.
+            store = SegmentLog(config.dataPath, clock, wallSeconds, self._deferToThread)
+        except (LogRefusal, OSError) as error:
+            raise CannotStart(
+                f"admission: limits that are set at run time cannot be kept: {error}; --data chooses where"
+            ) from error
+        started.push_async_callback(store.close)
+        self.gateway.limits = QuotaLimits(store, control, control.limits, clock.seconds)
+        self.gateway.limits.onChange = self.gateway.limitsChanged
+        settings = ConnectionSettings(requestTimeoutSeconds=CONNECT_SECONDS, connectTimeoutSeconds=CONNECT_SECONDS)
+        self.discovery = Discovery(self.gateway, clock, settings)
+        self.discovery.start()
+        started.callback(self.discovery.stop)
+        return self.gateway
+
+    def makeSession(self) -> RelaySession:
+        return RelaySession(self.gateway)
+
+    def arrivedBy(self, listener: Listener, session: KafkaSession) -> None:
+        super().arrivedBy(listener, session)
+        assert isinstance(session, RelaySession) and isinstance(listener, GatewayListener)
+        session.ports, session.nodeId = listener.ports, listener.nodeId
+
+    def makeStatus(self) -> GatewayStatus:
+        return GatewayStatus(
+            self.gateway,
+            self.discovery,
+            self.factory,
+            self.sensors,
+            lambda: [peerName(port.getHost()) for port in self._ports],
+        )
+
+    def reservedDescriptors(self) -> int:
+        # Each client has a connection to a node, besides its own.
+        return super().reservedDescriptors() + len(self._config.listeners) + self._config.settings.maxConnections
+
+    def _warnOfEphemeralPorts(self) -> None:
+        found = ephemeralPorts()
+        if found is None:
+            return
+        for listener in self._config.listeners:
+            assert isinstance(listener, GatewayListener)
+            ports = listener.ports
+            last = ports.port + ports.offsetOf(ports.highest)
+            if listener.nodeId is None and ports.port <= found[1] and last >= found[0]:
+                self.log.warn(
+                    "some of the ports {first} to {last} are among those that the system gives to outgoing connections "
+                    "({low} to {high}): a start may find them in use; choose others (--listen, --node-ids), or reserve "
+                    "them (net.ipv4.ip_local_reserved_ports)",
+                    first=ports.port,
+                    last=last,
+                    low=found[0],
+                    high=found[1],
+                )

@@ -1,0 +1,95 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_gatewaystatus -*-
+"""
+What a gateway adds to its status page: the nodes of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from admission.connection.factory import AdmittedFactory
+from admission.metrics.registry import SensorRegistry
+from admission.status.sections import Section, shortened
+
+from ..serverstatus import ServerStatus
+from .discovery import Discovery
+from .gateway import Gateway
+from .nodes import Node
+
+MAX_NODES = 100
+RECENTLY_SECONDS = 60.0
+"""How long an error of a node is shown."""
+
+
+class GatewayStatus(ServerStatus):
+    """
+    The status page of a gateway.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        discovery: Discovery,
+        factory: AdmittedFactory,
+        sensors: SensorRegistry,
+        listeners: Callable[[], Sequence[str]],
+    ) -> None:
+        self._gateway = gateway
+        self._discovery = discovery
+        super().__init__(
+            gateway,
+            factory,
+            sensors,
+            listeners,
+            [Section("nodes", self._nodesFields)],
+            [gateway.nodes.troubles, self._clusterCheck],
+        )
+
+    def addSensors(self) -> None:
+        super().addSensors()
+        registry = self.document.sensors
+        for name, attribute in (
+            ("NodeLinks", "linkCount"),
+            ("NodeUnanswered", "unanswered"),
+            ("NodeBytesHeld", "heldBytes"),
+        ):
+            registry.addFamily(name, ("node",), partial(self._values, attribute))
+        registry.addFamily("NodeStalled", ("node",), self._stalled)
+
+    def _nodesFields(self, now: float) -> list[dict[str, Any]]:
+        gateway = self._gateway
+        return [_nodeFields(node, now) for node in [gateway.bootstrap, *gateway.nodes][:MAX_NODES]]
+
+    def _clusterCheck(self, now: float) -> Iterator[str]:
+        if self._gateway.nodes.addresses:
+            return
+        reason = self._discovery.lastError
+        yield f"no node of the cluster is known{'' if reason is None else f': {reason}'}"
+
+    def _values(self, attribute: str, now: float) -> Iterator[tuple[tuple[str], float]]:
+        for node in self._gateway.nodes:
+            yield (str(node.nodeId),), getattr(node, attribute)
+
+    def _stalled(self, now: float) -> Iterator[tuple[tuple[str], float]]:
+        for node in self._gateway.nodes:
+            yield (str(node.nodeId),), _stalledSeconds(node, now)
+
+
+def _nodeFields(node: Node, now: float) -> dict[str, Any]:
+    isRecent = node.lastError is not None and now - node.lastErrorSeconds <= RECENTLY_SECONDS
+    return {
+        "nodeId": node.nodeId,
+        "address": None if node.address is None else shortened(f"{node.address.host}:{node.address.port}"),
+        "knownSeconds": None if node.address is None else now - node.sinceSeconds,
+        "links": node.linkCount,
+        "unanswered": node.unanswered,
+        "heldBytes": node.heldBytes,
+        "stalledSeconds": _stalledSeconds(node, now),
+        "lastError": shortened(node.lastError or "") if isRecent else None,
+    }
+
+
+def _stalledSeconds(node: Node, now: float) -> float:
+    return max((now - since for since in node.stalledLinks.values()), default=0.0)

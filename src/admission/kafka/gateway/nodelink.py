@@ -1,0 +1,314 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_nodelink -*-
+"""
+One connection to a node, on behalf of one client: the client's requests go up in their order, the responses come down.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol as TypingProtocol
+
+from twisted.internet import tcp
+from twisted.internet.interfaces import IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from admission.connection.deadline import Deadline
+from admission.connection.responses import dropUnsent
+from admission.interfaces import ILease
+
+from .nodes import Node
+
+PIECE_BYTES: Final = 64 << 10
+"""How much of a request is handed to the transport at a time; what is read of a response at a time."""
+
+CLOSE_SECONDS: Final = 10.0
+"""How long requests that want no answer may take to leave after their client has."""
+
+_LENGTH: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">ii")
+"""The length of a response and its correlation id."""
+
+
+class ResponseRefused(Exception):
+    """
+    A node has sent what cannot be the next response.
+    """
+
+
+class LinkUser(TypingProtocol):
+    """
+    The session that a link is for.
+    """
+
+    def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
+        """
+        A response begins.
+
+        @param sizeBytes: how many bytes follow the correlation id.
+        @return: given each part of these, and whether it is the last.
+        @raise ResponseRefused: if there is no such request.
+        """
+
+    def linkLost(self, reason: str) -> None:
+        """
+        The node has gone, or was given up.  Not called after L{NodeLink.close}.
+        """
+
+
+@implementer(IPushProducer)
+class NodeLink(Protocol):
+    """
+    What a session asks of a node.  Requests may be given to it before it is connected.
+
+    @ivar node: which one; the gateway may say so later.
+    """
+
+    transport: Any
+    noisy = False
+
+    def __init__(self, user: LinkUser, node: Node, clock: IReactorTime, sendSeconds: float) -> None:
+        """
+        @param sendSeconds: how long the node may take nothing.
+        """
+        self.node = node
+        self._user = user
+        self._clock = clock
+        self._sendSeconds = sendSeconds
+        self._sendDeadline = Deadline(clock, self._sendingStopped)
+        self._closeDeadline = Deadline(clock, self.abort)
+        self._isConnected = self._isTaking = self._isLost = self._isClosing = self._isReadingPaused = False
+        # The requests that are to be sent, and how much of the first is; -4 before its length.
+        self._unsent: deque[ILease] = deque()
+        self._sentBytes = -_LENGTH.size
+        self._head = b""
+        self._leftBytes = 0
+        self._take: Callable[[bytes, bool], None] | None = None
+        node.linkCount += 1
+
+    # Requests
+
+    def send(self, lease: ILease) -> None:
+        """
+        Send a request, and release it when it has been handed over.
+        """
+        self.node.hold(lease.sizeBytes)
+        self._unsent.append(lease)
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._unsent and self._isTaking and not self._isLost:
+            lease = self._unsent[0]
+            view = lease.buffer
+            assert view is not None
+            if self._isDirect:
+                self._sendDirectly(view)
+            sent = self._sentBytes
+            if sent < len(view):
+                prefix = _LENGTH.pack(len(view))[sent:] if sent < 0 else b""
+                begin = max(sent, 0)
+                with view[begin : begin + PIECE_BYTES] as piece:
+                    self._sentBytes = begin + len(piece)
+                    self.transport.write(prefix + bytes(piece))
+            if self._sentBytes == len(view):
+                del view
+                self._handedOver()
+
+    @property
+    def _isDirect(self) -> bool:
+        """
+        Whether bytes may be handed to the kernel at once; see L{admission.connection.responses.ResponseQueue}.
+        """
+        transport = self.transport
+        return (
+            isinstance(transport, tcp.Connection)
+            and not transport.TLS
+            and not (transport.dataBuffer or transport._tempDataBuffer)
+        )
+
+    def _sendDirectly(self, view: memoryview) -> None:
+        sent = self._sentBytes
+        with view[max(sent, 0) :] as rest:
+            parts = (_LENGTH.pack(len(view))[sent:], rest) if sent < 0 else (rest,)
+            try:
+                # The transport learns of any error when it writes the rest.
+                self._sentBytes += self.transport.getHandle().sendmsg(parts)
+            except OSError:
+                pass
+
+    def _handedOver(self) -> None:
+        lease = self._unsent.popleft()
+        self._sentBytes = -_LENGTH.size
+        sizeBytes = lease.sizeBytes
+        lease.release()
+        self.node.release(sizeBytes)
+        if self._isClosing and not self._unsent:
+            self.transport.loseConnection()
+
+    # Responses
+
+    def pauseReading(self) -> None:
+        """
+        Take no more of the responses: the client does not.
+        """
+        if not self._isReadingPaused:
+            self._isReadingPaused = True
+            if self._isConnected:
+                self.transport.pauseProducing()
+
+    def resumeReading(self) -> None:
+        if self._isReadingPaused:
+            self._isReadingPaused = False
+            if self._isConnected:
+                self.transport.resumeProducing()
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._isClosing or self._isLost:
+            return
+        try:
+            while data and not self._isLost:
+                data = self._received(data)
+        except ResponseRefused as refusal:
+            self._giveUp(str(refusal))
+
+    def _received(self, data: bytes) -> bytes:
+        take = self._take
+        if take is None:
+            if self._head:
+                data, self._head = self._head + data, b""
+            if len(data) < _HEAD.size:
+                self._head = data
+                return b""
+            sizeBytes, correlationId = _HEAD.unpack_from(data)
+            if sizeBytes < _LENGTH.size:
+                raise ResponseRefused(f"it has sent a response of {sizeBytes} bytes")
+            self._leftBytes = sizeBytes - _LENGTH.size
+            take = self._take = self._user.responseBegun(self._leftBytes, correlationId)
+            data = data[_HEAD.size :]
+        part, data = data[: self._leftBytes], data[self._leftBytes :]
+        self._leftBytes -= len(part)
+        isLast = not self._leftBytes
+        if isLast:
+            self._take = None
+        take(part, isLast)
+        return data
+
+    # Ending
+
+    def close(self, isFlushed: bool) -> None:
+        """
+        The session needs it no more.
+
+        @param isFlushed: whether to send first what was accepted.
+        """
+        if self._isClosing or self._isLost:
+            return
+        self._isClosing = True
+        if isFlushed and self._unsent:
+            self._closeDeadline.start(CLOSE_SECONDS)
+            return
+        self._discard()
+        if self._isConnected:
+            if isFlushed:
+                self._closeDeadline.start(CLOSE_SECONDS)
+                self.transport.loseConnection()
+            else:
+                self.transport.abortConnection()
+        else:
+            self._over()
+
+    def abort(self) -> None:
+        self._isClosing = True
+        self._discard()
+        if self._isConnected:
+            self.transport.abortConnection()
+        else:
+            self._over()
+
+    def failed(self, reason: str) -> None:
+        """
+        It could not be connected.
+        """
+        self.node.failed(reason, self._clock.seconds())
+        self._discard()
+        wasClosing = self._isClosing
+        self._over()
+        if not wasClosing:
+            self._user.linkLost(reason)
+
+    def _giveUp(self, reason: str) -> None:
+        self.node.failed(reason, self._clock.seconds())
+        if not self._isClosing:
+            self.abort()
+            self._user.linkLost(f"{self.node}: {reason}")
+
+    def _sendingStopped(self) -> None:
+        self._giveUp(f"it has taken nothing for {self._sendSeconds:g} s (upstream.send.timeout)")
+
+    def _discard(self) -> None:
+        unsent, self._unsent = self._unsent, deque()
+        for lease in unsent:
+            sizeBytes = lease.sizeBytes
+            lease.release()
+            self.node.release(sizeBytes)
+
+    def _over(self) -> None:
+        if not self._isLost:
+            self._isLost = True
+            self._isConnected = self._isTaking = False
+            self.node.linkCount -= 1
+            self.node.stalledLinks.pop(self, None)
+            self._sendDeadline.close()
+            self._closeDeadline.close()
+
+    # What the transport calls
+
+    def connectionMade(self) -> None:
+        transport = self.transport
+        if self._isLost:
+            transport.abortConnection()
+            return
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+            transport.setTcpKeepAlive(True)
+        transport.registerProducer(self, True)
+        self._isConnected = self._isTaking = True
+        if self._isReadingPaused:
+            transport.pauseProducing()
+        self._pump()
+        if self._isClosing and not self._unsent:
+            transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        dropUnsent(self.transport)
+        wasClosing = self._isClosing
+        self._discard()
+        self._over()
+        if not wasClosing:
+            self._user.linkLost(f"{self.node} has closed its connection")
+
+    def pauseProducing(self) -> None:
+        """
+        For the transport: the node does not take what is sent.
+        """
+        self._isTaking = False
+        self.node.stalledLinks[self] = self._clock.seconds()
+        self._sendDeadline.start(self._sendSeconds)
+
+    def resumeProducing(self) -> None:
+        """
+        For the transport: the kernel has everything.
+        """
+        self._isTaking = True
+        self.node.stalledLinks.pop(self, None)
+        self._sendDeadline.stop()
+        self._pump()
+
+    def stopProducing(self) -> None:
+        """
+        For the transport: nothing can be sent any more.
+        """
+        self._isTaking = False

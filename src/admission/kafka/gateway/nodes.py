@@ -1,0 +1,222 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_nodes -*-
+"""
+The nodes of the cluster behind a gateway: where they are, and what is under way to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import define, field, frozen
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from ..kafkarequest import Address
+
+
+class ShareWaiter(Protocol):
+    """
+    Waits until a node's share of the pool has room.
+    """
+
+    def shareHasRoom(self) -> None: ...
+
+
+@define(eq=False)
+class Node:
+    """
+    One node of the cluster, or the place where clients find the first one.
+
+    Requests that wait to be sent to it hold memory, and there is a share of the pool that they may hold together: so a
+    node that takes nothing stops only its own clients.
+
+    @ivar nodeId: its number; L{None} for the servers that the gateway was started with.
+    @ivar shareBytes: how much memory may wait for it.
+    @ivar address: where it is; L{None} while that is not known.
+    @ivar sinceSeconds: since when it is known to be there.
+    @ivar linkCount: how many links to it are open or being opened.
+    @ivar unanswered: how many requests it has not answered.
+    @ivar heldBytes: how much memory waits for it.
+    @ivar stalledLinks: the links of which it takes nothing, each with the time since then.
+    @ivar lastError: what went wrong last, in words.
+    @ivar lastErrorSeconds: when that was.
+    """
+
+    nodeId: int | None
+    shareBytes: int
+    address: Address | None = None
+    sinceSeconds: float = 0.0
+    linkCount: int = 0
+    unanswered: int = 0
+    heldBytes: int = 0
+    stalledLinks: dict[Any, float] = field(factory=dict)
+    lastError: str | None = None
+    lastErrorSeconds: float = 0.0
+    throttledCount: int = 0
+    _waiters: dict[ShareWaiter, None] = field(init=False, factory=dict)
+
+    def hasRoom(self, sizeBytes: int) -> bool:
+        """
+        Whether so many bytes more may wait for it; something always may if nothing else does.
+        """
+        return not self.heldBytes or self.heldBytes + sizeBytes <= self.shareBytes
+
+    def wait(self, waiter: ShareWaiter) -> None:
+        """
+        Have C{waiter} told when there is room again.
+        """
+        self._waiters[waiter] = None
+
+    def forget(self, waiter: ShareWaiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def hold(self, sizeBytes: int) -> None:
+        self.heldBytes += sizeBytes
+
+    def release(self, sizeBytes: int) -> None:
+        """
+        So many bytes no longer wait for it.  Who waited longest goes on first.
+        """
+        self.heldBytes -= sizeBytes
+        while self._waiters and self.heldBytes < self.shareBytes:
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            waiter.shareHasRoom()
+
+    def failed(self, reason: str, now: float) -> None:
+        """
+        Something went wrong between us and it.
+        """
+        self.lastError, self.lastErrorSeconds = reason, now
+
+    def __str__(self) -> str:
+        name = "the bootstrap servers" if self.nodeId is None else f"node {self.nodeId}"
+        return name if self.address is None else f"{name} ({self.address.host}:{self.address.port})"
+
+
+@frozen
+class NodePorts:
+    """
+    The ports of one listener: one to begin with, and behind it one for each node.
+
+    @ivar port: the first one, where clients begin.
+    @ivar lowest: the lowest node id that has a port.
+    @ivar highest: the highest one.
+    @ivar advertised: under which address clients know the first port; L{None} for that which they have reached.
+    """
+
+    port: int
+    lowest: int
+    highest: int
+    advertised: Address | None = None
+
+    def addressOf(self, nodeId: int, reachedHost: str) -> tuple[str, int]:
+        """
+        Where clients reach a node; port 0 if nowhere.
+        """
+        host, port = (reachedHost, self.port) if self.advertised is None else self.advertised
+        return host, port + self.offsetOf(nodeId) if self.lowest <= nodeId <= self.highest else 0
+
+    def offsetOf(self, nodeId: int) -> int:
+        """
+        How far a node's port is from the first one.
+        """
+        return 1 + nodeId - self.lowest
+
+
+class Nodes:
+    """
+    What is known of the cluster's nodes.
+
+    @ivar byId: the nodes.
+    @ivar shareBytes: how much memory may wait for one of them.
+    @ivar unreachable: the ids of nodes that have no port here, and when they were seen last.
+    """
+
+    _log = Logger()
+
+    def __init__(self, shareBytes: int, lowest: int, highest: int, seconds: Callable[[], float]) -> None:
+        """
+        @param shareBytes: how much memory may wait for one node.
+        @param lowest: the lowest node id that has a port.
+        @param highest: the highest one.
+        """
+        self.shareBytes = shareBytes
+        self._lowest, self._highest = lowest, highest
+        self._seconds = seconds
+        self._waiting: dict[int, list[Deferred[Node]]] = {}
+        self.byId: dict[int, Node] = {}
+        self.unreachable: dict[int, float] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(sorted(self.byId.values(), key=lambda node: node.nodeId or 0))
+
+    def learn(self, nodeId: int, host: str, port: int) -> None:
+        """
+        A node of the cluster says where a node is.
+        """
+        if not self._lowest <= nodeId <= self._highest:
+            if nodeId not in self.unreachable and len(self.unreachable) < self._highest - self._lowest + 1:
+                self._log.critical("{reason}", reason=self.whyUnreachable(nodeId))
+                self.unreachable[nodeId] = self._seconds()
+            return
+        node = self.byId.get(nodeId)
+        if node is None:
+            node = self.byId[nodeId] = Node(nodeId, self.shareBytes)
+        address = Address(host, port)
+        if node.address != address:
+            if node.address is not None:
+                self._log.info("node {id} has moved to {host}:{port}", id=nodeId, host=host, port=port)
+            else:
+                self._log.info("node {id} is at {host}:{port}", id=nodeId, host=host, port=port)
+                node.sinceSeconds = self._seconds()
+            node.address = address
+            for waiting in self._waiting.pop(nodeId, ()):
+                waiting.callback(node)
+
+    def of(self, nodeId: int) -> Node:
+        """
+        A node that has a port, known or not.
+        """
+        node = self.byId.get(nodeId)
+        return Node(nodeId, self.shareBytes) if node is None else node
+
+    def whenKnown(self, nodeId: int) -> Deferred[Node]:
+        """
+        @return: fires with the node once its address is known; may be cancelled.
+        """
+        node = self.byId.get(nodeId)
+        if node is not None and node.address is not None:
+            return succeed(node)
+
+        def forget(cancelled: Deferred[Node]) -> None:
+            waiting = self._waiting.get(nodeId, [])
+            if cancelled in waiting:
+                waiting.remove(cancelled)
+
+        known: Deferred[Node] = Deferred(forget)
+        self._waiting.setdefault(nodeId, []).append(known)
+        return known
+
+    def whyUnreachable(self, nodeId: int) -> str:
+        """
+        Why clients cannot reach a node.
+        """
+        return (
+            f"node {nodeId} of the cluster has no port here: node ids {self._lowest} to {self._highest} have "
+            "(--node-ids), and clients cannot reach its partitions"
+        )
+
+    def troubles(self, now: float) -> Sequence[str]:
+        """
+        What is wrong, in sentences.
+        """
+        return [self.whyUnreachable(nodeId) for nodeId in sorted(self.unreachable)]
+
+    @property
+    def addresses(self) -> Mapping[int, Address]:
+        """
+        Where the known nodes are.
+        """
+        return {nodeId: node.address for nodeId, node in self.byId.items() if node.address is not None}

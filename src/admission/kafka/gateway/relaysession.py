@@ -1,0 +1,508 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_relaysession -*-
+"""
+A session that a node of the cluster answers: requests are passed on once they are admitted, and the responses that come
+back have the gateway's addresses in place of the nodes'.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from twisted.internet.defer import Deferred
+
+from admission.connection.pauses import UNANSWERED, Pause
+from admission.interfaces import ADMITTED, PARKED, RESPONSES, Decision, ILease, Refusal, Usage
+
+from ..kafkarequest import KafkaRequest
+from ..session import KafkaSession
+from ..wire.addresses import metadataHead, withAddresses
+from ..wire.codec import encodeResponse
+from ..wire.headers import frame, hasResponseTags
+from ..wire.overheard import sessionTimeoutMs
+from ..wire.passing import AddressEraser
+from ..wire.primitives import NO_TAGS, MalformedResponse, skipTags
+from ..wire.produce import encodeProduceResponse, parseProduce, refuseAll
+from ..wire.relayedapis import (
+    RELAYED_BY_KEY,
+    RELAYED_FLEXIBLE_FROM,
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
+    RelayedApi,
+    hasAddresses,
+    relayed,
+    throttleTimeOffset,
+)
+from ..wire.throttletime import throttleTimeMs, withLongerThrottle
+from ..wire.versioncut import cutApiVersions
+from ..wire.versions import API_VERSIONS, FETCH, INIT_PRODUCER_ID, JOIN_GROUP, METADATA, PRODUCE
+from .gateway import Gateway
+from .nodelink import NodeLink, ResponseRefused
+from .nodes import Node, NodePorts
+
+MAX_UNANSWERED: Final = 128
+"""How many requests of one client a node may have to answer."""
+
+UNANSWERED_BYTES: Final = 1 << 10
+"""What one of them is charged for."""
+
+COLLECTED_BYTES: Final = 64 << 10
+"""A larger response is passed on as it comes."""
+
+LARGEST_COLLECTED_BYTES: Final = 4 << 20
+"""What has to be collected to be understood may have so much."""
+
+GROUP_SESSION_SECONDS: Final = 45.0
+"""The session timeout of members whose coordinator sets it (KIP-848), if that has its default."""
+
+_NEVER_REFUSED: Final = frozenset(
+    ("ApiVersions", "SaslHandshake", "SaslAuthenticate", "LeaveGroup", "AddPartitionsToTxn", "EndTxn")
+)
+_IN_GROUPS: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "StreamsGroupHeartbeat"))
+_PASSED_WITH_ADDRESSES: Final = frozenset((METADATA, PRODUCE, FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE))
+_OWN_VERSIONS: Final = {
+    "api_keys": [
+        {
+            "api_key": API_VERSIONS,
+            "min_version": RELAYED_BY_KEY[API_VERSIONS].minVersion,
+            "max_version": RELAYED_BY_KEY[API_VERSIONS].maxVersion,
+        }
+    ]
+}
+_HEAD: Final = struct.Struct(">ii")
+_CORRELATION_BYTES: Final = 4
+_WITHOUT_ACKS: Final = "a batch was refused, and it wants no response: "
+
+
+class RelaySession(KafkaSession):
+    """
+    Passes the requests of one client to one node.
+
+    Responses come in the order of requests.  One that the gateway gives itself waits for those before it.
+
+    @ivar nodeId: the node that the client's port is for; L{None} at the port to begin with.
+    @ivar ports: which ports there are beside it.
+    @ivar longestDelaySeconds: how long the client may be kept waiting, or its group would miss it.
+    """
+
+    apis = RELAYED_BY_KEY
+    flexibleFrom = RELAYED_FLEXIBLE_FROM
+
+    nodeId: int | None = None
+    ports: NodePorts
+    longestDelaySeconds = inf
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(gateway)
+        self.gateway = gateway
+        self._unanswered: deque[KafkaRequest] = deque()
+        self._nodeLink: NodeLink | None = None
+        self._connecting: Deferred[None] | None = None
+
+    @property
+    def mayBeStranger(self) -> bool:
+        return True
+
+    @property
+    def node(self) -> Node:
+        """
+        Where its requests go.
+        """
+        if self._nodeLink is not None:
+            return self._nodeLink.node
+        return self.gateway.bootstrap if self.nodeId is None else self.gateway.nodes.of(self.nodeId)
+
+    # Requests
+
+    def headerRead(self, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        api = relayed(header.apiKey, header.apiVersion)
+        if api is None:
+            if header.apiKey == API_VERSIONS:
+                # The one request whose version may be too new: the answer says which is understood (KIP-511).
+                self._answerHere(request, encodeResponse(API_VERSIONS, header.apiVersion, _OWN_VERSIONS), ADMITTED)
+                return
+            name = RELAYED_BY_KEY[header.apiKey].name
+            self.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
+            return
+        if not self._isKnown and self.holdBack(api.name, request):
+            return
+        request.kind = api.name
+        if api.apiKey == PRODUCE:
+            self._produce(request, buffer)
+            return
+        if api.apiKey == JOIN_GROUP:
+            sessionSeconds = sessionTimeoutMs(header.apiVersion, buffer[header.bodyOffset :]) / 1000
+            self.longestDelaySeconds = max(sessionSeconds, 0.0) / 3
+        elif api.name in _IN_GROUPS:
+            self.longestDelaySeconds = min(self.longestDelaySeconds, GROUP_SESSION_SECONDS / 3)
+        if self._server.control.wants.usage:
+            decision = self._admit(request, _refusalOf(api))
+            if not decision.admitted:
+                self._refuse(request, decision)
+                return
+            self._server.control.beginRequest(request, self.factory.clock.seconds())
+        self._relay(request)
+
+    def _produce(self, request: KafkaRequest, buffer: memoryview) -> None:
+        header = request.header
+        produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
+        request.acks = produced.acks
+        decision = self._admitProduce(request, produced) if self._server.control.wants.usage else ADMITTED
+        if not decision.admitted:
+            results = refuseAll(produced, ErrorCode.throttling_quota_exceeded, decision.message)
+            del produced
+            if request.acks:
+                delayMs = throttleTimeMs(decision.delaySeconds)
+                self._answerHere(request, [encodeProduceResponse(header.apiVersion, results, delayMs)], decision)
+            else:
+                self.reject(request, _WITHOUT_ACKS + decision.message)
+            return
+        # A slice that survives would keep the buffer from being reused.
+        del produced
+        delaySeconds = 0.0
+        if request.view is not None:
+            now = self.factory.clock.seconds()
+            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+            # The response does not exist yet, and what has been sent cannot be taken back.
+            delaySeconds = request.delaySeconds = self._charge(
+                request, Usage(request.sizeBytes, 0, serviceSeconds), now
+            )
+            request.throttledUntilSeconds = now + delaySeconds
+        self._relay(request, delaySeconds)
+
+    def _refuse(self, request: KafkaRequest, decision: Decision) -> None:
+        fields = {
+            "error_code": ErrorCode.throttling_quota_exceeded.value,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "throttle_time_ms": throttleTimeMs(decision.delaySeconds),
+        }
+        self._answerHere(request, encodeResponse(INIT_PRODUCER_ID, request.header.apiVersion, fields), decision)
+
+    def _relay(self, request: KafkaRequest, delaySeconds: float = 0.0) -> None:
+        """
+        Pass a request on, and read the next.
+        """
+        lease, request.lease = request.lease, None
+        assert lease is not None
+        now = request.released = self.factory.clock.seconds()
+        self._server.control.parkRequest(request, now)
+        self.request = None
+        link = self._linked()
+        if request.acks or request.header.apiKey != PRODUCE:
+            self._await(request)
+            link.send(lease)
+        else:
+            link.send(lease)
+            self.requestAnswered(request, now, delaySeconds)
+        self.finish(min(delaySeconds, self.longestDelaySeconds))
+
+    def _answerHere(self, request: KafkaRequest, body: list[bytes], decision: Decision) -> None:
+        """
+        Answer a request that is not passed on, when it is its turn.
+        """
+        request.parts = frame(request.header, body, RELAYED_FLEXIBLE_FROM)
+        request.responseBytes = sum(map(len, body))
+        request.delaySeconds = decision.delaySeconds
+        self.releaseRequest()
+        self.request = None
+        self._await(request)
+        self._answerOwn()
+        self.finish(min(decision.delaySeconds, self.longestDelaySeconds))
+
+    def _await(self, request: KafkaRequest) -> None:
+        request.decoded = self.factory.gate.pool.charge(UNANSWERED_BYTES, PARKED)
+        self._unanswered.append(request)
+        self.node.unanswered += 1
+        if len(self._unanswered) >= MAX_UNANSWERED:
+            self.pauses.add(UNANSWERED)
+
+    def _linked(self) -> NodeLink:
+        link = self._nodeLink
+        if link is None:
+            gateway = self.gateway
+            link = self._nodeLink = NodeLink(self, self.node, gateway.clock, gateway.sendSeconds)
+            self._connecting = gateway.connect(self.nodeId, link)
+            self._connecting.addBoth(self._connected)
+        return link
+
+    def _connected(self, result: Any) -> None:
+        self._connecting = None
+
+    # Memory of one node
+
+    def _allocate(self, sizeBytes: int) -> ILease | None:
+        if self.node.hasRoom(sizeBytes):
+            return super()._allocate(sizeBytes)
+        request = self.request
+        assert request is not None
+        request.asked = request.arrived if request.asked is None else request.asked
+        self.pauses.add(Pause.UPSTREAM)
+        self.node.wait(self)
+        return None
+
+    def shareHasRoom(self) -> None:
+        """
+        The node takes requests again.
+        """
+        if self.isClosing:
+            return
+        self.pauses.discard(Pause.UPSTREAM)
+        lease = self._allocate(self.wantedBytes)
+        if lease is not None:
+            self.leaseGranted(lease)
+
+    # Responses
+
+    def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
+        request = self._unanswered[0] if self._unanswered else None
+        if request is None or request.parts is not None or request.header.correlationId != correlationId:
+            raise ResponseRefused(f"it has sent a response with the number {correlationId}, which is not the next")
+        if sizeBytes <= COLLECTED_BYTES or not _isPassable(request):
+            if sizeBytes > LARGEST_COLLECTED_BYTES:
+                raise ResponseRefused(
+                    f"its answer to {request.kind} has {sizeBytes} bytes, and the gateway can collect "
+                    f"{LARGEST_COLLECTED_BYTES}"
+                )
+            if sizeBytes > COLLECTED_BYTES:
+                request.releaseDecoded()
+                request.decoded = self.factory.gate.pool.charge(sizeBytes, RESPONSES)
+            return CollectedResponse(partial(self._respondWhole, request)).take
+        return PassedResponse(self, request, sizeBytes).take
+
+    def _respondWhole(self, request: KafkaRequest, response: bytes) -> None:
+        header = request.header
+        try:
+            body = self.readdressed(request, response)
+            delaySeconds = self.charged(request, len(body))
+            if delaySeconds:
+                body, _ = withLongerThrottle(header.apiKey, header.apiVersion, body, throttleTimeMs(delaySeconds))
+        except MalformedResponse as malformed:
+            raise ResponseRefused(str(malformed)) from malformed
+        self.send(frame(header, [body], RELAYED_FLEXIBLE_FROM))
+        self.responseOver(request, delaySeconds)
+
+    def readdressed(self, request: KafkaRequest, response: bytes) -> bytes:
+        """
+        The body of a whole response, with our addresses.
+        """
+        apiKey, apiVersion = request.header.apiKey, request.header.apiVersion
+        body = response
+        if hasResponseTags(apiKey, apiVersion, RELAYED_FLEXIBLE_FROM):
+            body = response[skipTags(response, 0) :]
+        if apiKey == API_VERSIONS:
+            return cutApiVersions(apiVersion, body)
+        return withAddresses(apiKey, apiVersion, body, self.addressOf) if hasAddresses(apiKey, apiVersion) else body
+
+    def addressOf(self, nodeId: int, host: str, port: int) -> tuple[str, int]:
+        """
+        Where clients reach a node.
+        """
+        self.gateway.nodes.learn(nodeId, host, port)
+        return self.ports.addressOf(nodeId, self.transport.getHost().host)
+
+    def charged(self, request: KafkaRequest, responseBytes: int) -> float:
+        """
+        Charge what a request used.
+
+        @return: the delay to tell the client, in seconds.
+        """
+        now = self.factory.clock.seconds()
+        request.responseBytes = responseBytes
+        if request.view is None:
+            return 0.0
+        if request.header.apiKey == PRODUCE:
+            return max(request.throttledUntilSeconds - now, 0.0) if request.delaySeconds else 0.0
+        serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+        delaySeconds = self._charge(request, Usage(request.sizeBytes, responseBytes, serviceSeconds), now)
+        return 0.0 if request.refusal is Refusal.NEVER else min(delaySeconds, self.longestDelaySeconds)
+
+    def responseOver(self, request: KafkaRequest, delaySeconds: float) -> None:
+        """
+        The whole answer to the first request has been handed over.
+        """
+        self._answered(request, delaySeconds)
+        if delaySeconds and request.header.apiKey != PRODUCE:
+            self.throttle(delaySeconds)
+        self._answerOwn()
+        self._goOn()
+
+    def _answered(self, request: KafkaRequest, delaySeconds: float) -> None:
+        assert self._unanswered[0] is request
+        self._unanswered.popleft()
+        self.node.unanswered -= 1
+        self.requestAnswered(request, self.factory.clock.seconds(), delaySeconds)
+
+    def _answerOwn(self) -> None:
+        """
+        Send the answers that waited for those before them.
+        """
+        while self._unanswered and self._unanswered[0].parts is not None:
+            request = self._unanswered[0]
+            assert request.parts is not None
+            self.send(request.parts)
+            self._answered(request, request.delaySeconds)
+
+    def _goOn(self) -> None:
+        if UNANSWERED in self.pauses.reasons and len(self._unanswered) < MAX_UNANSWERED:
+            self.resume(UNANSWERED)
+        if not self._unanswered and Pause.CLOSING in self.pauses.reasons and not self.isLost:
+            self.closeGracefully()
+
+    def sendingBlocked(self, isBlocked: bool) -> None:
+        """
+        Also take no more from the node meanwhile.
+        """
+        link = self._nodeLink
+        if link is not None:
+            if isBlocked:
+                link.pauseReading()
+            else:
+                link.resumeReading()
+        super().sendingBlocked(isBlocked)
+
+    # Ending
+
+    def linkLost(self, reason: str) -> None:
+        """
+        Answer what can be, and close.
+        """
+        if self._unanswered:
+            self.node.failed(reason, self.factory.clock.seconds())
+        self._nodeLink = None
+        self.link.explain(reason)
+        self._abandon()
+        self.closeGracefully()
+
+    def closeGracefully(self) -> None:
+        """
+        First pass on what the node answers to requests that it was given.
+        """
+        if self._unanswered and self._nodeLink is not None:
+            self.startGrace()
+            self.pause(Pause.CLOSING)
+        else:
+            super().closeGracefully()
+
+    def closing(self) -> None:
+        self.node.forget(self)
+        super().closing()
+
+    def requestsAbandoned(self) -> None:
+        super().requestsAbandoned()
+        self.node.forget(self)
+        isFlushed = not self._unanswered
+        self._abandon()
+        connecting, self._connecting = self._connecting, None
+        link, self._nodeLink = self._nodeLink, None
+        if link is not None:
+            link.close(isFlushed)
+        if connecting is not None and not isFlushed:
+            connecting.cancel()
+
+    def _abandon(self) -> None:
+        now = self.factory.clock.seconds()
+        while self._unanswered:
+            self.node.unanswered -= 1
+            self.requestOver(self._unanswered.popleft(), now)
+
+
+class CollectedResponse:
+    """
+    A response that is handed on when it is whole.
+    """
+
+    __slots__ = ("_parts", "_whole")
+
+    def __init__(self, whole: Callable[[bytes], None]) -> None:
+        self._whole = whole
+        self._parts: list[bytes] = []
+
+    def take(self, part: bytes, isLast: bool) -> None:
+        if not isLast:
+            self._parts.append(part)
+            return
+        if self._parts:
+            part = b"".join((*self._parts, part))
+        self._whole(part)
+
+
+class PassedResponse:
+    """
+    A response that is handed on as it comes, with only its beginning changed.
+    """
+
+    __slots__ = ("_delaySeconds", "_eraser", "_head", "_isBegun", "_request", "_session", "_sizeBytes")
+
+    def __init__(self, session: RelaySession, request: KafkaRequest, sizeBytes: int) -> None:
+        self._session = session
+        self._request = request
+        self._sizeBytes = sizeBytes
+        self._head = b""
+        self._isBegun = False
+        self._eraser: AddressEraser | None = None
+        self._delaySeconds = 0.0
+
+    def take(self, part: bytes, isLast: bool) -> None:
+        session = self._session
+        try:
+            if self._isBegun:
+                session.send([part if self._eraser is None else self._eraser.feed(part)])
+            else:
+                self._head += part
+                self._begin()
+        except MalformedResponse as malformed:
+            raise ResponseRefused(str(malformed)) from malformed
+        if isLast:
+            session.responseOver(self._request, self._delaySeconds)
+        elif len(self._head) > LARGEST_COLLECTED_BYTES:
+            raise ResponseRefused(f"its answer to {self._request.kind} does not say who its nodes are")
+
+    def _begin(self) -> None:
+        """
+        Hand on what has come, once it is enough to be changed.
+        """
+        session, header, head = self._session, self._request.header, self._head
+        apiKey, apiVersion = header.apiKey, header.apiVersion
+        begin = skipTags(head, 0) if hasResponseTags(apiKey, apiVersion, RELAYED_FLEXIBLE_FROM) else 0
+        body = head[begin:]
+        sizeBytes = self._sizeBytes - begin
+        if apiKey == METADATA:
+            found = metadataHead(apiVersion, body, session.addressOf)
+            if found is None:
+                return
+            end, replacement = found
+            sizeBytes += len(replacement) - end
+            body = replacement + body[end:]
+        self._isBegun = True
+        self._head = b""
+        delaySeconds = self._delaySeconds = session.charged(self._request, sizeBytes)
+        if delaySeconds and throttleTimeOffset(apiKey, apiVersion) is not None:
+            body, _ = withLongerThrottle(apiKey, apiVersion, body, throttleTimeMs(delaySeconds))
+        if apiKey != METADATA and hasAddresses(apiKey, apiVersion):
+            self._eraser = AddressEraser(apiKey, apiVersion)
+            body = self._eraser.feed(body)
+        tags = NO_TAGS if begin else b""
+        session.send([_HEAD.pack(_CORRELATION_BYTES + len(tags) + sizeBytes, header.correlationId) + tags, body])
+
+
+def _isPassable(request: KafkaRequest) -> bool:
+    """
+    Whether a large response to C{request} can be handed on as it comes.
+    """
+    header = request.header
+    if header.apiKey in _PASSED_WITH_ADDRESSES:
+        return True
+    return header.apiKey != API_VERSIONS and not hasAddresses(header.apiKey, header.apiVersion)
+
+
+def _refusalOf(api: RelayedApi) -> Refusal:
+    if api.apiKey == INIT_PRODUCER_ID:
+        return Refusal.ERROR
+    return Refusal.NEVER if api.name in _NEVER_REFUSED else Refusal.DELAY
