@@ -18,10 +18,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from tests.kit.certificates import Certificates, makeCertificates
 from tests.kit.checkout import ROOT
@@ -41,6 +41,9 @@ _DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {signal.SIGKILL:d
 
 TWISTD = [sys.executable, "-c", _DIE_WITH_PARENT + "from twisted.scripts.twistd import run; run()", "-n", "--pidfile="]
 TWIST = [sys.executable, "-c", _DIE_WITH_PARENT + "from twisted.application.twist._twist import Twist; Twist.main()"]
+
+DYING_WITH_US = [sys.executable, "-c", _DIE_WITH_PARENT + "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"]
+"""Before any command.  It dies when the I{thread} ends that has started it, which therefore is best the main one."""
 
 PATIENCE_SECONDS = 60.0
 """How long to wait for what must happen."""
@@ -68,16 +71,20 @@ def strangersAuthority() -> str:
     return str(makeCertificates(Path(directory)).authority)
 
 
-def freePort() -> int:
+def freePort(host: str = "127.0.0.1", count: int = 1) -> int:
     """
     A port that nobody listens on, and that the system does not give to
     outgoing connections: a broker can be restarted there.
+
+    @param host: where to look.
+    @param count: how many ports in a row are wanted; the first is returned.
     """
     while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
+        port = random.randrange(20_000, 32_000 - count)
+        with ExitStack() as probes:
             try:
-                probe.bind(("127.0.0.1", port))
+                for number in range(count):
+                    probes.enter_context(socket.socket()).bind((host, port + number))
             except OSError:
                 continue
         return port
@@ -98,51 +105,29 @@ def tlsEndpoint(port: int) -> str:
     return f"ssl:{port}:interface=127.0.0.1:privateKey={files.serverKey}:certKey={files.serverCertificate}"
 
 
-class BrokerProcess:
+class ServerProcess:
     """
-    C{twistd admission} with a port for TCP, one for TLS and a data directory,
-    all of its own.  It can be started, ended and started again.
+    A plug-in of C{twistd} with a directory of its own.  It can be started,
+    ended and started again.
 
-    @cvar command: what to run C{admission} with.
-    @ivar port: for TCP.
-    @ivar tlsPort: for TLS.
-    @ivar dataPath: the data directory.
+    @cvar command: what to run the plug-in with.
+    @cvar plugin: its name.
     """
 
     command = TWISTD
+    plugin: ClassVar[str]
 
-    def __init__(self, *options: str, advertisedHost: str | None = None, advertisedPort: int | None = None) -> None:
+    def __init__(self, *options: str) -> None:
         """
-        @param options: further options of C{twistd admission}.
-        @param advertisedHost: what to advertise for both ports, if anything.
-        @param advertisedPort: the port to go with it; by default each its own.
+        @param options: those of the plug-in.
         """
-        self.port, self.tlsPort = freePort(), freePort()
-        self._directory = tempfile.mkdtemp(prefix="admission-broker-")
-        self.dataPath = os.path.join(self._directory, "data")
-        self._options = ["--listen", endpoint(self.port), "--listen", tlsEndpoint(self.tlsPort), *options]
-        if advertisedHost is not None:
-            for port in (self.port, self.tlsPort):
-                self._options += ["--advertise", f"{advertisedHost}:{advertisedPort or port}"]
+        self._directory = tempfile.mkdtemp(prefix=f"{self.plugin}-")
+        self._options = [*options]
         self._process: subprocess.Popen[str] | None = None
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._reader: threading.Thread | None = None
         atexit.register(self.remove)
-
-    @property
-    def address(self) -> str:
-        """
-        Where clients find it without TLS.
-        """
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def tlsAddress(self) -> str:
-        """
-        Where clients find it with TLS.
-        """
-        return f"127.0.0.1:{self.tlsPort}"
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -160,10 +145,10 @@ class BrokerProcess:
         """
         assert self._process is None or self._process.poll() is not None, "it runs already"
         begin = self.mark()
-        self._process = self._spawn([*self._options, "--data", self.dataPath])
+        self._process = self._spawn(self._options)
         self._reader = threading.Thread(target=self._read, args=(self._logOf(self._process),), daemon=True)
         self._reader.start()
-        self.waitForLog("serving .* from ", begin)
+        self._waitUntilServing(begin)
 
     def stop(self) -> int:
         """
@@ -224,7 +209,7 @@ class BrokerProcess:
                 remaining = deadline - time.monotonic()
                 hasEnded = self._reader is None or not self._reader.is_alive()
                 if remaining <= 0 or hasEnded:
-                    raise AssertionError(f"no {pattern!r} in the log of the broker:\n{self.log(begin)}")
+                    raise AssertionError(f"no {pattern!r} in the log of {self.plugin}:\n{self.log(begin)}")
                 # The reader's end is not announced.
                 self._changed.wait(min(remaining, 1.0))
 
@@ -238,9 +223,27 @@ class BrokerProcess:
             if _TRACEBACK in line or "this is a bug" in line or "#critical" in line or "Unhandled" in line
         ]
 
+    def anonymousBytes(self) -> int:
+        """
+        Its resident anonymous memory, private and shared; the pages of the
+        log's file are the system's.
+        """
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return sum(
+            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
+        )
+
+    def _waitUntilServing(self, begin: int) -> None:
+        """
+        Wait for what tells that it serves.
+
+        @param begin: the line of the log that it was started at.
+        """
+        raise NotImplementedError
+
     def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.command, "admission", *options],
+            [*self.command, self.plugin, *options],
             cwd=self._directory,
             env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
@@ -269,10 +272,54 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"{number.name} did not end the broker:\n{self.log()}") from None
+            raise AssertionError(f"{number.name} did not end {self.plugin}:\n{self.log()}") from None
         if self._reader is not None:
             self._reader.join(PATIENCE_SECONDS)
         return status
+
+
+class BrokerProcess(ServerProcess):
+    """
+    C{twistd admission} with a port for TCP, one for TLS and a data directory,
+    all of its own.
+
+    @ivar port: for TCP.
+    @ivar tlsPort: for TLS.
+    @ivar dataPath: the data directory.
+    """
+
+    plugin = "admission"
+
+    def __init__(self, *options: str, advertisedHost: str | None = None, advertisedPort: int | None = None) -> None:
+        """
+        @param options: further options of C{twistd admission}.
+        @param advertisedHost: what to advertise for both ports, if anything.
+        @param advertisedPort: the port to go with it; by default each its own.
+        """
+        self.port, self.tlsPort = freePort(), freePort()
+        super().__init__("--listen", endpoint(self.port), "--listen", tlsEndpoint(self.tlsPort), *options)
+        self.dataPath = os.path.join(self._directory, "data")
+        if advertisedHost is not None:
+            for port in (self.port, self.tlsPort):
+                self._options += ["--advertise", f"{advertisedHost}:{advertisedPort or port}"]
+        self._options += ["--data", self.dataPath]
+
+    @property
+    def address(self) -> str:
+        """
+        Where clients find it without TLS.
+        """
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def tlsAddress(self) -> str:
+        """
+        Where clients find it with TLS.
+        """
+        return f"127.0.0.1:{self.tlsPort}"
+
+    def _waitUntilServing(self, begin: int) -> None:
+        self.waitForLog("serving .* from ", begin)
 
 
 class MeasuredBroker(BrokerProcess):
@@ -304,16 +351,6 @@ class MeasuredBroker(BrokerProcess):
         @param isCollected: whether to look for garbage before.
         """
         return self._asked("collect" if isCollected else "audit")
-
-    def anonymousBytes(self) -> int:
-        """
-        Its resident anonymous memory, private and shared; the pages of the
-        log's file are the system's.
-        """
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return sum(
-            int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
-        )
 
     def _asked(self, question: str) -> dict[str, Any]:
         process = self.process

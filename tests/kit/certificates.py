@@ -55,9 +55,11 @@ class Authority:
 
     def server(self) -> Identity:
         """
-        The identity of a server on this machine: C{localhost} and C{127.0.0.1}.
+        The identity of a server on this machine: C{localhost}, and its first
+        loopback addresses.
         """
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+        addresses = (x509.IPAddress(ip_address(f"127.0.0.{number}")) for number in range(1, 10))
+        names = x509.SubjectAlternativeName([x509.DNSName("localhost"), *addresses])
         return self._identity("localhost", ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def client(self, name: str) -> Identity:
