@@ -51,7 +51,7 @@ class DroppingProxy:
         """
         with self._lock:
             for each in self._sockets:
-                _close(each)
+                closeSocket(each)
 
     def _accept(self) -> None:
         while True:
@@ -73,18 +73,18 @@ class DroppingProxy:
         except OSError:
             pass
         finally:
-            _close(client)
-            _close(broker)
+            closeSocket(client)
+            closeSocket(broker)
 
     def _forwardRequests(self, client: socket.socket, broker: socket.socket, apiKeys: deque[int]) -> None:
         with client.makefile("rb") as stream:
-            while (frame := _readFrame(stream)) is not None:
+            while (frame := readFrame(stream)) is not None:
                 apiKeys.append(int.from_bytes(frame[4:6], "big"))
                 broker.sendall(frame)
 
     def _forwardResponses(self, client: socket.socket, broker: socket.socket, apiKeys: deque[int]) -> None:
         with broker.makefile("rb") as stream:
-            while (frame := _readFrame(stream)) is not None:
+            while (frame := readFrame(stream)) is not None:
                 # Responses come in the order of the requests.
                 if apiKeys.popleft() == PRODUCE and self._isUnlucky():
                     return
@@ -98,7 +98,10 @@ class DroppingProxy:
         return isUnlucky
 
 
-def _readFrame(stream: IO[bytes]) -> bytes | None:
+def readFrame(stream: IO[bytes]) -> bytes | None:
+    """
+    A frame with its length, or None when the stream ends.
+    """
     prefix = stream.read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
         return None
@@ -107,7 +110,10 @@ def _readFrame(stream: IO[bytes]) -> bytes | None:
     return prefix + body if len(body) == sizeBytes else None
 
 
-def _close(each: socket.socket) -> None:
+def closeSocket(each: socket.socket) -> None:
+    """
+    Close a socket that another thread may be reading from.
+    """
     # Closing alone would not wake a thread that reads from it.
     try:
         each.shutdown(socket.SHUT_RDWR)

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from functools import cache
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.apachekafka import QUICK_START, KafkaNode
@@ -281,6 +282,41 @@ class KafkaCluster:
         """
         return {index: partition.leader for index, partition in self._metadata().topics[topic].partitions.items()}
 
+    def values(self, topic: str, *, isCommitted: bool = False) -> list[bytes]:
+        """
+        All records of a topic, as they are now.
+
+        @param isCommitted: whether to leave out those of transactions that were not committed.
+        """
+        consumer = self._consumer("values", isolation_level="read_committed" if isCommitted else "read_uncommitted")
+        ends = {}
+        for index in self._metadata().topics[topic].partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), PATIENCE_SECONDS)
+            if low < high:
+                ends[index] = high
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in ends])
+        values: list[bytes] = []
+
+        def isRead() -> bool:
+            # Behind the last record there may be a transaction's marker.
+            for message in consumer.consume(1000, _POLL_SECONDS):
+                if message.error() is None:
+                    values.append(message.value())
+            places = consumer.position([TopicPartition(topic, index) for index in ends])
+            return all(place.offset >= ends[place.partition] for place in places)
+
+        with closing(consumer):
+            self._waitUntil(f"{topic} is read", isRead)
+        return values
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """
+        Where a group goes on in each partition.
+        """
+        places = [TopicPartition(topic, index) for index in self._metadata().topics[topic].partitions]
+        with closing(self._consumer(group)) as consumer:
+            return {each.partition: max(each.offset, 0) for each in consumer.committed(places, PATIENCE_SECONDS)}
+
     def waitUntilRegistered(self) -> None:
         """
         Wait until all nodes that run know each other.
@@ -308,6 +344,11 @@ class KafkaCluster:
         asked = [node] if node is not None else [each for each in self._nodes.values() if each.isRunning()]
         addresses = ",".join(each.internalAddress for each in asked)
         return AdminClient({"bootstrap.servers": addresses, "log_level": 0, "socket.timeout.ms": 5000})
+
+    def _consumer(self, group: str, **settings: object) -> Any:
+        addresses = ",".join(node.internalAddress for node in self._nodes.values() if node.isRunning())
+        common = {"bootstrap.servers": addresses, "group.id": group, "enable.auto.commit": False, "log_level": 0}
+        return Consumer(common | {name.replace("_", "."): value for name, value in settings.items()})
 
     def _metadata(self, node: _ClusterNode | None = None) -> Any:
         return self._admin(node).list_topics(timeout=5)

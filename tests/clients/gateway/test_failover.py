@@ -1,0 +1,131 @@
+"""
+Nodes and gateways end under load.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tests.kit.attack import sized
+from tests.kit.gatewaycases import IS_DIRECT, GatewayTestCase
+from tests.kit.gatewayclients import ConfluentLoad, JavaLoad
+from tests.kit.gatewayprocess import GatewayProcess
+from tests.kit.longform import isLongForm
+
+PER_SECOND = 200
+BEFORE, AFTER = sized(400, 2000), sized(600, 4000)
+"""How many records are acknowledged before and after."""
+
+SLACK_SECONDS = 1.0 if isLongForm() else 3.0
+"""How much longer than without a gateway a pause may be; less would be chance where clients retry after a second."""
+
+GRACE_SECONDS = 30.0
+"""In which a gateway that is asked to end does."""
+
+
+class NodeTests(GatewayTestCase):
+    """
+    A node ends while clients produce by the gateway, and one without it beside them.
+    """
+
+    def disturb(self, isKilled: bool) -> None:
+        """
+        End the node that leads a partition, and start it again.
+        """
+        self.cluster.createTopic(self.topic)
+        direct = ConfluentLoad(self.cluster.bootstrap, self.topic, PER_SECOND, "direct")
+        loads = [
+            ConfluentLoad(self.address, self.topic, PER_SECOND),
+            JavaLoad(self.address, self.topic, PER_SECOND),
+            direct,
+        ]
+        try:
+            for load in loads:
+                load.waitFor(BEFORE)
+            victim = self.cluster.leaders(self.topic)[0]
+            if isKilled:
+                self.cluster.kill(victim)
+            else:
+                self.cluster.stop(victim)
+            for load in loads:
+                load.waitFor(AFTER)
+            self.cluster.restart(victim)
+            for load in loads:
+                load.waitFor(AFTER)
+        finally:
+            for load in loads:
+                load.stop()
+        confluent, java, _ = pauses = [round(load.longestPauseSeconds, 2) for load in loads]
+        self.report(confluentSeconds=confluent, javaSeconds=java, directConfluentSeconds=pauses[-1])
+        self.assertStored(*loads)
+        self.assertLessEqual(loads[0].longestPauseSeconds, direct.longestPauseSeconds + SLACK_SECONDS)
+
+    def test_killed(self) -> None:
+        """
+        When a node is killed, nothing is lost, nothing is stored twice, and it does not take longer than without the
+        gateway.
+        """
+        self.disturb(isKilled=True)
+
+    def test_stopped(self) -> None:
+        """
+        So it is when a node is asked to end.
+        """
+        self.disturb(isKilled=False)
+
+
+class GatewayEndTests(GatewayTestCase):
+    """
+    The gateway ends, and is started again.
+    """
+
+    def makeGateway(self) -> GatewayProcess:
+        """
+        One of its own.
+        """
+        gateway = GatewayProcess(self.cluster.bootstrap, *self.gatewayOptions)
+        self.addCleanup(gateway.remove)
+        gateway.start()
+        return gateway
+
+    def disturb(self, isKilled: bool) -> None:
+        """
+        End it under load, and start it again.
+        """
+        gateway = self.gateway
+        self.cluster.createTopic(self.topic)
+        loads = [ConfluentLoad(self.address, self.topic, PER_SECOND), JavaLoad(self.address, self.topic, PER_SECOND)]
+        try:
+            for load in loads:
+                load.waitFor(BEFORE)
+            begin = time.monotonic()
+            if isKilled:
+                gateway.kill()
+            else:
+                self.assertEqual(gateway.stop(), 0)
+            endSeconds = time.monotonic() - begin
+            gateway.start()
+            for load in loads:
+                load.waitFor(AFTER)
+        finally:
+            for load in loads:
+                load.stop()
+        confluent, java = (round(load.longestPauseSeconds, 2) for load in loads)
+        self.report(endSeconds=round(endSeconds, 2), confluentSeconds=confluent, javaSeconds=java)
+        self.assertStored(*loads)
+        self.assertLess(endSeconds, GRACE_SECONDS)
+
+    def test_stopped(self) -> None:
+        """
+        When it is asked to end, it does so in time, and everything acknowledged is stored, once.
+        """
+        self.disturb(isKilled=False)
+
+    def test_killed(self) -> None:
+        """
+        When it is killed, everything acknowledged is stored, once.
+        """
+        self.disturb(isKilled=True)
+
+    if IS_DIRECT:
+        skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"

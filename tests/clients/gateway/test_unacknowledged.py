@@ -1,0 +1,91 @@
+"""
+Producers that want no acknowledgements, and so get no responses.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+
+from tests.kit.attack import sized
+from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
+from tests.kit.brokerprocess import PATIENCE_SECONDS
+from tests.kit.clientcases import until
+from tests.kit.gatewaycases import Connection, GatewayTestCase
+
+RECORDS = sized(10_000, 100_000)
+AT_ONCE = 100
+
+
+class UnacknowledgedTests(GatewayTestCase):
+    """
+    Everything arrives all the same, and responses are to the requests that they are to.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic.
+        """
+        super().setUp()
+        self.cluster.createTopic(self.topic, 1)
+
+    def assertArrived(self, count: int) -> None:
+        """
+        All values are in the topic, in order, as soon as the nodes have had the time.
+        """
+        arrived: list[bytes] = []
+
+        def isThere() -> bool:
+            time.sleep(0.1)
+            arrived[:] = self.cluster.values(self.topic)
+            return len(arrived) >= count
+
+        until(isThere)
+        self.assertEqual(arrived, [b"%d" % number for number in range(count)])
+
+    def test_confluent(self) -> None:
+        """
+        librdkafka, in many small batches, is answered afterwards.
+        """
+        settings = {"bootstrap.servers": self.address, "acks": 0, "linger.ms": 0, "batch.num.messages": 10}
+        producer = Producer({**settings, "log_level": 0, "queue.buffering.max.messages": 2 * RECORDS})
+        for number in range(RECORDS):
+            producer.produce(self.topic, b"%d" % number)
+        self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
+        self.assertIn(self.topic, producer.list_topics(self.topic, PATIENCE_SECONDS).topics)
+        self.assertArrived(RECORDS)
+
+    def test_kafkaPython(self) -> None:
+        """
+        kafka-python likewise.
+        """
+        # With more in flight, it does not promise to keep their order.
+        settings: dict[str, Any] = {"acks": 0, "max_in_flight_requests_per_connection": 1, "batch_size": 1000}
+        with closing(KafkaProducer(bootstrap_servers=self.address, enable_idempotence=False, **settings)) as producer:
+            for number in range(RECORDS):
+                producer.send(self.topic, b"%d" % number)
+            producer.flush(PATIENCE_SECONDS)
+        self.assertArrived(RECORDS)
+
+    def test_inStep(self) -> None:
+        """
+        On one connection, responses to other requests in between come in order, and all of them.
+        """
+        leader = self.cluster.leaders(self.topic)[0]
+        metadata = requestOf("Metadata", 12, topics=[{"topic_id": None, "name": self.topic}])
+        with Connection(self.nodeAddress(leader)) as connection:
+            for first in range(0, RECORDS // 10, AT_ONCE):
+                for number in range(first, first + AT_ONCE):
+                    batch = batchOf(b"%d" % number, timestampMs=int(time.time() * 1000))
+                    data = {"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}
+                    # An id that no other request has.
+                    request = requestOf("Produce", 9, acks=0, timeout=30_000, topic_data=[data])
+                    connection.socket.sendall(requestFrame(request, -1))
+                    if number % 10 == 9:
+                        _, answer = connection.ask(metadata)
+                        self.assertEqual(answer.topics[0].name, self.topic)
+        self.assertArrived(RECORDS // 10)
