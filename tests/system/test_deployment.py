@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from admission.commands.doctorcommand import DoctorOptions
-from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
+from admission.kafka.brokersettings import Settings
 from admission.kafka.options import Options
+from admission.kafka.serversettings import RESERVED_DESCRIPTORS
 from admission.units import parseSeconds
 from tests.kit.checkout import ROOT
 

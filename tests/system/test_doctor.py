@@ -66,7 +66,8 @@ from admission.commands.doctormachine import (
 )
 from admission.interfaces import IMemoryPoolFactory
 from admission.kafka.broker.log.disk import DirectoryLock
-from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, loadSettings
+from admission.kafka.brokersettings import loadSettings
+from admission.kafka.serversettings import RESERVED_DESCRIPTORS
 from admission.plugins import InstalledFactory, PolicyFactory
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, freePort
 

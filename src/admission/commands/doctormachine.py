@@ -22,7 +22,8 @@ from pathlib import Path
 from attrs import frozen
 
 from ..kafka.broker.log.datadirectory import isOldLog, lockHolder
-from ..kafka.brokersettings import RESERVED_DESCRIPTORS, Settings
+from ..kafka.brokersettings import Settings
+from ..kafka.serversettings import RESERVED_DESCRIPTORS
 from ..plaintext import printable
 from ..plugins import PolicyError, parseDescription
 from ..units import roundedBytes, roundedSeconds

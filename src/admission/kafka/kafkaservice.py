@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from random import Random, SystemRandom
 from socket import gethostname
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 from twisted.application.service import Service
@@ -39,7 +39,6 @@ from ..recording.recorder import EventRecorder
 from ..recording.tables import REQUESTS
 from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
-from .brokersettings import RESERVED_DESCRIPTORS, Settings
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
@@ -54,6 +53,7 @@ from .recordedcolumns import KAFKA_COLUMNS
 from .requestrecording import RequestRecording
 from .secondsignal import SecondSignal
 from .server import Server
+from .serversettings import RESERVED_DESCRIPTORS, ServerSettings
 from .serverstatus import ServerStatus
 from .session import KafkaSession
 
@@ -70,8 +70,11 @@ class CannotStart(SystemExit, Exception):
     """
 
 
+S = TypeVar("S", bound=ServerSettings)
+
+
 @frozen
-class ServerConfig:
+class ServerConfig(Generic[S]):
     """
     What every server is configured with.  A description has the syntax of the option of the same name; L{None} or an
     empty one means the default.
@@ -81,7 +84,7 @@ class ServerConfig:
     @ivar memoryProfile: from C{--profile-memory}.
     """
 
-    settings: Settings
+    settings: S
     listeners: Sequence[Listener]
     dataPath: str
     statusListener: Listener | None = None
@@ -122,10 +125,10 @@ class KafkaService(Service):
     log = Logger()
 
     factory: AdmittedFactory
-    server: Server
+    server: Server[Any]
     sensors: SensorRegistry
 
-    def __init__(self, reactor: Any, config: ServerConfig) -> None:
+    def __init__(self, reactor: Any, config: ServerConfig[Any]) -> None:
         self._reactor = reactor
         self._config = config
         self._statusPort: StatusPort | None = None
@@ -143,7 +146,7 @@ class KafkaService(Service):
 
     # What a subclass says
 
-    def makeServer(self, gate: Gate, control: AdmissionControl, started: AsyncExitStack) -> Server:
+    def makeServer(self, gate: Gate, control: AdmissionControl, started: AsyncExitStack) -> Server[Any]:
         """
         Make what sessions share.
 

@@ -43,7 +43,7 @@ from ..units import formatSeconds, parseSeconds
 from .broker.broker import Broker
 from .broker.groups.groupcoordinator import GroupCoordinator
 from .broker.log.segmentlog import SegmentLog
-from .brokersettings import Settings
+from .serversettings import ServerSettings
 
 IDLE = "buffers kept for reuse"
 """The last entry of the pool's ledger: memory that it holds and has not allocated."""
@@ -70,7 +70,7 @@ _SHARED_CLASSES = subclassOf(
     HangUpWatch,
     Logger,
     Port,
-    Settings,
+    ServerSettings,
 )
 _SHARED_INTERFACES = implementing(IMemoryPool, IPurgatory, IReactorCore, IReactorTime)
 

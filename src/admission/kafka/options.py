@@ -37,10 +37,11 @@ from ..interfaces import (
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin, buildPolicy, parseDescription
 from ..units import formatBytes, formatSeconds
 from .brokeroptions import BrokerOptions, ListenOptions, parseHostPort
-from .brokersettings import LARGEST_REQUEST, POOL, Settings, loadSettings
+from .brokersettings import Settings, loadSettings
 from .kafkarequest import Address
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
+from .serversettings import LARGEST_REQUEST, POOL, ServerSettings
 
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
@@ -107,6 +108,12 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
         self["advertise"].append(Address(*parseHostPort("advertise", address)))
 
+    def loadSettings(self, path: str | None, assignments: Sequence[str], isPoolChosen: bool) -> ServerSettings:
+        """
+        What properties say; see L{load}.
+        """
+        raise NotImplementedError
+
     def getUsage(self, width: int | None = None) -> str:
         # Appended here, so that examples keep their lines.
         usage: str = super().getUsage(width)
@@ -114,7 +121,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
 
     def postOptions(self) -> None:
         # Everything is checked here, where a mistake is still a usage error.
-        self["settings"] = loadSettings(self["config"], self["set"], isPoolChosen=self["pool"] is not None)
+        self["settings"] = self.loadSettings(self["config"], self["set"], self["pool"] is not None)
         descriptions = self.endpoints
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
         if len(advertised) != len(descriptions):
@@ -153,12 +160,15 @@ class Options(ServerOptions, BrokerOptions, AuthOptions):
     )
     examples: ClassVar[str] = _EXAMPLES
 
+    def loadSettings(self, path: str | None, assignments: Sequence[str], isPoolChosen: bool) -> Settings:
+        return loadSettings(path, assignments, isPoolChosen)
+
     def postOptions(self) -> None:
         super().postOptions()
         buildPurgatory(self["purgatory"], Clock())
 
 
-def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemoryPool:
+def buildPool(settings: ServerSettings, description: str | None, clock: Any) -> IMemoryPool:
     """
     Build the memory pool.
 
@@ -188,7 +198,7 @@ def buildPool(settings: Settings, description: str | None, clock: Any) -> IMemor
     return pool
 
 
-def poolDescription(settings: Settings, description: str | None) -> str:
+def poolDescription(settings: ServerSettings, description: str | None) -> str:
     """
     The description of the memory pool: C{description}, or one made of the
     properties if that is L{None}.
@@ -225,7 +235,7 @@ def buildPurgatory(description: str | None, clock: Any) -> IPurgatory:
 
 
 def buildControl(
-    settings: Settings, descriptions: Sequence[str], clock: Any, isObserved: bool = False
+    settings: ServerSettings, descriptions: Sequence[str], clock: Any, isObserved: bool = False
 ) -> AdmissionControl:
     """
     Build the control with its quota policies, with the limits that the properties
@@ -256,7 +266,7 @@ def buildControl(
     return control
 
 
-def quotaDescriptions(settings: Settings, descriptions: Sequence[str]) -> list[str]:
+def quotaDescriptions(settings: ServerSettings, descriptions: Sequence[str]) -> list[str]:
     """
     The descriptions of the quota policies, in order.
 
@@ -284,7 +294,7 @@ def buildExporters(descriptions: Sequence[str], clock: Any) -> list[tuple[str, I
     return exporters
 
 
-def _completed(settings: Settings, description: str) -> str:
+def _completed(settings: ServerSettings, description: str) -> str:
     """
     Complete C{description} with the properties that Kafka's proposal has for this
     one policy (KIP-936); the description's own arguments win.
@@ -311,7 +321,7 @@ def _nameFor(description: str, named: Sequence[tuple[str, object]]) -> str:
     return f"{name}-#{others + 1}" if others else name
 
 
-def _propertyLimits(settings: Settings) -> Iterator[tuple[str, QuotaEntity, str, float]]:
+def _propertyLimits(settings: ServerSettings) -> Iterator[tuple[str, QuotaEntity, str, float]]:
     for kind, limitName, default, overrides in (
         ("producer", "producer_byte_rate", settings.quotaProducerDefault, settings.quotaProducerOverride),
         ("consumer", "consumer_byte_rate", settings.quotaConsumerDefault, settings.quotaConsumerOverride),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
@@ -16,18 +16,20 @@ from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import NOTHING
-from .brokersettings import Settings
 from .quotalimits import QuotaLimits
+from .serversettings import ServerSettings
 
 ANONYMOUS = "ANONYMOUS"
 """The principal of clients where no login is needed."""
+
+S = TypeVar("S", bound=ServerSettings)
 
 _MAX_DEBTS = 10_000
 """How many clients are remembered that were told to wait."""
 
 
 @define(eq=False)
-class Server:
+class Server(Generic[S]):
     """
     The rule that admits requests, and the clients that it told to wait.
 
@@ -37,7 +39,7 @@ class Server:
     @ivar limits: the limits of the policies; can be changed at run time.
     """
 
-    settings: Settings
+    settings: S
     gate: Gate
     control: AdmissionControl
     clock: IReactorTime

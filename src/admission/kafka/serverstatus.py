@@ -49,7 +49,7 @@ class ServerStatus:
 
     def __init__(
         self,
-        server: Server,
+        server: Server[Any],
         factory: AdmittedFactory,
         sensors: SensorRegistry,
         listeners: Callable[[], Sequence[str]],

@@ -22,6 +22,7 @@ from .broker.broker import Broker
 from .broker.brokersession import BrokerSession
 from .broker.log.interface import LogRefusal
 from .broker.log.segmentlog import SegmentLog
+from .brokersettings import Settings
 from .kafkaservice import CannotStart, KafkaService, ServerConfig
 from .options import Options, buildPurgatory
 from .security.checkers import makePortal
@@ -29,7 +30,7 @@ from .statussections import BrokerStatus
 
 
 @frozen
-class BrokerConfig(ServerConfig):
+class BrokerConfig(ServerConfig[Settings]):
     """
     The configuration of a broker.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ..clock import wholeMicroseconds
 from ..connection.protocol import AdmittedProtocol
@@ -104,7 +104,7 @@ class KafkaSession(AdmittedProtocol):
     advertised: Address | None = None
     request: KafkaRequest | None
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server[Any]) -> None:
         self._server = server
         self._requestLimitBytes = min(server.settings.socketRequestMaxBytes, server.gate.pool.largestBytes)
         self._refusedSequences: RefusedSequences | None = None

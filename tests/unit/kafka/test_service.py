@@ -32,10 +32,11 @@ from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
 from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.brokersettings import RESERVED_DESCRIPTORS, loadSettings
+from admission.kafka.brokersettings import loadSettings
 from admission.kafka.kafkarequest import Address
 from admission.kafka.kafkaservice import ListenerFactory
 from admission.kafka.options import Listener, Options, buildOrder
+from admission.kafka.serversettings import RESERVED_DESCRIPTORS
 from admission.kafka.service import BrokerConfig, BrokerService, makeService
 from admission.recording.recorder import EventRecorder
 from tests.kit.brokerfixture import batchOf, fetchFields, framed, produceFields, readResponse, requestFrame, requestOf

@@ -67,7 +67,7 @@ records have partitions as keys, and those for the disk the responses of their c
 
 
 @define(eq=False)
-class Broker(Server):
+class Broker(Server[Settings]):
     """
     The one broker of a cluster of one.
 

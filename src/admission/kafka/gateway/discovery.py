@@ -16,9 +16,6 @@ from ..client.clientconnection import ClientConnection, ConnectionSettings, conn
 from ..kafkarequest import Address
 from .gateway import Gateway
 
-ASKED_SECONDS = 5.0
-"""How often the cluster is asked."""
-
 LOGGED_SECONDS = 60.0
 
 
@@ -47,7 +44,7 @@ class Discovery:
         self.lastError: str | None = None
 
     def start(self) -> None:
-        self._asks.start(ASKED_SECONDS)
+        self._asks.start(self._gateway.settings.upstreamRefreshSeconds)
 
     def stop(self) -> None:
         if self._asks.running:

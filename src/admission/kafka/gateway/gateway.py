@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from ..kafkarequest import Address
 from ..server import Server
+from .gatewaysettings import GatewaySettings
 from .nodelink import NodeLink
 from .nodes import Node, Nodes
 
@@ -23,7 +24,7 @@ EndpointMaker = Callable[[str, int], IStreamClientEndpoint]
 
 
 @define(eq=False)
-class Gateway(Server):
+class Gateway(Server[GatewaySettings]):
     """
     A cluster, and the rule in front of it.
 
@@ -36,8 +37,6 @@ class Gateway(Server):
     nodes: Nodes
     upstream: Sequence[Address]
     endpointFor: EndpointMaker
-    connectSeconds: float = 10.0
-    sendSeconds: float = 10.0
     bootstrap: Node = field(init=False)
     _nextUpstream: int = field(init=False, default=0)
 
@@ -56,10 +55,11 @@ class Gateway(Server):
         @return: fires when it is connected or has been told why it is not; may be cancelled.
         """
         connecting = self._connectToAny(link) if nodeId is None else self._connectToNode(nodeId, link)
-        connecting.addTimeout(self.connectSeconds, self.clock)
+        connectSeconds = self.settings.upstreamConnectTimeoutSeconds
+        connecting.addTimeout(connectSeconds, self.clock)
 
         def failed(failure: Failure) -> None:
-            reason = str(failure.value) or f"not within {self.connectSeconds:g} s (upstream.connect.timeout)"
+            reason = str(failure.value) or f"not within {connectSeconds:g} s (upstream.connect.timeout)"
             link.failed(f"{link.node} cannot be reached: {reason}")
 
         connected: Deferred[None] = connecting.addErrback(failed)

@@ -19,6 +19,7 @@ from ..brokeroptions import parseHostPort
 from ..kafkarequest import Address
 from ..options import Listener, ServerOptions, endpointOf
 from .gateway import EndpointMaker
+from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts
 
 _EXAMPLES = """
@@ -98,6 +99,9 @@ class GatewayOptions(ServerOptions):
     def __init__(self) -> None:
         super().__init__()
         self["upstream"] = []
+
+    def loadSettings(self, path: str | None, assignments: Sequence[str], isPoolChosen: bool) -> GatewaySettings:
+        return loadGatewaySettings(path, assignments, isPoolChosen)
 
     def opt_upstream(self, servers: str) -> None:
         """HOST:PORT of one or more servers of the cluster, separated by commas; or tls:HOST:PORT and further options of

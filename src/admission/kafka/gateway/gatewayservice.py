@@ -24,19 +24,14 @@ from ..session import KafkaSession
 from .discovery import Discovery
 from .gateway import Gateway
 from .gatewayoptions import GatewayListener, GatewayOptions, Upstream, ephemeralPorts
+from .gatewaysettings import GatewaySettings
 from .gatewaystatus import GatewayStatus
 from .nodes import Nodes
 from .relaysession import RelaySession
 
-NODE_SHARE = 2
-"""Requests that wait for one node may hold this fraction of the pool."""
-
-CONNECT_SECONDS = 10.0
-SEND_SECONDS = 10.0
-
 
 @frozen
-class GatewayConfig(ServerConfig):
+class GatewayConfig(ServerConfig[GatewaySettings]):
     """
     The configuration of a gateway.
 
@@ -99,10 +94,12 @@ class GatewayService(KafkaService):
         """
         config, clock = self._config, self._clock
         self._warnOfEphemeralPorts()
-        nodes = Nodes(gate.pool.sizeBytes // NODE_SHARE, *config.nodeIds, clock.seconds)
-        endpointFor = config.upstream.endpoints(self._reactor, CONNECT_SECONDS)
+        settings = config.settings
+        nodes = Nodes(gate.pool.sizeBytes * settings.upstreamPoolPercent // 100, *config.nodeIds, clock.seconds)
+        connectSeconds = settings.upstreamConnectTimeoutSeconds
+        endpointFor = config.upstream.endpoints(self._reactor, connectSeconds)
         self.gateway = Gateway(
-            config.settings,
+            settings,
             gate,
             control,
             clock,
@@ -110,8 +107,6 @@ class GatewayService(KafkaService):
             nodes,
             config.upstream.addresses,
             endpointFor,
-            CONNECT_SECONDS,
-            SEND_SECONDS,
         )
         try:
             # Limits are kept as the broker keeps them, in a log without records.
@@ -123,8 +118,8 @@ class GatewayService(KafkaService):
         started.push_async_callback(store.close)
         self.gateway.limits = QuotaLimits(store, control, control.limits, clock.seconds)
         self.gateway.limits.onChange = self.gateway.limitsChanged
-        settings = ConnectionSettings(requestTimeoutSeconds=CONNECT_SECONDS, connectTimeoutSeconds=CONNECT_SECONDS)
-        self.discovery = Discovery(self.gateway, clock, settings)
+        asking = ConnectionSettings(requestTimeoutSeconds=connectSeconds, connectTimeoutSeconds=connectSeconds)
+        self.discovery = Discovery(self.gateway, clock, asking)
         self.discovery.start()
         started.callback(self.discovery.stop)
         return self.gateway

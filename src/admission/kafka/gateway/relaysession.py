@@ -227,7 +227,9 @@ class RelaySession(KafkaSession):
         link = self._nodeLink
         if link is None:
             gateway = self.gateway
-            link = self._nodeLink = NodeLink(self, self.node, gateway.clock, gateway.sendSeconds)
+            link = self._nodeLink = NodeLink(
+                self, self.node, gateway.clock, gateway.settings.upstreamSendTimeoutSeconds
+            )
             self._connecting = gateway.connect(self.nodeId, link)
             self._connecting.addBoth(self._connected)
         return link
