@@ -56,7 +56,8 @@ class KafkaRequest(ServerRequest):
     @ivar deadlineSeconds: until when it waits.
     @ivar throttledUntilSeconds: when the delay in its answer ends.
     @ivar decoded: the charge for C{entity}, if that outlives a turn, or for what is collected to answer it.
-    @ivar parts: its answer, if it waits for those before it.
+    @ivar isOwn: in a gateway, whether it is answered here and not by a node.
+    @ivar parts: its answer then, which may have to wait for those before it.
     """
 
     # No slots of its own: few of these are set for any one request.
@@ -76,6 +77,7 @@ class KafkaRequest(ServerRequest):
     deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
     decoded: ILease | None = None
+    isOwn = False
     parts: list[bytes] | None = None
     _slicedSeconds = 0.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from attrs import evolve, fields
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka import brokersettings as module
+from admission.kafka import serversettings as module
 from admission.kafka.brokersettings import PROPERTIES, Settings, loadSettings
 from admission.kafka.property import SettingsError
 

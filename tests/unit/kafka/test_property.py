@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.brokersettings import Settings
 from admission.kafka.client.consumersettings import ConsumerSettings
+from admission.kafka.gateway.gatewaysettings import GatewaySettings
 from admission.kafka.property import (
     ADDRESSES,
     BOOLEAN,
@@ -38,6 +39,7 @@ from admission.kafka.property import (
     setting,
     unlimited,
 )
+from admission.kafka.serversettings import ServerSettings
 from tests.kit.checkout import ROOT
 
 
@@ -279,17 +281,21 @@ class TableTests(SynchronousTestCase):
 
     def test_documentation(self) -> None:
         """
-        C{docs/configuration.md} holds both tables as the code has them.
+        C{docs/configuration.md} holds all tables as the code has them.
         """
         page = ROOT.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
         tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
-        self.assertEqual(tables, [propertyTable(propertiesOf(each).values()) for each in (Settings, ConsumerSettings)])
+        common = propertiesOf(ServerSettings)
+        wanted = [propertyTable(common.values())]
+        for each in (Settings, GatewaySettings, ConsumerSettings):
+            wanted.append(propertyTable([listed for name, listed in propertiesOf(each).items() if name not in common]))
+        self.assertEqual(tables, wanted)
 
     def test_names(self) -> None:
         """
         A name belongs to one property.
         """
-        for each in (Settings, ConsumerSettings):
+        for each in (Settings, GatewaySettings, ConsumerSettings):
             names = [name for listed in propertiesOf(each).values() for name in listed.names]
             self.assertEqual(len(set(names)), len(names))
 

@@ -14,7 +14,10 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
+from admission.names import boundedName
+
 from ..kafkarequest import Address
+from ..security.superusers import SuperUsers
 from ..server import Server
 from .gatewaysettings import GatewaySettings
 from .nodelink import NodeLink
@@ -31,16 +34,26 @@ class Gateway(Server[GatewaySettings]):
     @ivar nodes: the nodes of the cluster.
     @ivar upstream: the servers to ask first.
     @ivar endpointFor: how to connect to a node.
+    @ivar superUsers: who may change limits.
+    @ivar requiresLogin: whether clients have to log in at a node before anything else.
+    @ivar mayHide: whether they may log in by mechanisms that do not show who they are.
+    @ivar hasLimits: whether limits of clients are the gateway's own, and not the cluster's.
     @ivar bootstrap: stands for whichever of C{upstream} answers.
     """
 
     nodes: Nodes
     upstream: Sequence[Address]
     endpointFor: EndpointMaker
+    requiresLogin: bool = False
+    mayHide: bool = False
+    hasLimits: bool = True
+    superUsers: SuperUsers = field(init=False)
     bootstrap: Node = field(init=False)
     _nextUpstream: int = field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
+        # Where nobody has to log in, nobody is a super user unless ANONYMOUS is one.
+        self.superUsers = SuperUsers(frozenset(map(boundedName, self.settings.superUsers)), True)
         self.bootstrap = Node(None, self.nodes.shareBytes)
 
     def longestRefusalSeconds(self, session: Any) -> float:

@@ -35,6 +35,7 @@ Examples:
 _NODE_IDS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _PORT = re.compile(r"(?P<before>[a-z0-9]+:(?:port=)?)(?P<port>[0-9]{1,5})(?P<after>(?::.*)?)", re.DOTALL)
 _MOST_NODES = 1000
+_OURS, _THEIRS = "gateway", "upstream"
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -93,7 +94,22 @@ class GatewayOptions(ServerOptions):
 
     optParameters = [
         ["data", "d", "gateway-data", "The directory of limits that are set at run time; made if it is not there."],
+        [
+            "limits",
+            None,
+            "gateway",
+            "Whose limits clients see and set: the gateway's, or those of the cluster (upstream).",
+        ],
         ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
+    ]
+
+    optFlags = [
+        ["require-login", None, "Let clients do nothing before a node of the cluster has confirmed who they are."],
+        [
+            "hidden-users",
+            None,
+            "Let clients log in by mechanisms that do not show who they are; they count as ANONYMOUS.",
+        ],
     ]
 
     def __init__(self) -> None:
@@ -110,6 +126,9 @@ class GatewayOptions(ServerOptions):
 
     def postOptions(self) -> None:
         self["upstream"] = parseUpstream(self["upstream"])
+        if self["limits"] not in (_OURS, _THEIRS):
+            raise UsageError(f"--limits {self['limits']}: it is {_OURS} or {_THEIRS}")
+        self["hasLimits"] = self["limits"] == _OURS
         lowest, highest = parseNodeIds(self["node-ids"])
         super().postOptions()
         listeners: list[GatewayListener] = []

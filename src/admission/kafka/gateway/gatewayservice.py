@@ -37,10 +37,14 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
 
     @ivar upstream: where the cluster is.
     @ivar nodeIds: the lowest and the highest id that its nodes may have.
+    @ivar requiresLogin: see L{Gateway}, also for the next two.
     """
 
     upstream: Upstream = field(kw_only=True)
     nodeIds: tuple[int, int] = field(kw_only=True)
+    requiresLogin: bool = False
+    mayHide: bool = False
+    hasLimits: bool = True
 
 
 Options = GatewayOptions
@@ -65,6 +69,9 @@ def makeService(options: GatewayOptions) -> GatewayService:
         memoryProfile=options["memoryProfile"],
         upstream=options["upstream"],
         nodeIds=options["nodeIds"],
+        requiresLogin=bool(options["require-login"]),
+        mayHide=bool(options["hidden-users"]),
+        hasLimits=options["hasLimits"],
     )
     return GatewayService(reactor, config)
 
@@ -107,6 +114,9 @@ class GatewayService(KafkaService):
             nodes,
             config.upstream.addresses,
             endpointFor,
+            config.requiresLogin,
+            config.mayHide,
+            config.hasLimits,
         )
         try:
             # Limits are kept as the broker keeps them, in a log without records.

@@ -19,12 +19,15 @@ from twisted.internet.defer import Deferred
 from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, PARKED, RESPONSES, Decision, ILease, Refusal, Usage
 
+from ..broker.api import quotaapi
+from ..broker.api.authorization import quotasForbidden
 from ..kafkarequest import KafkaRequest
+from ..security.login import SERVED_BEFORE_LOGIN
 from ..session import KafkaSession
 from ..wire.addresses import metadataHead, withAddresses
-from ..wire.codec import encodeResponse
+from ..wire.codec import decodeRequest, encodeResponse
 from ..wire.headers import frame, hasResponseTags
-from ..wire.overheard import sessionTimeoutMs
+from ..wire.overheard import authBytes, saslMechanism, sessionTimeoutMs
 from ..wire.passing import AddressEraser
 from ..wire.primitives import NO_TAGS, MalformedResponse, skipTags
 from ..wire.produce import encodeProduceResponse, parseProduce, refuseAll
@@ -40,10 +43,23 @@ from ..wire.relayedapis import (
 )
 from ..wire.throttletime import throttleTimeMs, withLongerThrottle
 from ..wire.versioncut import cutApiVersions
-from ..wire.versions import API_VERSIONS, FETCH, INIT_PRODUCER_ID, JOIN_GROUP, METADATA, PRODUCE
+from ..wire.versions import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    BY_KEY,
+    DESCRIBE_CLIENT_QUOTAS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from .gateway import Gateway
 from .nodelink import NodeLink, ResponseRefused
 from .nodes import Node, NodePorts
+from .observedlogin import MECHANISMS, LoginRefused, ObservedLogin
 
 MAX_UNANSWERED: Final = 128
 """How many requests of one client a node may have to answer."""
@@ -64,6 +80,8 @@ _NEVER_REFUSED: Final = frozenset(
     ("ApiVersions", "SaslHandshake", "SaslAuthenticate", "LeaveGroup", "AddPartitionsToTxn", "EndTxn")
 )
 _IN_GROUPS: Final = frozenset(("ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "StreamsGroupHeartbeat"))
+_LIMITS: Final = frozenset((DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS))
+_LOGINS: Final = frozenset((SASL_HANDSHAKE, SASL_AUTHENTICATE))
 _PASSED_WITH_ADDRESSES: Final = frozenset((METADATA, PRODUCE, FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE))
 _OWN_VERSIONS: Final = {
     "api_keys": [
@@ -101,6 +119,7 @@ class RelaySession(KafkaSession):
         super().__init__(gateway)
         self.gateway = gateway
         self._unanswered: deque[KafkaRequest] = deque()
+        self._login = ObservedLogin(gateway.mayHide)
         self._nodeLink: NodeLink | None = None
         self._connecting: Deferred[None] | None = None
 
@@ -125,7 +144,8 @@ class RelaySession(KafkaSession):
         if api is None:
             if header.apiKey == API_VERSIONS:
                 # The one request whose version may be too new: the answer says which is understood (KIP-511).
-                self._answerHere(request, encodeResponse(API_VERSIONS, header.apiVersion, _OWN_VERSIONS), ADMITTED)
+                self._answerHere(request)
+                self._answer(request, encodeResponse(API_VERSIONS, header.apiVersion, _OWN_VERSIONS))
                 return
             name = RELAYED_BY_KEY[header.apiKey].name
             self.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
@@ -141,6 +161,11 @@ class RelaySession(KafkaSession):
             self.longestDelaySeconds = max(sessionSeconds, 0.0) / 3
         elif api.name in _IN_GROUPS:
             self.longestDelaySeconds = min(self.longestDelaySeconds, GROUP_SESSION_SECONDS / 3)
+        elif api.apiKey in _LIMITS and self.gateway.hasLimits:
+            self._answerLimits(request, buffer)
+            return
+        elif api.apiKey in _LOGINS and not self._passLogin(request, buffer):
+            return
         if self._server.control.wants.usage:
             decision = self._admit(request, _refusalOf(api))
             if not decision.admitted:
@@ -159,7 +184,8 @@ class RelaySession(KafkaSession):
             del produced
             if request.acks:
                 delayMs = throttleTimeMs(decision.delaySeconds)
-                self._answerHere(request, [encodeProduceResponse(header.apiVersion, results, delayMs)], decision)
+                self._answerHere(request, decision.delaySeconds)
+                self._answer(request, [encodeProduceResponse(header.apiVersion, results, delayMs)])
             else:
                 self.reject(request, _WITHOUT_ACKS + decision.message)
             return
@@ -183,7 +209,71 @@ class RelaySession(KafkaSession):
             "producer_epoch": -1,
             "throttle_time_ms": throttleTimeMs(decision.delaySeconds),
         }
-        self._answerHere(request, encodeResponse(INIT_PRODUCER_ID, request.header.apiVersion, fields), decision)
+        self._answerHere(request, decision.delaySeconds)
+        self._answer(request, encodeResponse(INIT_PRODUCER_ID, request.header.apiVersion, fields))
+
+    def _passLogin(self, request: KafkaRequest, buffer: memoryview) -> bool:
+        """
+        Look at a message of a login.
+
+        @return: whether it may be passed on.
+        """
+        header = request.header
+        if any(each.header.apiKey in _LOGINS for each in self._unanswered):
+            # Or the answer to one would be taken for that to another.
+            self.reject(request, "it went on with its login before it was answered")
+            return False
+        body = buffer[header.bodyOffset :]
+        try:
+            if header.apiKey == SASL_HANDSHAKE:
+                self._login.begin(saslMechanism(body))
+            else:
+                self._login.claim(authBytes(header.apiVersion, body))
+        except LoginRefused as refusal:
+            reason = str(refusal)
+        else:
+            return True
+        finally:
+            del body
+        if header.apiKey != SASL_HANDSHAKE:
+            self.reject(request, reason)
+            return False
+        request.reject(reason)
+        self.factory.refused(self, reason)
+        fields = {"error_code": ErrorCode.unsupported_sasl_mechanism.value, "mechanisms": MECHANISMS}
+        self._answerHere(request)
+        self._answer(request, encodeResponse(SASL_HANDSHAKE, header.apiVersion, fields))
+        return False
+
+    def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
+        if not self.gateway.requiresLogin or self._login.principal is not None or len(head) < self.headBytes:
+            return None
+        apiKey = int.from_bytes(head, "big", signed=True)
+        if apiKey in SERVED_BEFORE_LOGIN:
+            return None
+        api = self.apis.get(apiKey)
+        return f"it sent {f'API key {apiKey}' if api is None else api.name} before it had logged in (--require-login)"
+
+    def _answerLimits(self, request: KafkaRequest, buffer: memoryview) -> None:
+        """
+        Tell or change the gateway's own limits.
+        """
+        header = request.header
+        request.entity, _ = decodeRequest(BY_KEY[header.apiKey], header.apiVersion, buffer[header.bodyOffset :])
+        self._answerHere(request)
+        if header.apiKey == DESCRIBE_CLIENT_QUOTAS:
+            self._answerFields(quotaapi.describeClientQuotas(self.gateway, request), request)
+            return
+        reason = self.gateway.superUsers.refusal(self.principal)
+        if reason is not None:
+            request.reject(reason)
+            self._answerFields(quotasForbidden(request, reason), request)
+            return
+        quotaapi.alterClientQuotas(self.gateway, request).addCallback(self._answerFields, request)
+
+    def _answerFields(self, fields: Any, request: KafkaRequest) -> None:
+        if request.ended is None:
+            self._answer(request, encodeResponse(request.header.apiKey, request.header.apiVersion, fields))
 
     def _relay(self, request: KafkaRequest, delaySeconds: float = 0.0) -> None:
         """
@@ -203,18 +293,25 @@ class RelaySession(KafkaSession):
             self.requestAnswered(request, now, delaySeconds)
         self.finish(min(delaySeconds, self.longestDelaySeconds))
 
-    def _answerHere(self, request: KafkaRequest, body: list[bytes], decision: Decision) -> None:
+    def _answerHere(self, request: KafkaRequest, delaySeconds: float = 0.0) -> None:
         """
-        Answer a request that is not passed on, when it is its turn.
+        Answer a request by L{_answer}, and do not pass it on.
         """
-        request.parts = frame(request.header, body, RELAYED_FLEXIBLE_FROM)
-        request.responseBytes = sum(map(len, body))
-        request.delaySeconds = decision.delaySeconds
+        request.isOwn = True
+        request.delaySeconds = delaySeconds
         self.releaseRequest()
         self.request = None
         self._await(request)
+        self.finish(min(delaySeconds, self.longestDelaySeconds))
+
+    def _answer(self, request: KafkaRequest, body: list[bytes]) -> None:
+        """
+        Answer a request when it is its turn.
+        """
+        request.parts = frame(request.header, body, RELAYED_FLEXIBLE_FROM)
+        request.responseBytes = sum(map(len, body))
         self._answerOwn()
-        self.finish(min(decision.delaySeconds, self.longestDelaySeconds))
+        self._goOn()
 
     def _await(self, request: KafkaRequest) -> None:
         request.decoded = self.factory.gate.pool.charge(UNANSWERED_BYTES, PARKED)
@@ -264,7 +361,7 @@ class RelaySession(KafkaSession):
 
     def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
         request = self._unanswered[0] if self._unanswered else None
-        if request is None or request.parts is not None or request.header.correlationId != correlationId:
+        if request is None or request.isOwn or request.header.correlationId != correlationId:
             raise ResponseRefused(f"it has sent a response with the number {correlationId}, which is not the next")
         if sizeBytes <= COLLECTED_BYTES or not _isPassable(request):
             if sizeBytes > LARGEST_COLLECTED_BYTES:
@@ -287,6 +384,9 @@ class RelaySession(KafkaSession):
                 body, _ = withLongerThrottle(header.apiKey, header.apiVersion, body, throttleTimeMs(delaySeconds))
         except MalformedResponse as malformed:
             raise ResponseRefused(str(malformed)) from malformed
+        if header.apiKey == SASL_AUTHENTICATE and self._login.answered(body):
+            assert self._login.principal is not None
+            self.principal = self.holder = self._login.principal
         self.send(frame(header, [body], RELAYED_FLEXIBLE_FROM))
         self.responseOver(request, delaySeconds)
 

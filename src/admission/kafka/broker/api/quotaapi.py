@@ -14,9 +14,10 @@ from twisted.internet.defer import Deferred
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.quotalimits import Alteration
+from admission.kafka.server import Server
 from admission.kafka.wire.codec import Rows
 
-from ..broker import Answer, Broker, Work
+from ..broker import Answer, Work
 from ..log.interface import LogRefusal
 from .refusals import Refused, errorOf, repeated
 
@@ -28,7 +29,7 @@ _DEFAULT = 1
 _ANY = 2
 
 
-def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+def describeClientQuotas(server: Server[Any], request: KafkaRequest) -> Mapping[str, Any]:
     """
     DescribeClientQuotas: the limits of all entities that match a filter,
     including the limits that the broker was started with.
@@ -37,7 +38,7 @@ def describeClientQuotas(broker: Broker, request: KafkaRequest) -> Mapping[str, 
         wanted = _wanted(request.entity.components)
     except Refused as refusal:
         return {**errorOf(refusal), "entries": None}
-    return {"entries": Rows(list(broker.limits.describe(wanted, request.entity.strict)), _described)}
+    return {"entries": Rows(list(server.limits.describe(wanted, request.entity.strict)), _described)}
 
 
 def _described(limited: tuple[QuotaEntity, Mapping[str, float]]) -> Mapping[str, Any]:
@@ -46,7 +47,7 @@ def _described(limited: tuple[QuotaEntity, Mapping[str, float]]) -> Mapping[str,
     return {"entity": _components(entity), "values": values}
 
 
-def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer | Work]:
+def alterClientQuotas(server: Server[Any], request: KafkaRequest) -> Deferred[Answer | Work]:
     """
     AlterClientQuotas: change limits, either all of an entity's changes or none.
     """
@@ -80,7 +81,7 @@ def alterClientQuotas(broker: Broker, request: KafkaRequest) -> Deferred[Answer 
         }
 
     by = f"{request.principal} at {request.host}"
-    altered = broker.limits.alter(list(alterations.values()), request.entity.validate_only, by)
+    altered = server.limits.alter(list(alterations.values()), request.entity.validate_only, by)
     return altered.addCallback(answer)
 
 
