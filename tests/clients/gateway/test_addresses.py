@@ -5,6 +5,7 @@ No client is told where a node really is.
 from __future__ import annotations
 
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,10 +17,14 @@ from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayclients import FAMILIES, GROUPS, ConfluentLoad, JavaLoad
 from tests.kit.recordingproxy import RecordingProxy
 
-API_VERSIONS = 18
-METADATA = 3
 PRODUCE = 0
 FETCH = 1
+METADATA = 3
+FIND_COORDINATOR = 10
+API_VERSIONS = 18
+DESCRIBE_CLUSTER = 60
+SHARE_FETCH = 78
+SHARE_ACKNOWLEDGE = 79
 
 PER_SECOND = 100
 RECORDS = 200
@@ -57,13 +62,21 @@ class EveryVersionTests(GatewayTestCase):
         for version in versions:
             with Connection(self.nodeAddress(1)) as connection:
                 request = build(load_request_schema(apiKey, version), dict(fieldsOf(version)))
-                content, answer = connection.ask(request)
-            told = [secret for secret in self.secrets if secret in content]
-            if IS_DIRECT:
-                # Or the test would look at responses that have no addresses.
-                self.assertTrue(told, f"version {version} of API {apiKey}: {answer}")
-            else:
-                self.assertEqual(told, [], f"version {version} of API {apiKey}: {answer}")
+                self.assertHidden(apiKey, version, *connection.ask(request))
+
+    def assertHidden(self, apiKey: int, version: int, content: bytes, answer: Any) -> None:
+        """
+        The bytes of a response have no real address, unless they come from the node directly.
+        """
+        told = [secret for secret in self.secrets if secret in content]
+        if IS_DIRECT:
+            # Or the test would look at responses that have no addresses.  A node tells in ShareAcknowledge only when it
+            # was the leader a moment ago, which cannot be had at will.
+            if apiKey == SHARE_ACKNOWLEDGE:
+                return
+            self.assertTrue(told, f"version {version} of API {apiKey}: {answer}")
+        else:
+            self.assertEqual(told, [], f"version {version} of API {apiKey}: {answer}")
 
     def versions(self, apiKey: int, oldest: int) -> Iterator[int]:
         """
@@ -92,7 +105,7 @@ class EveryVersionTests(GatewayTestCase):
         FAMILIES["confluent-kafka"].produce(self.address, self.topic, [b"1.0"])
         FAMILIES["confluent-kafka"].consume(self.address, self.topic, 1)
         self.check(
-            10,
+            FIND_COORDINATOR,
             0,
             lambda version: {"coordinator_keys": (self.topic,)} if version >= 4 else {"key": self.topic},
         )
@@ -101,7 +114,7 @@ class EveryVersionTests(GatewayTestCase):
         """
         DescribeCluster.
         """
-        self.check(60, 0, lambda version: {"endpoint_type": 1} if version else {})
+        self.check(DESCRIBE_CLUSTER, 0, lambda version: {"endpoint_type": 1} if version else {})
 
     def test_produce(self) -> None:
         """
@@ -131,13 +144,28 @@ class EveryVersionTests(GatewayTestCase):
 
     def test_share(self) -> None:
         """
-        ShareFetch and ShareAcknowledge likewise.
+        ShareFetch and ShareAcknowledge likewise, in a session that the former begins.
         """
-        memberId = str(uuid4())
-        partitions = [{"partition_index": 1}]
-        topics = [{"topic_id": self.topicId, "partitions": partitions}]
-        common = {"group_id": self.topic, "member_id": memberId, "topics": topics}
-        self.check(78, 1, lambda version: {**common, "max_bytes": 1 << 20, "max_records": 1, "batch_size": 1})
+        # As Kafka writes it.
+        memberId = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
+        fetched = {"partition_index": 1, "acknowledgement_batches": []}
+        batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}
+        acknowledged = {"partition_index": 1, "acknowledgement_batches": [batch]}
+
+        def fields(epoch: int, partition: Mapping[str, Any]) -> dict[str, Any]:
+            topics = [{"topic_id": self.topicId, "partitions": [partition]}]
+            return {"group_id": self.topic, "member_id": memberId, "share_session_epoch": epoch, "topics": topics}
+
+        bounds = {"max_bytes": 1 << 20, "max_records": 1, "batch_size": 1}
+        with Connection(self.nodeAddress(1)) as connection:
+            for apiKey, request in (
+                (SHARE_FETCH, fields(0, fetched) | bounds),
+                (SHARE_ACKNOWLEDGE, fields(1, acknowledged)),
+            ):
+                for version in self.versions(apiKey, 1):
+                    self.assertHidden(
+                        apiKey, version, *connection.ask(build(load_request_schema(apiKey, version), request))
+                    )
 
 
 class LeaderMoveTests(GatewayTestCase):
