@@ -107,7 +107,8 @@ def _confluentConsume(address: str, topic: str, count: int) -> list[bytes]:
     values: list[bytes] = []
 
     def receive() -> bool:
-        values.extend(each.value() for each in consumer.consume(1000, _POLL_SECONDS) if each.error() is None)
+        polled = consumer.consume(1000, _POLL_SECONDS)
+        values.extend(each.value() or b"" for each in polled if each.error() is None)
         return len(values) >= count
 
     with closing(Consumer(settings)) as consumer:
@@ -187,23 +188,24 @@ class Load(ABC):
         """
         return max((after - before for before, after in pairwise(sorted(self._times))), default=0.0)
 
-    def waitFor(self, count: int) -> None:
-        """
-        Wait until so many more values are acknowledged.
-        """
-        goal = len(self.acknowledged) + count
-
-        def isThere() -> bool:
-            time.sleep(_POLL_SECONDS)
-            return len(self.acknowledged) >= goal
-
-        until(isThere)
-
     @abstractmethod
     def stop(self) -> None:
         """
         Produce no more, and wait until each value is acknowledged or given up.
         """
+
+
+def waitForEach(loads: Iterable[Load], count: int) -> None:
+    """
+    Wait until so many more values of each are acknowledged.
+    """
+    goals = [(load, len(load.acknowledged) + count) for load in loads]
+
+    def isThere() -> bool:
+        time.sleep(_POLL_SECONDS)
+        return all(len(load.acknowledged) >= goal for load, goal in goals)
+
+    until(isThere)
 
 
 class ConfluentLoad(Load):
@@ -482,7 +484,7 @@ class NextGenerationMember(Member):
         while not self._isOver.is_set():
             message = self._consumer.poll(_POLL_SECONDS)
             if message is not None and message.error() is None:
-                self._consumer.commit(message, asynchronous=False)
+                self._consumer.commit(message=message, asynchronous=False)
         self._consumer.close()
 
 

@@ -14,7 +14,7 @@ from kio.index import load_request_schema
 
 from tests.kit.brokerfixture import batchOf, build
 from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
-from tests.kit.gatewayclients import FAMILIES, GROUPS, ConfluentLoad, JavaLoad
+from tests.kit.gatewayclients import FAMILIES, GROUPS, ConfluentLoad, JavaLoad, waitForEach
 from tests.kit.recordingproxy import RecordingProxy
 
 PRODUCE = 0
@@ -188,23 +188,22 @@ class LeaderMoveTests(GatewayTestCase):
         loads = [ConfluentLoad(address, self.topic, PER_SECOND), JavaLoad(address, self.topic, PER_SECOND)]
         members = [GROUPS[name](address, self.topic, name) for name in GROUPS if "confluent" in name or "Java" in name]
         try:
-            for load in loads:
-                load.waitFor(RECORDS)
+            waitForEach(loads, RECORDS)
             victim = self.cluster.leaders(self.topic)[0]
             self.cluster.stop(victim)
-            for load in loads:
-                load.waitFor(RECORDS)
+            waitForEach(loads, RECORDS)
             self.cluster.restart(victim)
-            for load in loads:
-                load.waitFor(RECORDS)
+            waitForEach(loads, RECORDS)
             for name in ("kafka-python", "aiokafka"):
                 topic = f"{self.topic}.{name}"
                 self.cluster.createTopic(topic)
                 FAMILIES[name].produce(address, topic, [b"1.0"])
                 FAMILIES[name].consume(address, topic, 1)
         finally:
-            for each in (*loads, *members):
-                (each.stop if isinstance(each, (ConfluentLoad, JavaLoad)) else each.leave)()
+            for load in loads:
+                load.stop()
+            for member in members:
+                member.leave()
         self.report(responses=proxy.seen.total(), kinds=len(proxy.seen), seen=sorted(proxy.seen.items()))
         self.assertStored(*loads)
         if IS_DIRECT:

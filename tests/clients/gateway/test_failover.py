@@ -8,7 +8,7 @@ import time
 
 from tests.kit.attack import sized
 from tests.kit.gatewaycases import IS_DIRECT, GatewayTestCase
-from tests.kit.gatewayclients import ConfluentLoad, JavaLoad
+from tests.kit.gatewayclients import ConfluentLoad, JavaLoad, waitForEach
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.longform import isLongForm
 
@@ -40,18 +40,15 @@ class NodeTests(GatewayTestCase):
             direct,
         ]
         try:
-            for load in loads:
-                load.waitFor(BEFORE)
+            waitForEach(loads, BEFORE)
             victim = self.cluster.leaders(self.topic)[0]
             if isKilled:
                 self.cluster.kill(victim)
             else:
                 self.cluster.stop(victim)
-            for load in loads:
-                load.waitFor(AFTER)
+            waitForEach(loads, AFTER)
             self.cluster.restart(victim)
-            for load in loads:
-                load.waitFor(AFTER)
+            waitForEach(loads, AFTER)
         finally:
             for load in loads:
                 load.stop()
@@ -96,8 +93,7 @@ class GatewayEndTests(GatewayTestCase):
         self.cluster.createTopic(self.topic)
         loads = [ConfluentLoad(self.address, self.topic, PER_SECOND), JavaLoad(self.address, self.topic, PER_SECOND)]
         try:
-            for load in loads:
-                load.waitFor(BEFORE)
+            waitForEach(loads, BEFORE)
             begin = time.monotonic()
             if isKilled:
                 gateway.kill()
@@ -105,8 +101,7 @@ class GatewayEndTests(GatewayTestCase):
                 self.assertEqual(gateway.stop(), 0)
             endSeconds = time.monotonic() - begin
             gateway.start()
-            for load in loads:
-                load.waitFor(AFTER)
+            waitForEach(loads, AFTER)
         finally:
             for load in loads:
                 load.stop()
