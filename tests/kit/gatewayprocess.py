@@ -15,7 +15,9 @@ NODES = 16
 """Nodes have the ids 0 to 15 unless C{--node-ids} says otherwise, and each has a port."""
 
 SMALL_POOL_BYTES = 16 << 20
-SMALL_POOL = ("--set", f"queued.max.request.bytes={SMALL_POOL_BYTES}")
+SMALL_POOL = tuple(
+    f"--set={name}={SMALL_POOL_BYTES}" for name in ("queued.max.request.bytes", "socket.request.max.bytes")
+)
 """Options of a gateway that has little memory for requests."""
 
 _POLL_SECONDS = 0.02

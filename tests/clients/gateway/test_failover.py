@@ -4,6 +4,7 @@ Nodes and gateways end under load.
 
 from __future__ import annotations
 
+import signal
 import time
 
 from tests.kit.attack import sized
@@ -98,7 +99,7 @@ class GatewayEndTests(GatewayTestCase):
             if isKilled:
                 gateway.kill()
             else:
-                self.assertEqual(gateway.stop(), 0)
+                self.assertEqual(gateway.stop(), -signal.SIGTERM)
             endSeconds = time.monotonic() - begin
             gateway.start()
             waitForEach(loads, AFTER)

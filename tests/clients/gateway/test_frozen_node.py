@@ -13,6 +13,7 @@ from tests.kit.attack import sized
 from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.kit.gatewayprocess import SMALL_POOL
 
 FROZEN = 2
 FLOODS = 12
@@ -73,12 +74,23 @@ class Flood:
             self.sentBytes += count
             self.lastSeconds = time.monotonic()
             rest = rest[count:] or self._frame
+        while not self._isOver:
+            try:
+                if not self._connection.socket.recv(1 << 16):
+                    raise ConnectionError
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                self.closedSeconds = time.monotonic()
+                return
 
 
 class FrozenNodeTests(GatewayTestCase):
     """
     One node is stopped by SIGSTOP and flooded.
     """
+
+    gatewayOptions = SMALL_POOL
 
     def test_others(self) -> None:
         """
