@@ -81,7 +81,6 @@ class Gateway(Server[GatewaySettings]):
     @inlineCallbacks
     def _connectToNode(self, nodeId: int, link: NodeLink) -> Any:
         node = yield self.nodes.whenKnown(nodeId)
-        link.node = node
         yield self._connectAt(node.address, link)
 
     @inlineCallbacks

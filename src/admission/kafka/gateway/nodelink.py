@@ -64,7 +64,7 @@ class NodeLink(Protocol):
     """
     What a session asks of a node.  Requests may be given to it before it is connected.
 
-    @ivar node: which one; the gateway may say so later.
+    @ivar node: which one.
     """
 
     transport: Any
@@ -93,9 +93,8 @@ class NodeLink(Protocol):
 
     def send(self, lease: ILease) -> None:
         """
-        Send a request, and release it when it has been handed over.
+        Send a request, which the node holds already, and release it when it has been handed over.
         """
-        self.node.hold(lease.sizeBytes)
         self._unsent.append(lease)
         self._pump()
 

@@ -20,6 +20,9 @@ class ShareWaiter(Protocol):
     Waits until a node's share of the pool has room.
     """
 
+    @property
+    def wantedBytes(self) -> int: ...
+
     def shareHasRoom(self) -> None: ...
 
 
@@ -28,16 +31,16 @@ class Node:
     """
     One node of the cluster, or the place where clients find the first one.
 
-    Requests that wait to be sent to it hold memory, and there is a share of the pool that they may hold together: so a
-    node that takes nothing stops only its own clients.
+    Requests on their way to it hold memory, from their first byte, and there is a share of the pool that they may hold
+    together: so a node that takes nothing stops only its own clients.
 
     @ivar nodeId: its number; L{None} for the servers that the gateway was started with.
-    @ivar shareBytes: how much memory may wait for it.
+    @ivar shareBytes: how much memory may be.
     @ivar address: where it is; L{None} while that is not known.
     @ivar sinceSeconds: since when it is known to be there.
     @ivar linkCount: how many links to it are open or being opened.
     @ivar unanswered: how many requests it has not answered.
-    @ivar heldBytes: how much memory waits for it.
+    @ivar heldBytes: how much memory is meant for it.
     @ivar stalledLinks: the links of which it takes nothing, each with the time since then.
     @ivar lastError: what went wrong last, in words.
     @ivar lastErrorSeconds: when that was.
@@ -53,7 +56,6 @@ class Node:
     stalledLinks: dict[Any, float] = field(factory=dict)
     lastError: str | None = None
     lastErrorSeconds: float = 0.0
-    throttledCount: int = 0
     _waiters: dict[ShareWaiter, None] = field(init=False, factory=dict)
 
     def hasRoom(self, sizeBytes: int) -> bool:
@@ -72,6 +74,9 @@ class Node:
         self._waiters.pop(waiter, None)
 
     def hold(self, sizeBytes: int) -> None:
+        """
+        So many bytes more are meant for it.
+        """
         self.heldBytes += sizeBytes
 
     def release(self, sizeBytes: int) -> None:
@@ -79,8 +84,11 @@ class Node:
         So many bytes no longer wait for it.  Who waited longest goes on first.
         """
         self.heldBytes -= sizeBytes
-        while self._waiters and self.heldBytes < self.shareBytes:
+        # Who waits may be told while another is being told.
+        while self._waiters:
             waiter = next(iter(self._waiters))
+            if not self.hasRoom(waiter.wantedBytes):
+                return
             del self._waiters[waiter]
             waiter.shareHasRoom()
 
@@ -129,7 +137,7 @@ class Nodes:
     """
     What is known of the cluster's nodes.
 
-    @ivar byId: the nodes.
+    @ivar byId: the nodes that are known or asked for.
     @ivar shareBytes: how much memory may wait for one of them.
     @ivar unreachable: the ids of nodes that have no port here, and when they were seen last.
     """
@@ -161,9 +169,7 @@ class Nodes:
                 self._log.critical("{reason}", reason=self.whyUnreachable(nodeId))
                 self.unreachable[nodeId] = self._seconds()
             return
-        node = self.byId.get(nodeId)
-        if node is None:
-            node = self.byId[nodeId] = Node(nodeId, self.shareBytes)
+        node = self.of(nodeId)
         address = Address(host, port)
         if node.address != address:
             if node.address is not None:
@@ -180,14 +186,16 @@ class Nodes:
         A node that has a port, known or not.
         """
         node = self.byId.get(nodeId)
-        return Node(nodeId, self.shareBytes) if node is None else node
+        if node is None:
+            node = self.byId[nodeId] = Node(nodeId, self.shareBytes)
+        return node
 
     def whenKnown(self, nodeId: int) -> Deferred[Node]:
         """
         @return: fires with the node once its address is known; may be cancelled.
         """
-        node = self.byId.get(nodeId)
-        if node is not None and node.address is not None:
+        node = self.of(nodeId)
+        if node.address is not None:
             return succeed(node)
 
         def forget(cancelled: Deferred[Node]) -> None:

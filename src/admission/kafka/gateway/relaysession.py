@@ -121,6 +121,9 @@ class RelaySession(KafkaSession):
         self._unanswered: deque[KafkaRequest] = deque()
         self._login = ObservedLogin(gateway.mayHide)
         self._nodeLink: NodeLink | None = None
+        # Whose share the request that is read is charged to, and how much.
+        self._holder: Node | None = None
+        self._heldBytes = 0
         self._connecting: Deferred[None] | None = None
 
     @property
@@ -285,6 +288,8 @@ class RelaySession(KafkaSession):
         self._server.control.parkRequest(request, now)
         self.request = None
         link = self._linked()
+        # From here on the link says when the node's share has room again.
+        self._holder = None
         if request.acks or request.header.apiKey != PRODUCE:
             self._await(request)
             link.send(lease)
@@ -298,6 +303,7 @@ class RelaySession(KafkaSession):
         Answer a request by L{_answer}, and do not pass it on.
         """
         request.isOwn = True
+        self._releaseShare()
         request.delaySeconds = delaySeconds
         self.releaseRequest()
         self.request = None
@@ -338,6 +344,9 @@ class RelaySession(KafkaSession):
 
     def _allocate(self, sizeBytes: int) -> ILease | None:
         if self.node.hasRoom(sizeBytes):
+            self._holder = self.node
+            self._heldBytes = sizeBytes
+            self._holder.hold(sizeBytes)
             return super()._allocate(sizeBytes)
         request = self.request
         assert request is not None
@@ -345,6 +354,14 @@ class RelaySession(KafkaSession):
         self.pauses.add(Pause.UPSTREAM)
         self.node.wait(self)
         return None
+
+    def _releaseShare(self) -> None:
+        """
+        The request that is read, or has been, does not go to the node.
+        """
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.release(self._heldBytes)
 
     def shareHasRoom(self) -> None:
         """
@@ -495,10 +512,12 @@ class RelaySession(KafkaSession):
     def closing(self) -> None:
         self.node.forget(self)
         super().closing()
+        self._releaseShare()
 
     def requestsAbandoned(self) -> None:
         super().requestsAbandoned()
         self.node.forget(self)
+        self._releaseShare()
         isFlushed = not self._unanswered
         self._abandon()
         connecting, self._connecting = self._connecting, None
