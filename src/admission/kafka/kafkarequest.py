@@ -56,6 +56,8 @@ class KafkaRequest(ServerRequest):
     @ivar deadlineSeconds: until when it waits.
     @ivar throttledUntilSeconds: when the delay in its answer ends.
     @ivar decoded: the charge for C{entity}, if that outlives a turn, or for what is collected to answer it.
+    @ivar nodeId: in a gateway, the node that it was passed on to, if that is known.
+    @ivar upstreamThrottleMs: for how long that throttles the client.
     @ivar isOwn: in a gateway, whether it is answered here and not by a node.
     @ivar parts: its answer then, which may have to wait for those before it.
     """
@@ -77,6 +79,8 @@ class KafkaRequest(ServerRequest):
     deadlineSeconds = 0.0
     throttledUntilSeconds = 0.0
     decoded: ILease | None = None
+    nodeId = UNKNOWN
+    upstreamThrottleMs = UNKNOWN
     isOwn = False
     parts: list[bytes] | None = None
     _slicedSeconds = 0.0

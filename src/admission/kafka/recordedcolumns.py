@@ -23,6 +23,8 @@ class KafkaRequestEvent(RequestEvent):
     @ivar producerEpoch: the epoch of the first producer whose records it has;
         the producer ids are its C{identities}.
     @ivar groupId: the consumer group of the request.
+    @ivar nodeId: in a gateway, the node that it was passed on to.
+    @ivar upstreamThrottleMs: in a gateway, for how long the node itself throttles the client.
     """
 
     apiKey: int = UNKNOWN
@@ -30,6 +32,8 @@ class KafkaRequestEvent(RequestEvent):
     correlationId: int = UNKNOWN
     producerEpoch: int = UNKNOWN
     groupId: str | None = None
+    nodeId: int = UNKNOWN
+    upstreamThrottleMs: int = UNKNOWN
 
 
 KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
@@ -40,5 +44,12 @@ KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
     ),
     "producer_id": (Column("producer_epoch", ColumnType.IDENTITY, "producerEpoch", "h"),),
     "producer_ids": (foreign("group_id", "groupId"),),
+    "refusal": (
+        Column("node_id", ColumnType.IDENTITY, "nodeId", "h"),
+        Column("upstream_throttle_ms", ColumnType.IDENTITY, "upstreamThrottleMs", "h"),
+    ),
 }
-"""By the column of the requests table that they follow."""
+"""
+By the column of the requests table that they follow.  How long a node took is C{purgatory_wait_us}; a slot has no room
+for more.
+"""

@@ -19,6 +19,8 @@ from .wire.versions import BY_KEY, SASL_AUTHENTICATE
 
 BROKE = "the connection broke"
 
+_LARGEST = 2**15 - 1
+
 LOGIN_GRAIN_BYTES = 256
 """The size of a login is rounded up to a multiple of this, or it would disclose the length of the password."""
 
@@ -73,4 +75,7 @@ def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
     event.identities = request.identities
     event.producerEpoch = request.producerEpoch
     event.groupId = request.groupId
+    if request.nodeId <= _LARGEST:
+        event.nodeId = request.nodeId
+    event.upstreamThrottleMs = min(request.upstreamThrottleMs, _LARGEST)
     return event

@@ -14,7 +14,7 @@ from enum import Enum
 
 from attrs import evolve, frozen
 
-VERSION = 2
+VERSION = 3
 """Of the whole schema; increased by one in each release that adds columns."""
 
 OVERFLOW = "<overflow>"

@@ -253,6 +253,8 @@ class RecordTests(SynchronousTestCase):
                 "sent_mono_us",
                 "bloom_seen",
                 "refusal",
+                "node_id",
+                "upstream_throttle_ms",
             },
         )
         # What it does not have, because only some drivers do, is not known either.

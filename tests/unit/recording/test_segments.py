@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.recording.events import REJECT, ConnectionEvent, LimitEvent, Origin, SensorSample
 from admission.recording.recordlayout import SLOT_BYTES
-from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS
+from admission.recording.schema import CONNECTIONS, LIMITS, OVERFLOW, SENSORS, VERSION
 from admission.recording.segmentheader import PAGE_BYTES, DamagedSegment, Header
 from admission.recording.segments import SMALLEST_SEGMENT_BYTES, Segment, SegmentWriter, lockAbandoned, segmentPaths
 from admission.recording.tables import REQUESTS, TABLES
@@ -118,7 +118,7 @@ class WritingTests(SegmentTestCase):
         for table in TABLES:
             for row in segment.rows(table):
                 self.assertEqual(list(row), [column.name for column in table.columns])
-                self.assertEqual((row["v"], row["broker_id"], row["boot_id"]), (2, "3", "boot"))
+                self.assertEqual((row["v"], row["broker_id"], row["boot_id"]), (VERSION, "3", "boot"))
         first, second = segment.rows(REQUESTS)
         self.assertEqual((first["seq"], first["client_id"], first["gate_seed"]), (2, "a", 17))
         self.assertEqual((first["producer_ids"], first["policy_delays_us"]), ([5, 6], [0, 500_000]))
@@ -315,7 +315,8 @@ class OlderTests(SynchronousTestCase):
         assert segment is not None
         before = json.loads(DATA.joinpath("version1.json").read_text("utf-8"))
         for table in TABLES:
-            added = {"refusal": None} if table.name == "requests" else {}
+            new = ("refusal", "node_id", "upstream_throttle_ms")
+            added = dict.fromkeys(new) if table.name == "requests" else {}
             self.assertEqual([*segment.rows(table)], [{**row, **added} for row in before[table.name]])
 
     def test_writtenAsBefore(self) -> None:

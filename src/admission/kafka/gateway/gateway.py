@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.names import boundedName
 
 from ..kafkarequest import Address
@@ -34,6 +35,7 @@ class Gateway(Server[GatewaySettings]):
     @ivar nodes: the nodes of the cluster.
     @ivar upstream: the servers to ask first.
     @ivar endpointFor: how to connect to a node.
+    @ivar linkBytes: what an open connection to a node is charged for.
     @ivar superUsers: who may change limits.
     @ivar requiresLogin: whether clients have to log in at a node before anything else.
     @ivar mayHide: whether they may log in by mechanisms that do not show who they are.
@@ -47,6 +49,7 @@ class Gateway(Server[GatewaySettings]):
     requiresLogin: bool = False
     mayHide: bool = False
     hasLimits: bool = True
+    linkBytes: int = PLAIN_CONNECTION_BYTES
     superUsers: SuperUsers = field(init=False)
     bootstrap: Node = field(init=False)
     _nextUpstream: int = field(init=False, default=0)

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 from attrs import field, frozen
 
 from admission.clock import wallSeconds
-from admission.connection.factory import peerName
+from admission.connection.factory import TLS_CONNECTION_BYTES, peerName
+from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.control import AdmissionControl
 from admission.gate import Gate
 
@@ -117,6 +118,7 @@ class GatewayService(KafkaService):
             config.requiresLogin,
             config.mayHide,
             config.hasLimits,
+            PLAIN_CONNECTION_BYTES if config.upstream.options is None else TLS_CONNECTION_BYTES,
         )
         try:
             # Limits are kept as the broker keeps them, in a log without records.

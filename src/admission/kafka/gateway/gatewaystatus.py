@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from attrs import asdict
+
 from admission.connection.factory import AdmittedFactory
 from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section, shortened
@@ -56,6 +58,7 @@ class GatewayStatus(ServerStatus):
             ("NodeBytesHeld", "heldBytes"),
         ):
             registry.addFamily(name, ("node",), partial(self._values, attribute))
+        registry.addFamily("NodeThrottles", ("node", "by"), self._throttles, isCounter=True)
         registry.addFamily("NodeStalled", ("node",), self._stalled)
 
     def _nodesFields(self, now: float) -> list[dict[str, Any]]:
@@ -72,6 +75,11 @@ class GatewayStatus(ServerStatus):
         for node in self._gateway.nodes:
             yield (str(node.nodeId),), getattr(node, attribute)
 
+    def _throttles(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
+        for node in self._gateway.nodes:
+            for by, count in asdict(node.throttles).items():
+                yield (str(node.nodeId), by), count
+
     def _stalled(self, now: float) -> Iterator[tuple[tuple[str], float]]:
         for node in self._gateway.nodes:
             yield (str(node.nodeId),), _stalledSeconds(node, now)
@@ -87,6 +95,7 @@ def _nodeFields(node: Node, now: float) -> dict[str, Any]:
         "unanswered": node.unanswered,
         "heldBytes": node.heldBytes,
         "stalledSeconds": _stalledSeconds(node, now),
+        "throttled": asdict(node.throttles),
         "lastError": shortened(node.lastError or "") if isRecent else None,
     }
 

@@ -70,8 +70,11 @@ class NodeLink(Protocol):
     transport: Any
     noisy = False
 
-    def __init__(self, user: LinkUser, node: Node, clock: IReactorTime, sendSeconds: float) -> None:
+    def __init__(
+        self, user: LinkUser, node: Node, clock: IReactorTime, sendSeconds: float, charge: ILease | None = None
+    ) -> None:
         """
+        @param charge: for what it costs to be open; released when it is over.
         @param sendSeconds: how long the node may take nothing.
         """
         self.node = node
@@ -87,6 +90,7 @@ class NodeLink(Protocol):
         self._head = b""
         self._leftBytes = 0
         self._take: Callable[[bytes, bool], None] | None = None
+        self._charge = charge
         node.linkCount += 1
 
     # Requests
@@ -143,6 +147,7 @@ class NodeLink(Protocol):
         self._sentBytes = -_LENGTH.size
         sizeBytes = lease.sizeBytes
         lease.release()
+        self.node.tookSeconds = self._clock.seconds()
         self.node.release(sizeBytes)
         if self._isClosing and not self._unsent:
             self.transport.loseConnection()
@@ -245,6 +250,8 @@ class NodeLink(Protocol):
             self._user.linkLost(f"{self.node}: {reason}")
 
     def _sendingStopped(self) -> None:
+        # Before others get the memory that this one held.
+        self.node.tookNothing(self._sendSeconds, self._clock.seconds())
         self._giveUp(f"it has taken nothing for {self._sendSeconds:g} s (upstream.send.timeout)")
 
     def _discard(self) -> None:
@@ -259,6 +266,9 @@ class NodeLink(Protocol):
             self._isLost = True
             self._isConnected = self._isTaking = False
             self.node.linkCount -= 1
+            charge, self._charge = self._charge, None
+            if charge is not None:
+                charge.release()
             self.node.stalledLinks.pop(self, None)
             self._sendDeadline.close()
             self._closeDeadline.close()
@@ -302,6 +312,7 @@ class NodeLink(Protocol):
         For the transport: the kernel has everything.
         """
         self._isTaking = True
+        self.node.tookSeconds = self._clock.seconds()
         self.node.stalledLinks.pop(self, None)
         self._sendDeadline.stop()
         self._pump()

@@ -25,6 +25,30 @@ class ShareWaiter(Protocol):
 
     def shareHasRoom(self) -> None: ...
 
+    def cutOff(self, reason: str) -> None: ...
+
+
+@define
+class Throttles:
+    """
+    How many answers told a client to wait, by who wanted that.
+    """
+
+    ours: int = 0
+    theirs: int = 0
+    both: int = 0
+
+    def add(self, isOurs: bool, isTheirs: bool) -> None:
+        """
+        Count one answer.
+        """
+        if isOurs and isTheirs:
+            self.both += 1
+        elif isOurs:
+            self.ours += 1
+        elif isTheirs:
+            self.theirs += 1
+
 
 @define(eq=False)
 class Node:
@@ -41,9 +65,11 @@ class Node:
     @ivar linkCount: how many links to it are open or being opened.
     @ivar unanswered: how many requests it has not answered.
     @ivar heldBytes: how much memory is meant for it.
+    @ivar tookSeconds: when it has last taken anything.
     @ivar stalledLinks: the links of which it takes nothing, each with the time since then.
     @ivar lastError: what went wrong last, in words.
     @ivar lastErrorSeconds: when that was.
+    @ivar throttles: who wanted its clients to wait.
     """
 
     nodeId: int | None
@@ -53,9 +79,11 @@ class Node:
     linkCount: int = 0
     unanswered: int = 0
     heldBytes: int = 0
+    tookSeconds: float = 0.0
     stalledLinks: dict[Any, float] = field(factory=dict)
     lastError: str | None = None
     lastErrorSeconds: float = 0.0
+    throttles: Throttles = field(factory=Throttles)
     _waiters: dict[ShareWaiter, None] = field(init=False, factory=dict)
 
     def hasRoom(self, sizeBytes: int) -> bool:
@@ -91,6 +119,17 @@ class Node:
                 return
             del self._waiters[waiter]
             waiter.shareHasRoom()
+
+    def tookNothing(self, seconds: float, now: float) -> None:
+        """
+        One of its links is given up after so long.  If it has taken nothing by the others either, lately, nobody waits
+        for it any longer.
+        """
+        if now - self.tookSeconds < seconds / 2:
+            return
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            waiter.cutOff(f"{self} has taken nothing for {seconds:g} s (upstream.send.timeout)")
 
     def failed(self, reason: str, now: float) -> None:
         """

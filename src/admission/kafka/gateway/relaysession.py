@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from twisted.internet.defer import Deferred
 
 from admission.connection.pauses import UNANSWERED, Pause
-from admission.interfaces import ADMITTED, PARKED, RESPONSES, Decision, ILease, Refusal, Usage
+from admission.interfaces import ADMITTED, CONNECTIONS, PARKED, RESPONSES, Decision, ILease, Refusal, Usage
 
 from ..broker.api import quotaapi
 from ..broker.api.authorization import quotasForbidden
@@ -285,6 +285,8 @@ class RelaySession(KafkaSession):
         lease, request.lease = request.lease, None
         assert lease is not None
         now = request.released = self.factory.clock.seconds()
+        if self.nodeId is not None:
+            request.nodeId = self.nodeId
         self._server.control.parkRequest(request, now)
         self.request = None
         link = self._linked()
@@ -330,9 +332,9 @@ class RelaySession(KafkaSession):
         link = self._nodeLink
         if link is None:
             gateway = self.gateway
-            link = self._nodeLink = NodeLink(
-                self, self.node, gateway.clock, gateway.settings.upstreamSendTimeoutSeconds
-            )
+            charge = gateway.gate.pool.charge(gateway.linkBytes, CONNECTIONS)
+            sendSeconds = gateway.settings.upstreamSendTimeoutSeconds
+            link = self._nodeLink = NodeLink(self, self.node, gateway.clock, sendSeconds, charge)
             self._connecting = gateway.connect(self.nodeId, link)
             self._connecting.addBoth(self._connected)
         return link
@@ -397,8 +399,8 @@ class RelaySession(KafkaSession):
         try:
             body = self.readdressed(request, response)
             delaySeconds = self.charged(request, len(body))
-            if delaySeconds:
-                body, _ = withLongerThrottle(header.apiKey, header.apiVersion, body, throttleTimeMs(delaySeconds))
+            delayMs = throttleTimeMs(delaySeconds)
+            body, request.upstreamThrottleMs = withLongerThrottle(header.apiKey, header.apiVersion, body, delayMs)
         except MalformedResponse as malformed:
             raise ResponseRefused(str(malformed)) from malformed
         if header.apiKey == SASL_AUTHENTICATE and self._login.answered(body):
@@ -446,6 +448,7 @@ class RelaySession(KafkaSession):
         """
         The whole answer to the first request has been handed over.
         """
+        self.node.throttles.add(delaySeconds > 0, request.upstreamThrottleMs > 0)
         self._answered(request, delaySeconds)
         if delaySeconds and request.header.apiKey != PRODUCE:
             self.throttle(delaySeconds)
@@ -604,8 +607,9 @@ class PassedResponse:
         self._isBegun = True
         self._head = b""
         delaySeconds = self._delaySeconds = session.charged(self._request, sizeBytes)
-        if delaySeconds and throttleTimeOffset(apiKey, apiVersion) is not None:
-            body, _ = withLongerThrottle(apiKey, apiVersion, body, throttleTimeMs(delaySeconds))
+        if throttleTimeOffset(apiKey, apiVersion) is not None:
+            delayMs = throttleTimeMs(delaySeconds)
+            body, self._request.upstreamThrottleMs = withLongerThrottle(apiKey, apiVersion, body, delayMs)
         if apiKey != METADATA and hasAddresses(apiKey, apiVersion):
             self._eraser = AddressEraser(apiKey, apiVersion)
             body = self._eraser.feed(body)
