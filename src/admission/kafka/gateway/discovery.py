@@ -93,7 +93,11 @@ class Discovery:
         now = self._clock.seconds()
         if now - self._loggedSeconds >= LOGGED_SECONDS:
             self._loggedSeconds = now
-            self._log.warn("the cluster does not say which nodes it has: {reason}", reason=self.lastError)
+            self._log.warn(
+                "the cluster does not say which nodes it has: {reason}; they are learnt when clients ask "
+                "(--upstream-login, if it wants a login)",
+                reason=self.lastError,
+            )
 
     def _forgetConnection(self) -> None:
         connection, self._connection = self._connection, None

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.usage import UsageError
 
 from ..brokeroptions import parseHostPort
+from ..client.sasl import Credentials
 from ..kafkarequest import Address
 from ..options import Listener, ServerOptions, endpointOf
 from .gateway import EndpointMaker
@@ -100,6 +101,12 @@ class GatewayOptions(ServerOptions):
             "gateway",
             "Whose limits clients see and set: the gateway's, or those of the cluster (upstream).",
         ],
+        [
+            "upstream-login",
+            None,
+            None,
+            "MECHANISM:USER:FILE: how to log in when asking which nodes there are; the file has the password.",
+        ],
         ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
     ]
 
@@ -128,6 +135,8 @@ class GatewayOptions(ServerOptions):
         self["upstream"] = parseUpstream(self["upstream"])
         if self["limits"] not in (_OURS, _THEIRS):
             raise UsageError(f"--limits {self['limits']}: it is {_OURS} or {_THEIRS}")
+        login: str | None = self["upstream-login"]
+        self["credentials"] = None if login is None else parseLogin(login)
         self["hasLimits"] = self["limits"] == _OURS
         lowest, highest = parseNodeIds(self["node-ids"])
         super().postOptions()
@@ -157,6 +166,23 @@ def parseUpstream(texts: Sequence[str]) -> Upstream:
     if len({each.options for each in found}) > 1:
         raise UsageError("--upstream: all servers of a cluster are reached in the same way, by TCP or by the same tls:")
     return evolve(found[0], addresses=[address for each in found for address in each.addresses])
+
+
+def parseLogin(text: str) -> Credentials:
+    """
+    Read the value of C{--upstream-login}, and the password.
+
+    @raise UsageError: if it makes no sense, or the file cannot be read.
+    """
+    parts = text.split(":", 2)
+    if len(parts) != 3 or not all(parts):
+        raise UsageError(f"--upstream-login {text}: write MECHANISM:USER:FILE, as in SCRAM-SHA-256:gateway:password")
+    mechanism, username, path = parts
+    try:
+        password = Path(path).read_text("utf-8").rstrip("\r\n")
+        return Credentials(mechanism, username, password)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--upstream-login {text}: {error}") from error
 
 
 def parseNodeIds(text: str) -> tuple[int, int]:

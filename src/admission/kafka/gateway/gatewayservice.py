@@ -18,6 +18,7 @@ from admission.gate import Gate
 from ..broker.log.interface import LogRefusal
 from ..broker.log.segmentlog import SegmentLog
 from ..client.clientconnection import ConnectionSettings
+from ..client.sasl import Credentials
 from ..kafkaservice import CannotStart, KafkaService, ServerConfig
 from ..options import Listener
 from ..quotalimits import QuotaLimits
@@ -38,11 +39,13 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
 
     @ivar upstream: where the cluster is.
     @ivar nodeIds: the lowest and the highest id that its nodes may have.
+    @ivar credentials: for asking which nodes there are, if that takes a login.
     @ivar requiresLogin: see L{Gateway}, also for the next two.
     """
 
     upstream: Upstream = field(kw_only=True)
     nodeIds: tuple[int, int] = field(kw_only=True)
+    credentials: Credentials | None = None
     requiresLogin: bool = False
     mayHide: bool = False
     hasLimits: bool = True
@@ -70,6 +73,7 @@ def makeService(options: GatewayOptions) -> GatewayService:
         memoryProfile=options["memoryProfile"],
         upstream=options["upstream"],
         nodeIds=options["nodeIds"],
+        credentials=options["credentials"],
         requiresLogin=bool(options["require-login"]),
         mayHide=bool(options["hidden-users"]),
         hasLimits=options["hasLimits"],
@@ -130,7 +134,11 @@ class GatewayService(KafkaService):
         started.push_async_callback(store.close)
         self.gateway.limits = QuotaLimits(store, control, control.limits, clock.seconds)
         self.gateway.limits.onChange = self.gateway.limitsChanged
-        asking = ConnectionSettings(requestTimeoutSeconds=connectSeconds, connectTimeoutSeconds=connectSeconds)
+        asking = ConnectionSettings(
+            credentials=config.credentials,
+            requestTimeoutSeconds=connectSeconds,
+            connectTimeoutSeconds=connectSeconds,
+        )
         self.discovery = Discovery(self.gateway, clock, asking)
         self.discovery.start()
         started.callback(self.discovery.stop)

@@ -1,0 +1,153 @@
+"""
+Policies in front of a cluster: what real clients of it notice, and what the cluster never sees.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from typing import Any
+from urllib.request import urlopen
+
+from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
+from twisted.trial.unittest import SkipTest
+
+from tests.kit.brokerfixture import batchOf, requestOf
+from tests.kit.brokerprocess import PATIENCE_SECONDS, endpoint, freePort
+from tests.kit.gatewaycases import Connection, GatewayTestCase
+from tests.kit.gatewayprocess import GatewayProcess
+from tests.kit.longform import isLongForm
+
+RATE = 10
+BYTES_PER_SECOND = 200_000
+WINDOWS = 11
+SECONDS = 120 if isLongForm() else 20
+
+
+class PolicyTestCase(GatewayTestCase):
+    """
+    A gateway with limits of its own, and a port for its status.
+    """
+
+    def makeGateway(self) -> GatewayProcess:
+        """
+        One for each test, since meters remember.
+        """
+        self.statusPort = freePort()
+        self.directory = tempfile.mkdtemp(prefix="admission-recording-")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        gateway = GatewayProcess(
+            self.cluster.bootstrap,
+            *self.gatewayOptions,
+            *("--status", endpoint(self.statusPort), "--export", f"spark:{self.directory}"),
+        )
+        self.addCleanup(gateway.remove)
+        gateway.start()
+        return gateway
+
+    def status(self) -> Any:
+        """
+        What the page shows.
+        """
+        with urlopen(f"http://127.0.0.1:{self.statusPort}/status.json", timeout=PATIENCE_SECONDS) as response:
+            return json.load(response)
+
+
+class ProducerIdTests(PolicyTestCase):
+    """
+    A limit on new producer ids.
+    """
+
+    gatewayOptions = ("--quota", f"producer-ids:rate={RATE}")
+
+    def test_limit(self) -> None:
+        """
+        As many new producers as the limit says get their records stored; one more is refused, and the cluster sees
+        nothing of it.
+        """
+        if self._gateway is None:
+            raise SkipTest("this is about the gateway")
+        self.cluster.createTopic(self.topic, 1)
+        leader = self.cluster.leaders(self.topic)[0]
+        with Connection(self.nodeAddress(leader)) as connection:
+            codes = []
+            for producerId in range(5000, 5000 + RATE + 1):
+                batch = batchOf(
+                    str(producerId).encode(),
+                    producerId=producerId,
+                    producerEpoch=0,
+                    baseSequence=0,
+                    timestampMs=int(time.time() * 1000),
+                )
+                data = [{"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}]
+                _, answer = connection.ask(requestOf("Produce", 9, acks=-1, timeout=30_000, topic_data=data))
+                [partition] = answer.responses[0].partition_responses
+                codes.append(partition.error_code)
+        self.assertEqual(codes, [*[ErrorCode.none] * RATE, ErrorCode.throttling_quota_exceeded])
+        self.assertEqual(
+            sorted(self.cluster.values(self.topic)), [str(each).encode() for each in range(5000, 5000 + RATE)]
+        )
+
+
+class ByteTests(PolicyTestCase):
+    """
+    A limit on what is produced.
+    """
+
+    gatewayOptions = ("--quota", f"client-bytes:produce={BYTES_PER_SECOND}")
+
+    def test_wholeCluster(self) -> None:
+        """
+        A client gets what the limit says from all nodes together, and is told to wait.
+        """
+        if self._gateway is None:
+            raise SkipTest("this is about the gateway")
+        self.cluster.createTopic(self.topic, 3)
+        waits: list[float] = []
+
+        def told(text: str) -> None:
+            for broker in json.loads(text)["brokers"].values():
+                if broker.get("throttle"):
+                    waits.append(broker["throttle"]["max"])
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self.address,
+                "client.id": "steady",
+                "linger.ms": 5,
+                "batch.size": 20_000,
+                "queue.buffering.max.kbytes": 400,
+                "statistics.interval.ms": 500,
+                "stats_cb": told,
+                "log_level": 0,
+            }
+        )
+        sent = 0
+        delivered = [0]
+
+        def stored(error: Any, message: Any) -> None:
+            if error is None:
+                delivered[0] += len(message)
+
+        begin = time.monotonic()
+        while time.monotonic() < begin + SECONDS:
+            try:
+                producer.produce(self.topic, bytes(10_000), partition=sent % 3, on_delivery=stored)
+                sent += 1
+            except BufferError:
+                pass
+            producer.poll(0.01)
+        seconds = time.monotonic() - begin
+        self.report(rate=round(delivered[0] / seconds), limit=BYTES_PER_SECOND, longestWaitMs=max(waits, default=0))
+        # The windows before the first delay are free, and three connections have requests on their way.
+        self.assertLess(delivered[0], (seconds + 2 * WINDOWS) * BYTES_PER_SECOND)
+        self.assertGreater(delivered[0], 0.6 * seconds * BYTES_PER_SECOND)
+        self.assertGreater(max(waits, default=0), 0)
+        nodes = {each["nodeId"]: each for each in self.status()["nodes"]}
+        self.assertGreater(sum(each["throttled"]["ours"] for each in nodes.values()), 0)
+        self.assertLessEqual({1, 2, 3}, set(nodes))
+        producer.purge()
+        producer.flush(PATIENCE_SECONDS)
