@@ -9,8 +9,8 @@ LISTEN ?= tcp:9092:interface=127.0.0.1
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts tests/fuzz
-CONNECTED := tests/sockets tests/clients tests/simulation
-ALONE := tests/offline tests/system
+CONNECTED := tests/sockets tests/clients tests/simulation --ignore=tests/clients/gateway
+ALONE := tests/clients/gateway tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 .PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline follow-docs clean

@@ -81,6 +81,7 @@ class QuotaLimits:
         static: Mapping[QuotaEntity, Limits],
         seconds: Callable[[], float],
         maxEntities: int = MAX_ENTITIES,
+        share: float = 1.0,
     ) -> None:
         """
         Put the stored limits in force.  A limit that no policy knows is logged
@@ -91,6 +92,7 @@ class QuotaLimits:
         @param static: the limits that the policies were built with.
         @param seconds: the monotonic clock of the policies.
         @param maxEntities: how many entities may have limits of the upper layer.
+        @param share: how much of each limit the policies enforce, where several servers enforce it together.
         @raise LogRefusal: if the stored limits cannot be read.
         """
         self.onChange: Callable[[], object] = lambda: None
@@ -101,10 +103,14 @@ class QuotaLimits:
         self._control = control
         self._seconds = seconds
         self._maxEntities = maxEntities
+        self._share = share
         self._static: dict[QuotaEntity, Limits] = {entity: dict(limits) for entity, limits in static.items()}
         self._dynamic: dict[QuotaEntity, Limits] = {}
         # Entities that will have limits of the upper layer after the next commit.
         self._uncommitted: set[QuotaEntity] = set()
+        if share != 1.0:
+            for entity, limits in self._static.items():
+                control.configure(entity, self._shared(limits), seconds())
         for key, value in self._table.items():
             self._restore(key, value)
         control.restore(control.limitNames, self._producers(), seconds())
@@ -168,7 +174,7 @@ class QuotaLimits:
             try:
                 if name not in self._control.limitNames:
                     raise LimitRefused("no policy knows it")
-                self._control.configure(entity, {name: limit}, self._seconds())
+                self._control.configure(entity, self._shared({name: limit}), self._seconds())
             except (LimitRefused, ValueError) as refusal:
                 self._log.warn(
                     "{name} of {entity} is stored and not in force: {refusal}",
@@ -176,6 +182,12 @@ class QuotaLimits:
                     entity=describeEntity(entity),
                     refusal=refusal,
                 )
+
+    def _shared(self, limits: Mapping[str, float | None]) -> dict[str, float | None]:
+        """
+        What the policies enforce of some limits.
+        """
+        return {name: None if limit is None else limit * self._share for name, limit in limits.items()}
 
     def _limitsAfter(self, alteration: Alteration) -> tuple[QuotaEntity, Limits]:
         """
@@ -285,7 +297,7 @@ class QuotaLimits:
         before = {**static, **self._dynamic.get(entity, {})}
         after = {**static, **limits}
         changed = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
-        known = {name: after.get(name) for name in changed if name in self._control.limitNames}
+        known = self._shared({name: after.get(name) for name in changed if name in self._control.limitNames})
         if known:
             # A recording counts whole microseconds, and a replay gives its policies the recorded time.
             now = wholeMicroseconds(self._seconds())

@@ -514,6 +514,30 @@ class AlterTests(LimitsTestCase):
         )
 
 
+class ShareTests(LimitsTestCase):
+    """
+    Where several servers enforce limits together, each has its share of every limit.
+    """
+
+    def test_share(self) -> None:
+        """
+        Policies enforce the share of limits from the start, of those that are set and of those that were stored, and
+        clients are told the whole.
+        """
+        self.start(share=0.25)
+        self.assertEqual(self.control.limits[CLIENT], {RATE: 25.0})
+        self.assertEqual(self.control.limits[ANYBODY], {RATE: 50.0, PERCENTAGE: 12.5})
+        self.alter((CLIENT, {RATE: 1000.0}), (ANYBODY, {PERCENTAGE: None}), (ALICE, {RATE: 8.0}))
+        for _ in range(2):
+            self.assertEqual(self.control.limits[CLIENT], {RATE: 250.0})
+            self.assertEqual(self.control.limits[ALICE], {RATE: 2.0})
+            described = dict(self.quotaLimits.describe({"clientId": "loader"}, True))
+            self.assertEqual(described, {CLIENT: {RATE: 1000.0}})
+            self.restart(share=0.25)
+        self.alter((CLIENT, {RATE: None}))
+        self.assertEqual(self.control.limits[CLIENT], {RATE: 25.0})
+
+
 class RestartTests(LimitsTestCase):
     """
     L{QuotaLimits} puts stored limits in force again.

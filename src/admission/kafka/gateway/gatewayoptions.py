@@ -35,6 +35,7 @@ Examples:
 
 _NODE_IDS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _PORT = re.compile(r"(?P<before>[a-z0-9]+:(?:port=)?)(?P<port>[0-9]{1,5})(?P<after>(?::.*)?)", re.DOTALL)
+_SHARE = re.compile(r"1/([1-9][0-9]{0,3})")
 _MOST_NODES = 1000
 _OURS, _THEIRS = "gateway", "upstream"
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -107,6 +108,7 @@ class GatewayOptions(ServerOptions):
             None,
             "MECHANISM:USER:FILE: how to log in when asking which nodes there are; the file has the password.",
         ],
+        ["share", None, "1/1", "1/N: how much of every limit to enforce, where N gateways share the clients."],
         ["node-ids", None, "0-15", "LOWEST-HIGHEST: the ids that nodes of the cluster may have."],
     ]
 
@@ -135,6 +137,7 @@ class GatewayOptions(ServerOptions):
         self["upstream"] = parseUpstream(self["upstream"])
         if self["limits"] not in (_OURS, _THEIRS):
             raise UsageError(f"--limits {self['limits']}: it is {_OURS} or {_THEIRS}")
+        self["share"] = parseShare(self["share"])
         login: str | None = self["upstream-login"]
         self["credentials"] = None if login is None else parseLogin(login)
         self["hasLimits"] = self["limits"] == _OURS
@@ -183,6 +186,18 @@ def parseLogin(text: str) -> Credentials:
         return Credentials(mechanism, username, password)
     except (OSError, ValueError) as error:
         raise UsageError(f"--upstream-login {text}: {error}") from error
+
+
+def parseShare(text: str) -> float:
+    """
+    Read the value of C{--share}.
+
+    @raise UsageError: if it makes no sense.
+    """
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--share {text}: write 1/N, as in 1/2 where two gateways share the clients")
+    return 1 / int(match[1])
 
 
 def parseNodeIds(text: str) -> tuple[int, int]:

@@ -40,12 +40,14 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
     @ivar upstream: where the cluster is.
     @ivar nodeIds: the lowest and the highest id that its nodes may have.
     @ivar credentials: for asking which nodes there are, if that takes a login.
+    @ivar share: how much of each limit it enforces.
     @ivar requiresLogin: see L{Gateway}, also for the next two.
     """
 
     upstream: Upstream = field(kw_only=True)
     nodeIds: tuple[int, int] = field(kw_only=True)
     credentials: Credentials | None = None
+    share: float = 1.0
     requiresLogin: bool = False
     mayHide: bool = False
     hasLimits: bool = True
@@ -74,6 +76,7 @@ def makeService(options: GatewayOptions) -> GatewayService:
         upstream=options["upstream"],
         nodeIds=options["nodeIds"],
         credentials=options["credentials"],
+        share=options["share"],
         requiresLogin=bool(options["require-login"]),
         mayHide=bool(options["hidden-users"]),
         hasLimits=options["hasLimits"],
@@ -132,7 +135,7 @@ class GatewayService(KafkaService):
                 f"admission: limits that are set at run time cannot be kept: {error}; --data chooses where"
             ) from error
         started.push_async_callback(store.close)
-        self.gateway.limits = QuotaLimits(store, control, control.limits, clock.seconds)
+        self.gateway.limits = QuotaLimits(store, control, control.limits, clock.seconds, share=config.share)
         self.gateway.limits.onChange = self.gateway.limitsChanged
         asking = ConnectionSettings(
             credentials=config.credentials,

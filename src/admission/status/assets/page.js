@@ -102,6 +102,13 @@ function list(now) {
     number(...shareOf(each.usedFraction)),
     number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
   ]));
+  fill("nodes", "No node is known.", (now.nodes ?? []).map((each) => [
+    cell(each.nodeId === null ? "bootstrap" : `${each.nodeId}`), cell(...breakable(each.address ?? "not known")),
+    minor(`${each.links}`), number(`${each.unanswered}`), number(formatBytes(each.heldBytes)),
+    number(each.stalledSeconds ? formatSeconds(each.stalledSeconds) : ""),
+    minor(`${each.throttled.ours}, ${each.throttled.theirs}, ${each.throttled.both}`),
+    cell(...breakable(each.lastError ?? "")),
+  ]));
   fill("groups", "There are no groups.", (now.groups?.groups ?? []).map((each) => [
     cell(each.groupId), cell(each.state), minor(`${each.generation}`), number(`${each.memberCount}`),
     number(each.lagRecords === null ? "?" : formatCount(each.lagRecords)),
