@@ -100,6 +100,9 @@ class NodeLink(Protocol):
         Send a request, which the node holds already, and release it when it has been handed over.
         """
         self._unsent.append(lease)
+        if self._isLost:
+            # Connecting has failed at once.
+            self._discard()
         self._pump()
 
     def _pump(self) -> None:
