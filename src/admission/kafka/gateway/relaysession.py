@@ -73,6 +73,9 @@ COLLECTED_BYTES: Final = 64 << 10
 LARGEST_COLLECTED_BYTES: Final = 4 << 20
 """What has to be collected to be understood may have so much."""
 
+HEAD_BYTES: Final = 1 << 10
+"""So much of a large response is waited for before anything is passed on: what is changed in it comes early."""
+
 GROUP_SESSION_SECONDS: Final = 45.0
 """The session timeout of members whose coordinator sets it (KIP-848), if that has its default."""
 
@@ -153,7 +156,8 @@ class RelaySession(KafkaSession):
             name = RELAYED_BY_KEY[header.apiKey].name
             self.reject(request, f"it sent {name} in version {header.apiVersion}, which the gateway does not know")
             return
-        if not self._isKnown and self.holdBack(api.name, request):
+        # Whoever is in a group is not held back: it would be missed there.
+        if not self._isKnown and self.longestDelaySeconds == inf and self.holdBack(api.name, request):
             return
         request.kind = api.name
         if api.apiKey == PRODUCE:
@@ -289,9 +293,9 @@ class RelaySession(KafkaSession):
             request.nodeId = self.nodeId
         self._server.control.parkRequest(request, now)
         self.request = None
-        link = self._linked()
         # From here on the link says when the node's share has room again.
         self._holder = None
+        link = self._linked()
         if request.acks or request.header.apiKey != PRODUCE:
             self._await(request)
             link.send(lease)
@@ -305,7 +309,6 @@ class RelaySession(KafkaSession):
         Answer a request by L{_answer}, and do not pass it on.
         """
         request.isOwn = True
-        self._releaseShare()
         request.delaySeconds = delaySeconds
         self.releaseRequest()
         self.request = None
@@ -327,6 +330,13 @@ class RelaySession(KafkaSession):
         self.node.unanswered += 1
         if len(self._unanswered) >= MAX_UNANSWERED:
             self.pauses.add(UNANSWERED)
+
+    def finish(self, delaySeconds: float = 0.0) -> None:
+        """
+        Also give back what a request that is rejected holds of its node's share.
+        """
+        self._releaseShare()
+        super().finish(delaySeconds)
 
     def _linked(self) -> NodeLink:
         link = self._nodeLink
@@ -580,9 +590,12 @@ class PassedResponse:
                 session.send([part if self._eraser is None else self._eraser.feed(part)])
             else:
                 self._head += part
-                self._begin()
+                if len(self._head) >= min(HEAD_BYTES, self._sizeBytes):
+                    self._begin()
         except MalformedResponse as malformed:
             raise ResponseRefused(str(malformed)) from malformed
+        if isLast and not self._isBegun:
+            raise ResponseRefused(f"its answer to {self._request.kind} ends before its fields do")
         if isLast:
             session.responseOver(self._request, self._delaySeconds)
         elif len(self._head) > LARGEST_COLLECTED_BYTES:
