@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import define, field
-from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, inlineCallbacks
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
@@ -75,7 +75,8 @@ class Gateway(Server[GatewaySettings]):
         connecting.addTimeout(connectSeconds, self.clock)
 
         def failed(failure: Failure) -> None:
-            reason = str(failure.value) or f"not within {connectSeconds:g} s (upstream.connect.timeout)"
+            isTimeout = failure.check(TimeoutError) is not None
+            reason = f"not within {connectSeconds:g} s (upstream.connect.timeout)" if isTimeout else str(failure.value)
             link.failed(f"{link.node} cannot be reached: {reason}")
 
         connected: Deferred[None] = connecting.addErrback(failed)
@@ -93,10 +94,11 @@ class Gateway(Server[GatewaySettings]):
             try:
                 yield self._connectAt(address, link)
                 return
-            except Exception:
-                if remaining == 1:
-                    raise
+            except Exception as error:
                 self._nextUpstream += 1
+                # Nobody waits any more once it was cancelled.
+                if remaining == 1 or isinstance(error, CancelledError):
+                    raise
 
     def _connectAt(self, address: Address, link: NodeLink) -> Deferred[Any]:
         factory: Any = Factory.forProtocol(lambda: link)

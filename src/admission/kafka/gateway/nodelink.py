@@ -237,8 +237,10 @@ class NodeLink(Protocol):
 
     def failed(self, reason: str) -> None:
         """
-        It could not be connected.
+        It could not be connected; no effect if it is needed no more.
         """
+        if self._isLost:
+            return
         self.node.failed(reason, self._clock.seconds())
         self._discard()
         wasClosing = self._isClosing
