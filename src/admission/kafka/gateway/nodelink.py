@@ -101,7 +101,7 @@ class NodeLink(Protocol):
         """
         self._unsent.append(lease)
         if self._isLost:
-            # Connecting has failed at once.
+            # Connecting has failed at once, or it has just been lost and its user is about to be told.
             self._discard()
         self._pump()
 
@@ -217,6 +217,8 @@ class NodeLink(Protocol):
         if isFlushed and self._unsent:
             self._closeDeadline.start(CLOSE_SECONDS)
             return
+        if not self._isConnected:
+            self._over()
         self._discard()
         if self._isConnected:
             if isFlushed:
@@ -224,16 +226,15 @@ class NodeLink(Protocol):
                 self.transport.loseConnection()
             else:
                 self.transport.abortConnection()
-        else:
-            self._over()
 
     def abort(self) -> None:
         self._isClosing = True
-        self._discard()
         if self._isConnected:
+            self._discard()
             self.transport.abortConnection()
         else:
             self._over()
+            self._discard()
 
     def failed(self, reason: str) -> None:
         """
@@ -242,9 +243,10 @@ class NodeLink(Protocol):
         if self._isLost:
             return
         self.node.failed(reason, self._clock.seconds())
-        self._discard()
         wasClosing = self._isClosing
+        # Before what it holds is released, since that lets waiting clients go on, and they may send more.
         self._over()
+        self._discard()
         if not wasClosing:
             self._user.linkLost(reason)
 
@@ -299,8 +301,8 @@ class NodeLink(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         dropUnsent(self.transport)
         wasClosing = self._isClosing
-        self._discard()
         self._over()
+        self._discard()
         if not wasClosing:
             self._user.linkLost(f"{self.node} has closed its connection")
 
