@@ -153,7 +153,7 @@ class NodeLink(Protocol):
         self.node.tookSeconds = self._clock.seconds()
         self.node.release(sizeBytes)
         if self._isClosing and not self._unsent:
-            self.transport.loseConnection()
+            self._loseConnection()
 
     # Responses
 
@@ -223,9 +223,15 @@ class NodeLink(Protocol):
         if self._isConnected:
             if isFlushed:
                 self._closeDeadline.start(CLOSE_SECONDS)
-                self.transport.loseConnection()
+                self._loseConnection()
             else:
                 self.transport.abortConnection()
+
+    def _loseConnection(self) -> None:
+        # TLS waits for its producer to go before it closes, and for the node's answer, which has to be read.
+        self.transport.unregisterProducer()
+        self.resumeReading()
+        self.transport.loseConnection()
 
     def abort(self) -> None:
         self._isClosing = True
@@ -296,7 +302,7 @@ class NodeLink(Protocol):
             transport.pauseProducing()
         self._pump()
         if self._isClosing and not self._unsent:
-            transport.loseConnection()
+            self._loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         dropUnsent(self.transport)
