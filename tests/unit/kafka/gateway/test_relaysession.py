@@ -10,8 +10,7 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 from kio.schema.errors import ErrorCode
-from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.task import Clock
+from twisted.internet.defer import maybeDeferred
 
 from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, FRAMES, Decision
@@ -29,7 +28,6 @@ from tests.kit.brokerfixture import (
 from tests.kit.gatewayfixture import (
     API_KEYS,
     BASE_PORT,
-    POOL_BYTES,
     REACHED_HOST,
     UPSTREAM,
     GatewayClient,
@@ -754,3 +752,968 @@ class LargeTests(RelayTestCase):
         self.feed(self.played, response, Random(1))
         self.assertEqual(bytes(self.client.transport.received), response)
         self.client.receive()
+
+
+class BackpressureTests(RelayTestCase):
+    """
+    Whoever does not take bytes is not sent more of them.
+    """
+
+    def test_client(self) -> None:
+        """
+        While the client takes nothing, the node is not read and the client is not either; then both go on.
+        """
+        node = self.linked()
+        self.client.send("Fetch", 12)
+        (sent,) = node.arrived()
+        response = node.responseTo(sent, fetched(2_000_000))
+        self.client.transport.isTaking = False
+        node.send(response)
+        self.assertFalse(node.transport.isReading)
+        self.assertGreater(len(node.transport.unread), 1_500_000)
+        self.assertIn(Pause.UNSENT, self.client.protocol.pauses.reasons)
+        self.assertFalse(self.client.transport.isReading)
+        self.client.send("Heartbeat", 4)
+        self.assertEqual(node.arrived(), [])
+        self.client.transport.isTaking = True
+        self.client.transport.wake()
+        self.clock.advance(0)
+        self.assertTrue(node.transport.isReading)
+        self.assertEqual(len(self.client.receive().responses[0].partitions[0].records), 2_000_000)
+        self.assertEqual(len(node.arrived()), 1)
+
+    def test_clientStays(self) -> None:
+        """
+        A client that takes nothing for long is closed, and its link with it.
+        """
+        node = self.linked()
+        self.client.send("Fetch", 12)
+        (sent,) = node.arrived()
+        self.client.transport.isTaking = False
+        node.send(node.responseTo(sent, fetched(2_000_000)))
+        self.clock.advance(self.factory.limits.sendSeconds)
+        self.assertTrue(self.client.isClosed)
+        self.assertTrue(node.isClosed)
+
+    def test_node(self) -> None:
+        """
+        A node that takes nothing for C{upstream.send.timeout} loses its link, and its client is closed.
+        """
+        node = self.linked()
+        node.take(False)
+        self.client.send("Produce", 9, **producing(sizeBytes=500_000))
+        self.assertEqual(list(self.node.stalledLinks.values()), [0.0])
+        self.clock.advance(9.9)
+        self.assertFalse(self.client.isClosed)
+        self.clock.advance(0.1)
+        self.assertTrue(self.client.isClosed)
+        self.assertTrue(node.isClosed)
+        self.assertIn("it has taken nothing for 10 s (upstream.send.timeout)", self.client.closeReason)
+        self.assertEqual((self.node.heldBytes, self.node.unanswered, self.node.linkCount), (0, 0, 0))
+
+    def test_nodeGoesOn(self) -> None:
+        """
+        One that takes something in time keeps it.
+        """
+        node = self.linked()
+        for _ in range(3):
+            node.take(False)
+            self.client.send("Produce", 9, **producing(sizeBytes=500_000))
+            self.clock.advance(9.0)
+            node.take(True)
+            node.answer(**PRODUCED)
+            self.client.receive()
+        self.assertEqual(self.node.stalledLinks, {})
+
+
+class ShareTests(RelayTestCase):
+    """
+    Requests for one node hold no more than its share of the pool.
+    """
+
+    sharePercent = 10
+    """Of 8 MiB: room for two of the requests here."""
+
+    def produced(self, client: GatewayClient) -> None:
+        """
+        Send a request of more than a third of the share.
+        """
+        client.send("Produce", 9, **producing(sizeBytes=350_000))
+
+    def test_usedUp(self) -> None:
+        """
+        When it is used up, clients of the node wait, those of others do not, and all go on in the order in which they
+        came.
+        """
+        self.stuck.add(addressOf(1))
+        self.learn(2)
+        clients = [self.connect(1) for _ in range(5)]
+        for client in clients:
+            self.produced(client)
+        waiting = [Pause.UPSTREAM in client.protocol.pauses.reasons for client in clients]
+        self.assertEqual(waiting, [False, False, True, True, True])
+        self.assertLessEqual(self.node.heldBytes, self.node.shareBytes)
+        other = self.connect(2)
+        self.produced(other)
+        self.played.answer(**PRODUCED)
+        other.receive()
+        self.stuck.clear()
+        for played in self.links[:2]:
+            played.take(True)
+        arrivals = [played.link._user for played in self.links if played.address == addressOf(1)]
+        self.assertEqual(arrivals, [client.protocol for client in clients])
+        for client in clients:
+            self.assertNotIn(Pause.UPSTREAM, client.protocol.pauses.reasons)
+        self.assertEqual(self.node.heldBytes, 0)
+
+    def test_beingReceived(self) -> None:
+        """
+        Requests that have not come whole count.
+        """
+        clients = [self.connect(1) for _ in range(3)]
+        frames = [client.frame(requestOf("Produce", 9, **producing(sizeBytes=350_000))) for client in clients]
+        for client, data in zip(clients, frames, strict=True):
+            client.sendBytes(data[:100])
+        self.assertIn(Pause.UPSTREAM, clients[2].protocol.pauses.reasons)
+        self.assertGreater(self.node.heldBytes, 700_000)
+        clients[0].disconnect()
+        self.assertNotIn(Pause.UPSTREAM, clients[2].protocol.pauses.reasons)
+        for client, data in zip(clients[1:], frames[1:], strict=True):
+            client.sendBytes(data[100:])
+        self.assertEqual(sum(len(played.arrived()) for played in self.links), 2)
+
+    def test_larger(self) -> None:
+        """
+        A request that is larger than the share goes alone; and while it waits it does not stop the reactor.
+        """
+        self.stuck.add(addressOf(1))
+        self.produced(self.client)
+        large = self.connect(1)
+        large.send("Produce", 9, **producing(sizeBytes=2_000_000))
+        small = self.connect(1)
+        small.send("Heartbeat", 4)
+        self.assertIn(Pause.UPSTREAM, large.protocol.pauses.reasons)
+        self.stuck.clear()
+        for played in self.links:
+            played.take(True)
+        self.assertEqual(sum(len(played.arrived()) for played in self.links), 3)
+
+    def test_waiterLeaves(self) -> None:
+        """
+        A client that leaves while it waits is forgotten.
+        """
+        self.stuck.add(addressOf(1))
+        clients = [self.connect(1) for _ in range(4)]
+        for client in clients:
+            self.produced(client)
+        clients[2].disconnect()
+        self.links[0].take(True)
+        self.assertNotIn(Pause.UPSTREAM, clients[3].protocol.pauses.reasons)
+
+    def test_stalled(self) -> None:
+        """
+        Those who wait go on when the stuck links are given up.
+        """
+        self.stuck.add(addressOf(1))
+        clients = [self.connect(1) for _ in range(3)]
+        for client in clients:
+            self.produced(client)
+        self.stuck.clear()
+        self.clock.advance(10.0)
+        self.assertEqual([client.isClosed for client in clients], [True, True, False], clients[2].closeReason)
+        self.played.answer(**PRODUCED)
+        clients[2].receive()
+
+    def test_refused(self) -> None:
+        """
+        What is refused gives its share back at once.
+        """
+        self.quota.decision = Decision(False, 0.0, "too much")
+        for _ in range(5):
+            self.produced(self.client)
+            self.client.receive()
+            self.assertEqual(self.node.heldBytes, 0)
+
+
+class ConnectingTests(RelayTestCase):
+    """
+    Nodes are connected to when the first request comes.
+    """
+
+    def test_late(self) -> None:
+        """
+        Not before.
+        """
+        self.assertEqual(self.attempts, [])
+
+    def test_unknown(self) -> None:
+        """
+        Requests for a node that is not known wait until it is; the counters are those of one node all the time.
+        """
+        client = self.connect(3)
+        for _ in range(2):
+            client.send("Heartbeat", 4)
+        self.assertEqual(self.attempts, [])
+        node = self.nodes.of(3)
+        self.assertEqual((node.unanswered, node.linkCount), (2, 1))
+        self.assertGreater(node.heldBytes, 0)
+        self.learn(3)
+        self.clock.advance(0)
+        self.assertIs(self.nodes.of(3), node)
+        for _ in range(2):
+            self.played.answer()
+            client.receive()
+        self.assertEqual((node.unanswered, node.linkCount, node.heldBytes), (0, 1, 0))
+
+    def test_neverKnown(self) -> None:
+        """
+        After C{upstream.connect.timeout} the client is closed.
+        """
+        client = self.connect(3)
+        client.send("Heartbeat", 4)
+        self.clock.advance(10.0)
+        self.assertTrue(client.isClosed)
+        self.assertEqual(client.closeReason, "node 3 cannot be reached: not within 10 s (upstream.connect.timeout)")
+
+    def test_refused(self) -> None:
+        """
+        A client whose node refuses the connection is closed, with a reason.
+        """
+        self.refusing.add(addressOf(1))
+        self.client.send("Heartbeat", 4)
+        self.assertTrue(self.client.isClosed)
+        self.assertIn("node 1 (k1.example:9092) cannot be reached: Connection was refused", self.client.closeReason)
+        self.assertIn("cannot be reached", self.node.lastError)
+
+    def test_silent(self) -> None:
+        """
+        So is one whose node does not answer.
+        """
+        self.silent.add(addressOf(1))
+        self.client.send("Heartbeat", 4)
+        self.clock.advance(9.9)
+        self.assertFalse(self.client.isClosed)
+        self.clock.advance(0.1)
+        self.assertTrue(self.client.isClosed)
+        self.assertIn("not within 10 s (upstream.connect.timeout)", self.client.closeReason)
+        self.assertEqual(self.cancelled, [addressOf(1)])
+
+    def test_noEndpoint(self) -> None:
+        """
+        So is one for whose node there cannot even be an endpoint.
+        """
+        self.raising[addressOf(1)] = UnicodeError("label empty or too long")
+        for acks in (0, 1):
+            client = self.connect(1)
+            client.send("Produce", 9, answered=False, **producing(acks=acks))
+            self.assertTrue(client.isClosed)
+            self.assertIn("label empty or too long", client.closeReason)
+            self.assertEqual((self.node.heldBytes, self.node.unanswered, self.node.linkCount), (0, 0, 0))
+
+    def test_nextServer(self) -> None:
+        """
+        Of the servers to begin with the next is tried if one refuses, and then it is the first to be tried.
+        """
+        self.refusing.add(UPSTREAM[0])
+        for _ in range(2):
+            self.linked(self.connect())
+        self.assertEqual(self.attempts, [UPSTREAM[0], UPSTREAM[1], UPSTREAM[1]])
+
+    def test_allRefuse(self) -> None:
+        """
+        If all do, the client is closed.
+        """
+        self.refusing.update(UPSTREAM)
+        client = self.connect()
+        client.send("Metadata", 9)
+        self.assertTrue(client.isClosed)
+        self.assertIn("the bootstrap servers cannot be reached", client.closeReason)
+        self.assertEqual(self.attempts, list(UPSTREAM))
+
+    def test_silentServer(self) -> None:
+        """
+        One that does not answer costs a client its connection, and the next one begins with another server.
+        """
+        self.silent.add(UPSTREAM[0])
+        client = self.connect()
+        client.send("Metadata", 9)
+        self.clock.advance(10.0)
+        self.assertTrue(client.isClosed)
+        self.assertEqual(self.attempts, [UPSTREAM[0]])
+        self.linked(self.connect())
+        self.assertEqual(self.attempts, list(UPSTREAM))
+
+    def test_clientLeaves(self) -> None:
+        """
+        When the client leaves meanwhile, connecting ends, and nothing is said against the node.
+        """
+        self.silent.update((addressOf(1), *UPSTREAM))
+        for nodeId in (1, None):
+            client = self.connect(nodeId)
+            client.send("Heartbeat", 4)
+            client.disconnect()
+        self.assertEqual(self.cancelled, [addressOf(1), UPSTREAM[0]])
+        self.assertEqual(self.attempts, [addressOf(1), UPSTREAM[0]])
+        self.assertEqual((self.node.lastError, self.gateway.bootstrap.lastError), (None, None))
+        self.assertEqual((self.node.linkCount, self.node.heldBytes), (0, 0))
+
+    def test_unansweredRequests(self) -> None:
+        """
+        Requests without acknowledgement of a client that has left are sent once the node is connected.
+        """
+        self.silent.add(addressOf(1))
+        for _ in range(2):
+            self.client.send("Produce", 9, answered=False, **producing(acks=0))
+        self.client.disconnect()
+        self.accept()
+        self.assertEqual(len(self.played.arrived()), 2)
+        self.assertTrue(self.played.isClosed)
+
+    def test_pausedMeanwhile(self) -> None:
+        """
+        Requests that come while it is being connected are sent in their order.
+        """
+        self.silent.add(addressOf(1))
+        for _ in range(3):
+            self.client.send("Heartbeat", 4)
+        self.accept()
+        self.assertEqual([sent.correlationId for sent in self.played.arrived()], [1, 2, 3])
+
+
+class EndingTests(RelayTestCase):
+    """
+    When one end goes, the other one does.
+    """
+
+    def test_clientLeaves(self) -> None:
+        """
+        A client that leaves takes its link with it, whether the node owes it answers or not.
+        """
+        for isOwed in (False, True):
+            client = self.connect(1)
+            node = self.linked(client)
+            if isOwed:
+                client.send("Heartbeat", 4)
+            client.disconnect()
+            self.assertTrue(node.isClosed)
+            self.assertEqual((self.node.unanswered, self.node.linkCount), (0, 0))
+
+    def test_unsentWithoutAcks(self) -> None:
+        """
+        Requests without acknowledgement are written before the link is closed, for some time.
+        """
+        for isTaken in (True, False):
+            client = self.connect(1)
+            node = self.linked(client)
+            node.take(False)
+            for _ in range(2):
+                client.send("Produce", 9, answered=False, **producing(acks=0, sizeBytes=150_000))
+            client.disconnect()
+            self.assertFalse(node.isClosed)
+            self.clock.advance(5.0)
+            if isTaken:
+                node.take(True)
+                self.assertEqual(len(node.arrived()), 2)
+            else:
+                self.clock.advance(5.0)
+            self.assertTrue(node.isClosed)
+            self.assertEqual(self.node.heldBytes, 0)
+
+    def test_nodeLeaves(self) -> None:
+        """
+        When the node goes, the client gets what has been received, and is closed.
+        """
+        for _ in range(3):
+            self.client.send("Heartbeat", 4)
+        node = self.played
+        first, second, _ = node.arrived()
+        node.transport.peerSends(node.responseTo(first, {}) + node.responseTo(second, {})[:7])
+        node.close()
+        self.assertTrue(self.client.isClosed)
+        self.assertEqual(self.client.waiting(), 1)
+        self.assertEqual(self.client.closeReason, "node 1 (k1.example:9092) has closed its connection")
+        self.assertEqual((self.node.unanswered, self.node.linkCount), (0, 0))
+        self.assertIn("has closed its connection", self.node.lastError)
+
+    def test_nodeLeavesIdle(self) -> None:
+        """
+        A node that closes an idle connection has done nothing wrong; the client is closed.
+        """
+        self.linked().close()
+        self.assertTrue(self.client.isClosed)
+        self.assertIsNone(self.node.lastError)
+
+    def test_nodeLeavesInTheMiddle(self) -> None:
+        """
+        Of a response that is passed on the client gets the part that has come.
+        """
+        self.client.send("Fetch", 12)
+        (sent,) = self.played.arrived()
+        self.played.transport.peerSends(self.played.responseTo(sent, fetched(200_000))[:100_000])
+        self.played.close()
+        self.assertTrue(self.client.isClosed)
+        self.assertEqual(len(self.client.transport.received), 100_000)
+
+    def test_drain(self) -> None:
+        """
+        Draining waits for the answers to what was passed on, and reads nothing more.
+        """
+        for _ in range(2):
+            self.client.send("Heartbeat", 4)
+        self.client.protocol.drain()
+        self.client.send("Heartbeat", 4, answered=False)
+        self.assertEqual(len(self.played.arrived()), 2)
+        for _ in range(2):
+            self.assertFalse(self.client.isClosed)
+            self.played.answer()
+            self.client.receive()
+        self.assertTrue(self.client.isClosed)
+        self.assertTrue(self.played.isClosed)
+
+    def test_drainIdle(self) -> None:
+        """
+        A client that waits for nothing is closed at once.
+        """
+        node = self.linked()
+        self.client.protocol.drain()
+        self.clock.advance(0)
+        self.assertTrue(self.client.isClosed)
+        self.assertTrue(node.isClosed)
+
+    def test_drainGrace(self) -> None:
+        """
+        Answers that do not come are waited for until the grace period ends.
+        """
+        self.client.send("Heartbeat", 4)
+        self.client.protocol.drain()
+        self.clock.advance(self.factory.limits.closeGraceSeconds)
+        self.assertTrue(self.client.isClosed)
+        self.assertTrue(self.played.isClosed)
+        self.assertEqual(self.node.unanswered, 0)
+
+    def test_drainUnsent(self) -> None:
+        """
+        Draining waits for requests without acknowledgement to be sent.
+        """
+        node = self.linked()
+        node.take(False)
+        self.client.send("Produce", 9, answered=False, **producing(acks=0, sizeBytes=300_000))
+        self.client.protocol.drain()
+        self.clock.advance(0)
+        node.take(True)
+        self.assertEqual(len(node.arrived()), 1)
+        self.assertTrue(node.isClosed)
+
+
+class LoginTestCase(RelayTestCase):
+    """
+    A test with logins.
+    """
+
+    def begin(self, mechanism: str = "PLAIN", client: GatewayClient | None = None) -> None:
+        """
+        Have a mechanism be chosen, which the node knows.
+        """
+        client = self.client if client is None else client
+        client.send("SaslHandshake", 1, mechanism=mechanism)
+        self.played.answer(mechanisms=[mechanism])
+        self.assertEqual(client.receive().error_code, ErrorCode.none)
+
+    def authenticate(self, message: bytes, errorCode: int = 0) -> Any:
+        """
+        Send a message of the mechanism, which the node answers.
+
+        @return: the response.
+        """
+        self.client.send("SaslAuthenticate", 2, auth_bytes=message)
+        self.played.answer(error_code=errorCode, auth_bytes=b"reply", error_message="no" if errorCode else None)
+        return self.client.receive()
+
+    @property
+    def principal(self) -> str:
+        """
+        Who the client is taken for.
+        """
+        return str(self.client.protocol.principal)
+
+
+class LoginTests(LoginTestCase):
+    """
+    Logins are passed on, and looked at.
+    """
+
+    def test_plain(self) -> None:
+        """
+        The user is known once the node has accepted the password, not before; then policies see it.
+        """
+        self.begin()
+        self.client.send("SaslAuthenticate", 2, auth_bytes=b"\0alice\0secret")
+        (sent,) = self.played.arrived()
+        self.assertIn(b"\0alice\0secret", sent.frame)
+        self.assertEqual(self.principal, ANONYMOUS)
+        self.played.answer()
+        self.client.receive()
+        self.assertEqual((self.principal, self.client.protocol.holder), ("alice", "alice"))
+        self.linked()
+        self.assertEqual(self.quota.recorded[-1][0].principal, "alice")
+        self.assertNotIn("alice", [each.principal for each, _ in self.quota.recorded[:-1]])
+
+    def test_wrongPassword(self) -> None:
+        """
+        Who is not confirmed stays anonymous, and gets the node's answer.
+        """
+        self.begin()
+        answer = self.authenticate(b"\0alice\0wrong", errorCode=58)
+        self.assertEqual((answer.error_code, answer.error_message), (ErrorCode.sasl_authentication_failed, "no"))
+        self.assertEqual(self.principal, ANONYMOUS)
+
+    def test_scram(self) -> None:
+        """
+        With SCRAM the second answer confirms.
+        """
+        self.begin("SCRAM-SHA-256")
+        self.authenticate(b"n,,n=al=2Cice,r=abc")
+        self.assertEqual(self.principal, ANONYMOUS)
+        self.authenticate(b"c=biws,r=abcdef,p=cHJvb2Y=")
+        self.assertEqual(self.principal, "al,ice")
+
+    def test_pipelined(self) -> None:
+        """
+        A message that comes before the last one is answered is rejected.
+        """
+        for name in ("SaslAuthenticate", "SaslHandshake"):
+            client = self.connect(1)
+            self.begin(client=client)
+            client.send("SaslAuthenticate", 2, auth_bytes=b"\0alice\0secret")
+            client.send(name, 1, answered=False)
+            self.assertEqual(len(self.played.arrived()), 1)
+            self.played.answer()
+            client.receive()
+            self.assertTrue(client.isClosed)
+            self.assertIn("went on with its login before it was answered", client.closeReason)
+
+    def test_hidden(self) -> None:
+        """
+        A mechanism that does not show a name is refused with error 33, and others may be tried.
+        """
+        answer = self.client.ask("SaslHandshake", 1, mechanism="GSSAPI")
+        self.assertEqual(answer.error_code, ErrorCode.unsupported_sasl_mechanism)
+        self.assertEqual(answer.mechanisms, ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
+        self.assertEqual(self.attempts, [])
+        self.assertIn("'GSSAPI', which does not show", self.messages())
+        self.begin()
+        self.authenticate(b"\0alice\0secret")
+        self.assertEqual(self.principal, "alice")
+
+    def test_again(self) -> None:
+        """
+        Whoever logs in again has to be the same.
+        """
+        self.begin()
+        self.authenticate(b"\0alice\0secret")
+        self.begin()
+        self.authenticate(b"\0alice\0secret")
+        self.assertEqual(self.principal, "alice")
+        self.begin()
+        self.client.send("SaslAuthenticate", 2, auth_bytes=b"\0bob\0secret", answered=False)
+        self.assertTrue(self.client.isClosed)
+        self.assertEqual(self.client.closeReason, "it has logged in again as somebody else")
+        self.assertEqual(self.played.arrived(), [])
+
+    def test_nonsense(self) -> None:
+        """
+        A message that does not say who it is is rejected, and not logged.
+        """
+        self.begin()
+        self.client.send("SaslAuthenticate", 2, auth_bytes=b"secret", answered=False)
+        self.assertTrue(self.client.isClosed)
+        self.assertIn("its login by PLAIN cannot be understood", self.client.closeReason)
+        self.assertNotIn("secret", self.messages())
+
+    def test_neverRefused(self) -> None:
+        """
+        Logins are neither refused nor delayed.
+        """
+        self.quota.decision = REFUSED
+        self.begin()
+        self.authenticate(b"\0alice\0secret")
+        self.assertNotIn(Pause.THROTTLED, self.client.protocol.pauses.reasons)
+
+
+class HiddenTests(LoginTestCase):
+    """
+    With C{--hidden-users} any mechanism may be used.
+    """
+
+    gatewayFlags = {"mayHide": True}
+
+    def test_passed(self) -> None:
+        """
+        It is passed on, and who logs in by it stays anonymous.
+        """
+        self.begin("GSSAPI")
+        for _ in range(3):
+            self.authenticate(b"\0opaque")
+        self.assertEqual(self.principal, ANONYMOUS)
+        self.linked()
+
+
+class RequiredTests(LoginTestCase):
+    """
+    With C{--require-login} nothing but a login is passed on first.
+    """
+
+    gatewayFlags = {"requiresLogin": True}
+
+    def test_refused(self) -> None:
+        """
+        Anything else closes the connection, also after a login that failed.
+        """
+        for isTried in (False, True):
+            self.client = self.connect(1)
+            if isTried:
+                self.begin()
+                self.authenticate(b"\0alice\0wrong", errorCode=58)
+            self.client.send("Metadata", 9, answered=False)
+            self.assertTrue(self.client.isClosed)
+            self.assertIn("it sent Metadata before it had logged in (--require-login)", self.client.closeReason)
+
+    def test_passed(self) -> None:
+        """
+        ApiVersions and the login are passed on, and after it everything is.
+        """
+        self.client.send("ApiVersions", 3)
+        self.played.answer()
+        self.client.receive()
+        self.begin()
+        self.authenticate(b"\0alice\0secret")
+        self.linked()
+
+
+class LimitsTestCase(LoginTestCase):
+    """
+    A gateway with limits that can be set.
+    """
+
+    properties = {"super.users": "User:admin"}
+
+    def setUp(self) -> None:
+        """
+        Have a place where limits are kept.
+        """
+        super().setUp()
+        store = SegmentLog(self.mktemp(), self.clock, lambda: 1.0, maybeDeferred)
+        self.gateway.limits = QuotaLimits(store, self.control, {}, self.clock.seconds)
+        # Before the pool is looked at.
+        self.addCleanup(lambda: self.successResultOf(store.close()))
+
+    def alter(self, version: int = 1) -> Any:
+        """
+        Ask for a limit to be set, and give the error for it.
+        """
+        entry = {
+            "entity": [{"entity_type": "user", "entity_name": "bob"}],
+            "ops": [{"key": "scripted_rate", "value": 5.0, "remove": False}],
+        }
+        self.client.send("AlterClientQuotas", version, entries=[entry], validate_only=False)
+        self.clock.advance(1.0)
+        return self.client.receive().entries[0]
+
+
+class LimitsTests(LimitsTestCase):
+    """
+    Limits of clients are the gateway's own.
+    """
+
+    def test_describe(self) -> None:
+        """
+        DescribeClientQuotas is answered here.
+        """
+        self.client.send("DescribeClientQuotas", 1)
+        self.assertEqual(self.client.receive().error_code, ErrorCode.none)
+        self.assertEqual(self.attempts, [])
+
+    def test_alter(self) -> None:
+        """
+        A super user may set limits.
+        """
+        self.begin()
+        self.authenticate(b"\0admin\0secret")
+        self.assertEqual(self.alter().error_code, ErrorCode.none)
+        self.assertEqual(self.played.arrived(), [])
+        self.assertIn({"scripted_rate": 5.0}, list(self.quota.limits.values()))
+
+    def test_forbidden(self) -> None:
+        """
+        Nobody else may.
+        """
+        entry = self.alter()
+        self.assertEqual(entry.error_code, ErrorCode.cluster_authorization_failed)
+        self.assertNotIn({"scripted_rate": 5.0}, list(self.quota.limits.values()))
+        self.assertEqual(self.attempts, [])
+
+    def test_waits(self) -> None:
+        """
+        The answer waits for those before it.
+        """
+        self.client.send("Heartbeat", 4)
+        self.client.send("DescribeClientQuotas", 1)
+        self.assertEqual(self.client.waiting(), 0)
+        self.played.answer()
+        self.client.receive()
+        self.client.receive()
+
+
+class TheirLimitsTests(LimitsTestCase):
+    """
+    With C{--limits upstream} they are those of the cluster.
+    """
+
+    gatewayFlags = {"hasLimits": False}
+
+    def test_passed(self) -> None:
+        """
+        Both requests are passed on.
+        """
+        for name in ("DescribeClientQuotas", "AlterClientQuotas"):
+            self.client.send(name, 1)
+            self.assertEqual(len(self.played.arrived()), 1)
+            self.played.answer()
+            self.client.receive()
+
+
+class AnyOrderTests(GatewayTestCase):
+    """
+    Whatever clients and nodes do, in any order.
+
+    What must hold: responses come in the order of their requests, each once; an open client with a node that answers
+    gets them all; and in the end nobody holds anything, see L{GatewayTestCase}.
+    """
+
+    sharePercent = 15
+
+    def play(self, random: Random, stepCount: int) -> None:
+        """
+        Have random things happen.
+        """
+        self.random = random
+        self.unsent: dict[GatewayClient, bytes] = {}
+        self.coming: dict[PlayedNode, bytes] = {}
+        self.expected: dict[GatewayClient, list[int]] = {}
+        self.learn(1)
+        actions: list[Any] = [
+            (self.opens, 3),
+            (self.sends, 12),
+            (self.goesOn, 8),
+            (self.nodeAnswers, 12),
+            (self.nodeSends, 8),
+            (self.nodeTakes, 4),
+            (self.clientTakes, 3),
+            (self.clientLeaves, 1),
+            (self.nodeLeaves, 1),
+            (self.decides, 3),
+            (self.timePasses, 4),
+            (self.reaches, 2),
+            (self.drains, 1),
+            (self.lies, 1),
+        ]
+        functions, weights = zip(*actions, strict=True)
+        for action in random.choices(functions, weights, k=stepCount):
+            action()
+            self.clock.advance(0)
+            self.check()
+        self.settle()
+        self.flushLoggedErrors(ZeroDivisionError)
+
+    def openClients(self) -> list[GatewayClient]:
+        return [client for client in self.clients if not client.isClosed]
+
+    def openLinks(self) -> list[PlayedNode]:
+        return [played for played in self.links if not played.isClosed]
+
+    def opens(self) -> None:
+        if len(self.openClients()) < 5:
+            client = self.connect(self.random.choice((None, 1, 1, 2)))
+            self.unsent[client], self.expected[client] = b"", []
+
+    def sends(self) -> None:
+        clients = self.openClients()
+        if not clients:
+            return
+        client = self.random.choice(clients)
+        name, apiVersion, fields, isAnswered = self.random.choice(
+            [
+                ("Heartbeat", 4, {}, True),
+                ("Fetch", 16, {}, True),
+                ("Fetch", 11, {}, True),
+                ("Metadata", 9, {}, True),
+                ("FindCoordinator", 4, {}, True),
+                ("InitProducerId", 4, {}, True),
+                ("ApiVersions", 3, {}, True),
+                ("DescribeConfigs", 4, {}, True),
+                ("JoinGroup", 5, {"session_timeout": 6000}, True),
+                ("Produce", 10, producing(1, self.random.choice((10, 70_000, 400_000, 1_500_000))), True),
+                ("Produce", 9, producing(0, self.random.choice((10, 70_000, 400_000))), False),
+            ]
+        )
+        self.unsent[client] += client.frame(requestOf(name, apiVersion, **fields), isAnswered)
+        if isAnswered:
+            self.expected[client].append(client._lastCorrelationId)
+        if self.random.random() < 0.7:
+            self.push(client)
+
+    def push(self, client: GatewayClient, sizeBytes: int = 1 << 30) -> None:
+        data = self.unsent[client]
+        if data and not client.isClosed:
+            self.unsent[client] = data[sizeBytes:]
+            client.transport.peerSends(data[:sizeBytes])
+
+    def goesOn(self) -> None:
+        for client in self.openClients():
+            self.push(client, self.random.choice((1, 3, 10, 1000, 100_000)))
+
+    def nodeAnswers(self) -> None:
+        for played in self.openLinks():
+            played.arrived()
+            if played.unanswered and self.random.random() < 0.6:
+                sent = played.unanswered.popleft()
+                if sent.apiKey != 0 or sent.apiVersion == 10:
+                    self.coming[played] = self.coming.get(played, b"") + self.responseFor(played, sent)
+                if self.random.random() < 0.5:
+                    self.pull(played)
+
+    def responseFor(self, played: PlayedNode, sent: Any) -> bytes:
+        size = self.random.choice((10, 70_000, 300_000))
+        values: dict[str, Any] = {"throttle_time_ms": self.random.choice((0, 100))}
+        if sent.apiKey == API_KEYS["Fetch"]:
+            values |= fetched(size, node_endpoints=self.random.choice(([], BROKERS)))
+        elif sent.apiKey == API_KEYS["Metadata"]:
+            values |= {"brokers": BROKERS[:1], "topics": [{"name": "t" * 100}] * (size // 100)}
+        elif sent.apiKey == API_KEYS["DescribeConfigs"]:
+            values |= {"results": [{"configs": [{"name": "n" * 100}] * (size // 100)}]}
+        return played.responseTo(sent, values)
+
+    def pull(self, played: PlayedNode, sizeBytes: int = 1 << 30) -> None:
+        data = self.coming.get(played, b"")
+        if data and not played.isClosed:
+            self.coming[played] = data[sizeBytes:]
+            played.transport.peerSends(data[:sizeBytes])
+
+    def nodeSends(self) -> None:
+        for played in self.openLinks():
+            self.pull(played, self.random.choice((1, 4, 9, 1000, 100_000)))
+
+    def nodeTakes(self) -> None:
+        for played in self.openLinks():
+            played.transport.isTaking = self.random.random() < 0.6
+            played.transport.wake()
+
+    def clientTakes(self) -> None:
+        for client in self.openClients():
+            client.transport.isTaking = self.random.random() < 0.6
+            client.transport.wake()
+
+    def clientLeaves(self) -> None:
+        clients = self.openClients()
+        if clients:
+            client = self.random.choice(clients)
+            if self.random.random() < 0.5:
+                client.disconnect()
+            else:
+                client.transport.peerCloses()
+
+    def nodeLeaves(self) -> None:
+        links = self.openLinks()
+        if links:
+            self.random.choice(links).transport.peerCloses()
+
+    def decides(self) -> None:
+        self.quota.decision = self.random.choice((ADMITTED, ADMITTED, Decision(False, 0.5, "too much")))
+        self.quota.delaySeconds = self.random.choice((0.0, 0.0, 0.3))
+        self.quota.failing = frozenset(self.random.choice(((), (), ("decide",), ("record",))))
+
+    def timePasses(self) -> None:
+        self.clock.advance(self.random.choice((0.01, 0.5, 3.0, 10.0)))
+
+    def reaches(self) -> None:
+        """
+        What happens when a node is connected to.
+        """
+        for address in (addressOf(1), addressOf(2), *UPSTREAM):
+            for kind, chance in ((self.refusing, 0.1), (self.silent, 0.3), (self.stuck, 0.2)):
+                if self.random.random() < chance:
+                    kind.add(address)
+                else:
+                    kind.discard(address)
+        if self.pending:
+            self.accept()
+        if self.random.random() < 0.5:
+            self.learn(2)
+
+    def drains(self) -> None:
+        clients = self.openClients()
+        if clients and self.random.random() < 0.5:
+            self.random.choice(clients).protocol.drain()
+
+    def lies(self) -> None:
+        """
+        A node sends what was not asked for.
+        """
+        links = self.openLinks()
+        if links and self.random.random() < 0.5:
+            played = self.random.choice(links)
+            self.coming[played] = self.coming.get(played, b"") + framed(struct.pack(">i", 1 << 20))
+
+    def check(self) -> None:
+        """
+        What each client has received are the answers to its first requests.
+        """
+        for client in self.clients:
+            received, offset, numbers = client.transport.received, 0, []
+            while len(received) >= offset + 8:
+                sizeBytes, number = struct.unpack_from(">ii", received, offset)
+                numbers.append(number)
+                offset += 4 + sizeBytes
+            self.assertEqual(numbers, self.expected[client][: len(numbers)])
+        self.assertGreaterEqual(min(node.unanswered for node in (self.gateway.bootstrap, *self.nodes)), 0)
+        self.assertGreaterEqual(min(node.heldBytes for node in (self.gateway.bootstrap, *self.nodes)), 0)
+
+    def settle(self) -> None:
+        """
+        Everybody does well from now on: who is connected still gets all answers.
+        """
+        self.quota.decision, self.quota.delaySeconds, self.quota.failing = ADMITTED, 0.0, frozenset()
+        for kind in (self.refusing, self.silent, self.stuck):
+            kind.clear()
+        self.learn(2)
+        for _ in range(200):
+            while self.pending:
+                self.accept()
+            for client in self.openClients():
+                client.transport.isTaking = True
+                client.transport.wake()
+                self.push(client)
+            for played in self.openLinks():
+                played.transport.isTaking = True
+                played.transport.wake()
+                played.arrived()
+                while played.unanswered:
+                    sent = played.unanswered.popleft()
+                    if sent.apiKey != 0 or sent.apiVersion == 10:
+                        self.coming[played] = self.coming.get(played, b"") + self.responseFor(played, sent)
+                self.pull(played)
+            self.clock.advance(0.1)
+            self.check()
+        for client in self.openClients():
+            self.assertEqual(client.waiting(), len(self.expected[client]), repr(client.protocol))
+
+    @given(seed=st.integers(0, 2**32), stepCount=st.integers(1, 150))
+    @settings(max_examples=60, deadline=None)
+    def test_anything(self, seed: int, stepCount: int) -> None:
+        """
+        See above.
+        """
+        self.stop()
+        self.start()
+        self.play(Random(seed), stepCount)
+        self.stop()

@@ -1,0 +1,359 @@
+"""
+Tests for L{admission.kafka.gateway.nodelink}.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from hypothesis import given, settings, strategies as st
+from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from admission.interfaces import ILease
+from admission.kafka.gateway.nodelink import CLOSE_SECONDS, PIECE_BYTES, NodeLink, ResponseRefused
+from admission.kafka.gateway.nodes import Node
+from admission.testing.faketransport import FakeTLSTransport, FakeTransport
+from admission_plugins.bounded import BoundedPool
+from tests.kit.brokerfixture import framed
+
+POOL_BYTES = 4 << 20
+
+
+class RecordingUser:
+    """
+    Takes responses.
+
+    @ivar responses: those that have come whole, with their numbers.
+    @ivar sizes: the sizes that were announced.
+    @ivar reasons: why the link was lost.
+    @ivar refused: the numbers to refuse.
+    """
+
+    def __init__(self) -> None:
+        self.responses: list[tuple[int, bytes]] = []
+        self.sizes: list[int] = []
+        self.reasons: list[str] = []
+        self.refused: set[int] = set()
+
+    def responseBegun(self, sizeBytes: int, correlationId: int) -> Callable[[bytes, bool], None]:
+        """
+        Take a response, or refuse it.
+        """
+        if correlationId in self.refused:
+            raise ResponseRefused("not that one")
+        self.sizes.append(sizeBytes)
+        parts: list[bytes] = []
+
+        def take(part: bytes, isLast: bool) -> None:
+            parts.append(part)
+            if isLast:
+                self.responses.append((correlationId, b"".join(parts)))
+
+        return take
+
+    def linkLost(self, reason: str) -> None:
+        """
+        Remember why.
+        """
+        self.reasons.append(reason)
+
+
+def response(number: int, body: bytes) -> bytes:
+    """
+    A response with that number.
+    """
+    return framed(struct.pack(">i", number) + body)
+
+
+class LinkTestCase(SynchronousTestCase):
+    """
+    A test with one link.
+    """
+
+    transportType: type[FakeTransport] = FakeTransport
+
+    def setUp(self) -> None:
+        """
+        Make it, not connected yet.
+        """
+        self.clock = Clock()
+        self.pool = BoundedPool(POOL_BYTES)
+        self.node = Node(1, 1 << 20)
+        self.user = RecordingUser()
+        self.link = NodeLink(self.user, self.node, self.clock, 10.0)
+        self.addCleanup(self.checkWhole)
+
+    def checkWhole(self) -> None:
+        """
+        However it ended, nothing is held.
+        """
+        self.link.abort()
+        self.clock.advance(CLOSE_SECONDS)
+        self.assertEqual(self.pool.availableBytes, POOL_BYTES)
+        self.assertEqual((self.node.heldBytes, self.node.linkCount, self.node.stalledLinks), (0, 0, {}))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def connect(self) -> None:
+        """
+        Connect it.
+        """
+        self.transport = self.transportType(self.clock, self.link, IPv4Address("TCP", "192.0.2.9", 9092))
+        self.transport.connect()
+        if isinstance(self.transport, FakeTLSTransport):
+            self.transport.peerFinishesHandshake()
+        self.clock.advance(0)
+
+    def send(self, body: bytes) -> None:
+        """
+        Send a request.
+        """
+        lease: ILease | None = self.pool.tryAllocate(len(body))
+        assert lease is not None and lease.buffer is not None
+        lease.buffer[:] = body
+        self.node.hold(len(body))
+        self.link.send(lease)
+        self.clock.advance(0)
+
+
+class RequestTests(LinkTestCase):
+    """
+    Requests go up.
+    """
+
+    def test_beforeConnected(self) -> None:
+        """
+        Requests may be given to it before it is connected, and leave in their order.
+        """
+        self.send(b"one")
+        self.send(b"two")
+        self.assertEqual(self.node.heldBytes, 6)
+        self.connect()
+        self.assertEqual(bytes(self.transport.received), framed(b"one") + framed(b"two"))
+        self.assertEqual(self.node.heldBytes, 0)
+
+    def test_options(self) -> None:
+        """
+        Its connection does not wait to gather more, and is watched by the system.
+        """
+        self.connect()
+        self.assertTrue(self.transport.isNoDelay and self.transport.isKeepAlive)
+
+    def test_large(self) -> None:
+        """
+        A large request leaves in pieces, no more than the transport takes, and keeps its memory until the last.
+        """
+        body = bytes(range(256)) * 2000
+        self.connect()
+        self.transport.isTaking = False
+        self.send(body)
+        self.assertLessEqual(len(self.transport.unsent), 2 * PIECE_BYTES + 4)
+        self.assertEqual(self.node.heldBytes, len(body))
+        self.transport.isTaking = True
+        self.transport.wake()
+        self.clock.advance(0)
+        self.assertEqual(bytes(self.transport.received), framed(body))
+        self.assertEqual(self.node.heldBytes, 0)
+
+    @given(sizes=st.lists(st.integers(1, 200_000), max_size=8), takes=st.lists(st.booleans(), max_size=8))
+    @settings(max_examples=40, deadline=None)
+    def test_anySizes(self, sizes: list[int], takes: list[bool]) -> None:
+        """
+        Whatever their sizes and however the node takes them, requests arrive as they are.
+        """
+        self.setUp()
+        self.connect()
+        bodies = [bytes((index + 1,)) * size for index, size in enumerate(sizes)]
+        for body, isTaking in zip(bodies, [*takes, *[True] * len(bodies)], strict=False):
+            self.transport.isTaking = isTaking
+            self.transport.wake()
+            self.send(body)
+        self.transport.isTaking = True
+        self.transport.wake()
+        self.clock.advance(0)
+        self.assertEqual(bytes(self.transport.received), b"".join(map(framed, bodies)))
+        self.checkWhole()
+
+    def test_stopped(self) -> None:
+        """
+        A node that takes nothing for a time is given up, and why is said once.
+        """
+        self.connect()
+        self.transport.isTaking = False
+        self.send(bytes(200_000))
+        self.clock.advance(4.0)
+        self.assertEqual(self.node.stalledLinks, {self.link: 0.0})
+        self.clock.advance(6.0)
+        reason = "it has taken nothing for 10 s (upstream.send.timeout)"
+        self.assertEqual(self.user.reasons, [f"node 1: {reason}"])
+        self.assertEqual((self.node.lastError, self.node.lastErrorSeconds), (reason, 10.0))
+        self.assertTrue(self.transport.isLost)
+
+
+class ResponseTests(LinkTestCase):
+    """
+    Responses come down.
+    """
+
+    @given(
+        bodies=st.lists(st.binary(max_size=40), max_size=6),
+        cuts=st.lists(st.integers(1, 30), min_size=1, max_size=30),
+    )
+    @settings(max_examples=100, deadline=None)
+    def test_anyPieces(self, bodies: list[bytes], cuts: list[int]) -> None:
+        """
+        However they are cut, they come out whole.
+        """
+        self.setUp()
+        self.connect()
+        data = b"".join(response(number, body) for number, body in enumerate(bodies))
+        turn = 0
+        while data:
+            size = cuts[turn % len(cuts)]
+            turn += 1
+            self.transport.peerSends(data[:size])
+            self.clock.advance(0)
+            data = data[size:]
+        self.assertEqual(self.user.responses, list(enumerate(bodies)))
+        self.assertEqual(self.user.sizes, [len(body) for body in bodies])
+        self.checkWhole()
+
+    def test_refused(self) -> None:
+        """
+        One that is refused ends the link; what comes behind it is not looked at.
+        """
+        self.user.refused = {2}
+        self.connect()
+        self.transport.peerSends(response(1, b"a") + response(2, b"b") + response(3, b"c"))
+        self.clock.advance(0)
+        self.assertEqual(self.user.responses, [(1, b"a")])
+        self.assertEqual(self.user.reasons, ["node 1: not that one"])
+        self.assertTrue(self.transport.isLost)
+
+    def test_length(self) -> None:
+        """
+        So does one whose length makes no sense.
+        """
+        self.connect()
+        self.transport.peerSends(struct.pack(">ii", -1, 0))
+        self.clock.advance(0)
+        self.assertEqual(self.user.reasons, ["node 1: it has sent a response of -1 bytes"])
+
+    def test_paused(self) -> None:
+        """
+        While it is paused nothing is read, also if it was paused before it was connected.
+        """
+        self.link.pauseReading()
+        self.link.pauseReading()
+        self.connect()
+        self.transport.peerSends(response(1, b"a"))
+        self.clock.advance(0)
+        self.assertEqual(self.user.responses, [])
+        self.link.resumeReading()
+        self.clock.advance(0)
+        self.assertEqual(self.user.responses, [(1, b"a")])
+
+
+class EndingTests(LinkTestCase):
+    """
+    How it ends.
+    """
+
+    def test_nodeCloses(self) -> None:
+        """
+        When the node goes, the session is told.
+        """
+        self.connect()
+        self.transport.peerCloses()
+        self.clock.advance(0)
+        self.assertEqual(self.user.reasons, ["node 1 has closed its connection"])
+
+    def test_failed(self) -> None:
+        """
+        When it cannot be connected, the session is told, and what was to be sent is released.
+        """
+        self.send(b"one")
+        self.link.failed("no way")
+        self.link.failed("no way again")
+        self.assertEqual(self.user.reasons, ["no way"])
+        self.assertEqual((self.node.lastError, self.node.heldBytes), ("no way", 0))
+        self.send(b"two")
+        self.assertEqual(self.node.heldBytes, 0)
+
+    def test_closed(self) -> None:
+        """
+        Once the session has closed it, it is told nothing any more.
+        """
+        for isFlushed in (False, True):
+            self.setUp()
+            self.connect()
+            self.link.close(isFlushed)
+            self.transport.peerSends(response(1, b"a"))
+            self.clock.advance(0)
+            self.assertTrue(self.transport.isLost)
+            self.assertEqual((self.user.reasons, self.user.responses), ([], []))
+            self.checkWhole()
+
+    def test_flushed(self) -> None:
+        """
+        What was accepted is sent before that, if the node takes it in time.
+        """
+        for isTaken in (True, False):
+            self.setUp()
+            self.connect()
+            self.transport.isTaking = False
+            body = bytes(300_000)
+            self.send(body)
+            self.link.close(True)
+            self.clock.advance(CLOSE_SECONDS / 2)
+            self.assertFalse(self.transport.isLost)
+            self.transport.isTaking = isTaken
+            self.transport.wake()
+            self.clock.advance(0 if isTaken else CLOSE_SECONDS / 2)
+            self.assertTrue(self.transport.isLost)
+            self.assertEqual(bytes(self.transport.received) == framed(body), isTaken)
+            self.checkWhole()
+
+    def test_flushedLater(self) -> None:
+        """
+        Also if it is connected only then.
+        """
+        self.send(b"one")
+        self.link.close(True)
+        self.connect()
+        self.assertEqual(bytes(self.transport.received), framed(b"one"))
+        self.assertTrue(self.transport.isLost)
+
+    def test_connectedTooLate(self) -> None:
+        """
+        A connection that nobody needs any more is aborted.
+        """
+        self.link.close(False)
+        self.connect()
+        self.assertTrue(self.transport.isLost)
+
+
+class TLSTests(LinkTestCase):
+    """
+    The same with TLS.
+    """
+
+    transportType = FakeTLSTransport
+
+    def test_closed(self) -> None:
+        """
+        Closing does not have to be given up, although TLS waits for its producer and for the node's answer.
+        """
+        for isPaused in (False, True):
+            self.setUp()
+            self.connect()
+            self.send(b"one")
+            if isPaused:
+                self.link.pauseReading()
+            self.link.close(True)
+            self.clock.advance(0)
+            self.assertTrue(self.transport.isLost)
+            self.assertEqual(bytes(self.transport.received), framed(b"one"))
+            self.checkWhole()
