@@ -49,15 +49,19 @@ class Cost:
     wallSeconds: float
 
 
-def batchOf(sizeBytes: int) -> bytes:
+def batchOf(sizeBytes: int, producerId: int = -1) -> bytes:
     """
     A record batch of exactly C{sizeBytes}, with one record.
+
+    @param producerId: of an idempotent producer, whose first batch it is.
     """
+    number = 0 if producerId >= 0 else -1
     # Records of now, since retention would remove older ones in the middle of a measurement.
     timestampMs = int(time.time() * 1000)
 
     def batchWith(valueBytes: int) -> bytes:
-        return encodeBatch([Record(value=bytes(valueBytes), timestampMs=timestampMs)])
+        records = [Record(value=bytes(valueBytes), timestampMs=timestampMs)]
+        return encodeBatch(records, producerId=producerId, producerEpoch=number, baseSequence=number)
 
     valueBytes = sizeBytes - 80
     batch = batchWith(valueBytes + sizeBytes - len(batchWith(valueBytes)))

@@ -10,7 +10,7 @@ from random import Random
 from struct import Struct
 from typing import Any
 
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.protocols.basic import Int32StringReceiver
 
 from admission.clock import MonotonicClock, wallSeconds
@@ -229,3 +229,85 @@ class OrderlyBareBroker(BareBroker):
         self._isBusy = False
         if self._waiting:
             self.frameReceived(self._waiting.popleft())
+
+
+class Relaying(Protocol):
+    """
+    Bare Twisted: writes to a server what a client sends, and what the server answers to the client.  Who is not read
+    stops the other.
+    """
+
+    def __init__(self, reactor: Any, port: int) -> None:
+        """
+        @param port: where the server is.
+        """
+        self._reactor = reactor
+        self._port = port
+        self._server: Any = None
+
+    def connectionMade(self) -> None:
+        """
+        Connect to the server; the client has to wait.
+        """
+        transport: Any = self.transport
+        sendAtOnce(self)
+        transport.pauseProducing()
+        factory = ClientFactory()
+        factory.noisy = False
+        factory.buildProtocol = lambda address: RelayedTo(self)  # type: ignore[method-assign]
+        self._reactor.connectTCP("127.0.0.1", self._port, factory)
+
+    def serverConnected(self, server: Any) -> None:
+        """
+        There is a connection to the server.
+        """
+        transport: Any = self.transport
+        self._server = server
+        server.registerProducer(transport, True)
+        transport.registerProducer(server, True)
+        transport.resumeProducing()
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Pass bytes on.
+        """
+        self._server.write(data)
+
+    def connectionLost(self, reason: object = None) -> None:
+        """
+        The client has gone.
+        """
+        if self._server is not None:
+            self._server.unregisterProducer()
+            self._server.loseConnection()
+
+
+class RelayedTo(Protocol):
+    """
+    The server's side of L{Relaying}.
+    """
+
+    def __init__(self, client: Relaying) -> None:
+        self._client = client
+
+    def connectionMade(self) -> None:
+        """
+        Begin.
+        """
+        sendAtOnce(self)
+        self._client.serverConnected(self.transport)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Pass bytes back.
+        """
+        transport: Any = self._client.transport
+        transport.write(data)
+
+    def connectionLost(self, reason: object = None) -> None:
+        """
+        The server has gone.
+        """
+        transport: Any = self._client.transport
+        transport.unregisterProducer()
+        transport.loseConnection()

@@ -34,7 +34,7 @@ from admission_plugins.bounded import UnboundedPool
 from admission_plugins.purgatory import WheelPurgatory
 from admission_plugins.wheel import TimingWheel
 
-from .peers import BareBroker, Counting, OrderlyBareBroker, Preallocating, Replying, Strings, admittedFactory
+from .peers import BareBroker, Counting, OrderlyBareBroker, Preallocating, Relaying, Replying, Strings, admittedFactory
 
 TOPIC = "produced"
 FETCHED_TOPIC = "fetched"
@@ -158,7 +158,16 @@ def serveBare(reactor: Any, dataPath: str, responseBytes: str, *requestBytes: st
     return {name: listen(reactor, factory) for name, factory in factories.items()}
 
 
-SERVERS = {"frames": serveFrames, "broker": serveBroker, "bare": serveBare}
+def serveRelay(reactor: Any, port: str) -> Mapping[str, int]:
+    """
+    Bare Twisted in front of a server.
+
+    @param port: where that is.
+    """
+    return {"relay": listen(reactor, ServerFactory.forProtocol(partial(Relaying, reactor, int(port))))}
+
+
+SERVERS = {"frames": serveFrames, "broker": serveBroker, "bare": serveBare, "relay": serveRelay}
 
 
 def main(name: str, *arguments: str) -> None:
