@@ -13,7 +13,7 @@ CONNECTED := tests/sockets tests/clients tests/simulation --ignore=tests/clients
 ALONE := tests/clients/gateway tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline follow-docs clean
+.PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline demo-gateway follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
 	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
+	@echo "make demo-gateway  put a gateway in front of three nodes of Apache Kafka for a minute; KEEP=1 until Ctrl-C"
 	@echo "make follow-docs  do what the manual says, to the letter, in a fresh environment"
 	@echo "make clean   remove $(VENV) and everything that was built"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made with"
@@ -85,6 +86,9 @@ parity: $(VENV)/test.stamp
 demo-offline: $(VENV)/test.stamp
 	rm -rf build/offline-demo
 	$(BIN)/python -m examples.offline_demo --out build/offline-demo
+
+demo-gateway: $(VENV)/test.stamp
+	$(BIN)/python -m examples.gateway_demo$(if $(KEEP), --keep)
 
 follow-docs:
 	PYTHON="$(PYTHON)" bash .ci/follow-docs
