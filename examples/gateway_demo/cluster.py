@@ -150,7 +150,7 @@ class Cluster:
         Make a topic with three replicas of one partition.
         """
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         # Kept until it has answered.
         admin = self._admin()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 
 
-def _settings(address: str, user: str) -> Mapping[str, Any]:
+def _settings(address: str, user: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": address,
         "client.id": user,
