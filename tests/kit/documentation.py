@@ -42,7 +42,7 @@ _INDENTED = re.compile(r"(?<=\n\n)    \S.*")
 _PROMPT = re.compile(r"^\$ ", re.MULTILINE)
 _PORT = re.compile(r"(?<![\w.])((?:tcp|ssl|mtls|localhost|127\.0\.0\.1)(?::|\", ))([0-9]{4,5})\b")
 
-_BROKER = re.compile(r"\btwistd( -n| --pidfile=)* admission\b")
+_BROKER = re.compile(r"\btwistd( -n| --pidfile=)* admission(-gateway)?(?![\w-])")
 _ASKS_BROKER = re.compile(r"\badmission quotas (\w+)")
 _ASKS_STATUS = re.compile(r"\badmission (explain|top|memory)\b")
 _BROKER_PORT, _STATUS_PORT = "9092", "9090"
@@ -229,7 +229,7 @@ class Reader:
 
     def _serve(self, command: str, line: int) -> None:
         command = self._atPorts(command)
-        ready = re.compile("serving .* from " if _BROKER.search(command) else r"starting on [1-9]")
+        ready = re.compile("serving .* with " if _BROKER.search(command) else r"starting on [1-9]")
         log = self.directory.with_name(f"{self.directory.name}-server-{line}-{len(self._servers)}.log")
         with log.open("wb") as stream:
             # exec takes no assignments before the command, env does.

@@ -21,6 +21,7 @@ from admission.cli import COMMANDS
 from tests.kit.brokerprocess import freePort
 from tests.kit.checkout import ROOT
 from tests.kit.documentation import Block, MisleadingDocument, Reader, blocksOf, straysOf
+from tests.kit.gatewayprocess import NODES
 
 MANUAL = ROOT / "docs"
 
@@ -64,7 +65,9 @@ class DocumentTestCase(SynchronousTestCase):
         """
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
-        return Reader(directory, self.environment(directory), ports or defaultdict(lambda: str(freePort())))
+        # A gateway has a port for each node behind its own.
+        ports = ports or defaultdict(lambda: str(freePort(count=NODES + 1)))
+        return Reader(directory, self.environment(directory), ports)
 
     def environment(self, directory: Path) -> dict[str, str]:
         """

@@ -110,7 +110,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     @param before: the previous document, for rates.
     """
     health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
-    connections, purgatory, groups = now["connections"], now["purgatory"], now["groups"]
+    connections = now["connections"]
     where = ", ".join(now["listeners"]) or "no port"
     yield printable(
         f"admission {now['version']} on {where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}"
@@ -138,14 +138,17 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         f"connections  {connections['open']} of {connections['allowed']}, {connections['refused']} refused; "
         f"not read: {_pairs(now['muted'], str)}"
     )
-    slowest = purgatory["waitPercentile99Seconds"]
-    wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
-    disk = now["disk"]
-    free = ""
-    if disk["freeBytes"] is not None:
-        free = f", {roundedBytes(disk['freeBytes'])} of {roundedBytes(disk['totalBytes'])} free"
-    yield f"disk         {roundedBytes(disk['usedBytes'])} in {disk['topicCount']} topics{free}"
-    yield f"purgatory    {purgatory['watched']} wait, {roundedAmount(purgatory['expirations'])} ran out of time{wait}"
+    disk, purgatory, groups = now.get("disk"), now.get("purgatory"), now.get("groups")
+    if disk is not None:
+        free = ""
+        if disk["freeBytes"] is not None:
+            free = f", {roundedBytes(disk['freeBytes'])} of {roundedBytes(disk['totalBytes'])} free"
+        yield f"disk         {roundedBytes(disk['usedBytes'])} in {disk['topicCount']} topics{free}"
+    if purgatory is not None:
+        slowest = purgatory["waitPercentile99Seconds"]
+        wait = "" if slowest is None else f"; 99% wait {roundedSeconds(slowest)} or less"
+        expired = roundedAmount(purgatory["expirations"])
+        yield f"purgatory    {purgatory['watched']} wait, {expired} ran out of time{wait}"
     yield ""
     throttled = now["throttled"]
     yield f"clients over a quota: {throttled['count']}"
@@ -162,19 +165,37 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
             for each in throttled["clients"]
         ],
     )
-    yield f"groups: {groups['count']}, lag {roundedAmount(groups['lagRecords'])}"
-    yield from _tableOf(
-        ("Group", "State", "Members", "Lag"),
-        [
-            (
-                _shown(each["groupId"]),
-                each["state"],
-                str(each["memberCount"]),
-                "?" if each["lagRecords"] is None else roundedAmount(each["lagRecords"]),
-            )
-            for each in groups["groups"]
-        ],
-    )
+    if groups is not None:
+        yield f"groups: {groups['count']}, lag {roundedAmount(groups['lagRecords'])}"
+        yield from _tableOf(
+            ("Group", "State", "Members", "Lag"),
+            [
+                (
+                    _shown(each["groupId"]),
+                    each["state"],
+                    str(each["memberCount"]),
+                    "?" if each["lagRecords"] is None else roundedAmount(each["lagRecords"]),
+                )
+                for each in groups["groups"]
+            ],
+        )
+    if "nodes" in now:
+        yield "nodes of the cluster:"
+        yield from _tableOf(
+            ("Node", "Address", "Links", "Unanswered", "Holds", "Takes nothing for", "Last error"),
+            [
+                (
+                    "bootstrap" if each["nodeId"] is None else str(each["nodeId"]),
+                    _shown(each["address"] or "not known"),
+                    str(each["links"]),
+                    str(each["unanswered"]),
+                    roundedBytes(each["heldBytes"]),
+                    roundedSeconds(each["stalledSeconds"]) if each["stalledSeconds"] else "",
+                    _shown(each["lastError"] or ""),
+                )
+                for each in now["nodes"]
+            ],
+        )
     yield "connections by memory held:"
     yield from _tableOf(
         ("Peer", "Client", "Holds", "Not read for"),

@@ -186,6 +186,9 @@ class KafkaService(Service):
         """
         return RESERVED_DESCRIPTORS
 
+    descriptorsOfConnection = 1
+    """How many of them a connection of a client takes."""
+
     # What twistd calls
 
     def privilegedStartService(self) -> None:
@@ -426,7 +429,8 @@ class KafkaService(Service):
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         reserved = self.reservedDescriptors()
-        needed = wanted + reserved
+        each = self.descriptorsOfConnection
+        needed = wanted * each + reserved
         if soft != resource.RLIM_INFINITY and soft < needed:
             soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -435,10 +439,10 @@ class KafkaService(Service):
                     "the limit on open files, {hard}, allows {allowed} connections and not {wanted} (max.connections); "
                     "raise it with ulimit -n",
                     hard=hard,
-                    allowed=soft - reserved,
+                    allowed=max((soft - reserved) // each, 1),
                     wanted=wanted,
                 )
-        return wanted if soft == resource.RLIM_INFINITY else max(int(soft) - reserved, 1)
+        return wanted if soft == resource.RLIM_INFINITY else max((int(soft) - reserved) // each, 1)
 
     def _pressed(self, isPressed: bool) -> None:
         now = self._clock.seconds()

@@ -24,7 +24,7 @@ class Discovery:
     Asks one server of the cluster after another, on a connection of its own, until one answers; and that one from then
     on.  Nodes that clients learn of are learnt of as well, so it need not succeed.
 
-    @ivar answeredSeconds: when a server has answered last; L{None} if none has.
+    @ivar reachedSeconds: when a server has last said which versions it speaks, at least; L{None} if none has.
     @ivar lastError: why the last one has not answered; L{None} if it has.
     """
 
@@ -40,7 +40,7 @@ class Discovery:
         self._loggedSeconds = float("-inf")
         self._asks = LoopingCall(self._ask)
         self._asks.clock = clock
-        self.answeredSeconds: float | None = None
+        self.reachedSeconds: float | None = None
         self.lastError: str | None = None
 
     def start(self) -> None:
@@ -73,10 +73,12 @@ class Discovery:
             connection = self._connection = yield connectTo(
                 endpoint, self._clock, self._settings, f"{address.host}:{address.port}"
             )
+        # A cluster that wants a login answers no more than this without one.
+        self.reachedSeconds = self._clock.seconds()
         answer = yield connection.request("Metadata", {"topics": []})
         for broker in answer.brokers:
             self._gateway.nodes.learn(broker.node_id, broker.host, broker.port)
-        self.answeredSeconds = self._clock.seconds()
+        self.reachedSeconds = self._clock.seconds()
         self.lastError = None
 
     def _candidate(self) -> Address:
@@ -89,7 +91,7 @@ class Discovery:
         self._next += 1
         if isinstance(failure.value, CancelledError):
             return
-        self.lastError = failure.getErrorMessage()
+        self.lastError = failure.getErrorMessage() or failure.type.__name__
         now = self._clock.seconds()
         if now - self._loggedSeconds >= LOGGED_SECONDS:
             self._loggedSeconds = now

@@ -75,7 +75,7 @@ class Gateway(Server[GatewaySettings]):
         connecting.addTimeout(connectSeconds, self.clock)
 
         def failed(failure: Failure) -> None:
-            isTimeout = failure.check(TimeoutError) is not None
+            isTimeout = isinstance(failure.value, TimeoutError)
             reason = f"not within {connectSeconds:g} s (upstream.connect.timeout)" if isTimeout else str(failure.value)
             link.failed(f"{link.node} cannot be reached: {reason}")
 

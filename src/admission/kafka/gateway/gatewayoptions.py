@@ -24,7 +24,8 @@ from .gatewaysettings import GatewaySettings, loadGatewaySettings
 from .nodes import NodePorts
 
 _EXAMPLES = """
-Clients begin at the port of --listen, and reach node N of the cluster at that port + 1 + N (--node-ids 0-15).
+Clients begin at the port of --listen, and reach the nodes at the ports behind it, in the order of their ids: with
+--node-ids 0-15, node N at that port + 1 + N.
 
 Examples:
   twistd -n admission-gateway --upstream k1:9092,k2:9092 --listen tcp:9092
@@ -129,12 +130,17 @@ class GatewayOptions(ServerOptions):
         return loadGatewaySettings(path, assignments, isPoolChosen)
 
     def opt_upstream(self, servers: str) -> None:
-        """HOST:PORT of one or more servers of the cluster, separated by commas; or tls:HOST:PORT and further options of
-        Twisted's endpoint, such as trustRoots=DIRECTORY.  May come several times."""
         self["upstream"].append(servers)
+
+    # As twistd shows it.
+    opt_upstream.__doc__ = (
+        "HOST:PORT of one or more servers of the cluster, separated by commas; or tls:HOST:PORT and further options of "
+        "Twisted's endpoint, such as trustRoots=DIRECTORY.  May come several times."
+    )
 
     def postOptions(self) -> None:
         self["upstream"] = parseUpstream(self["upstream"])
+        _checkEndpoint(self["upstream"])
         if self["limits"] not in (_OURS, _THEIRS):
             raise UsageError(f"--limits {self['limits']}: it is {_OURS} or {_THEIRS}")
         self["share"] = parseShare(self["share"])
@@ -169,6 +175,20 @@ def parseUpstream(texts: Sequence[str]) -> Upstream:
     if len({each.options for each in found}) > 1:
         raise UsageError("--upstream: all servers of a cluster are reached in the same way, by TCP or by the same tls:")
     return evolve(found[0], addresses=[address for each in found for address in each.addresses])
+
+
+def _checkEndpoint(upstream: Upstream) -> None:
+    from twisted.internet import reactor
+
+    host, port = upstream.addresses[0]
+    try:
+        upstream.endpoints(reactor, 1.0)(host, port)
+    except Exception as error:
+        # Each kind of endpoint has its own way to refuse its arguments.
+        raise UsageError(
+            f"--upstream tls:{host}:{port}{upstream.options}: {str(error) or type(error).__name__}; its options are "
+            "trustRoots=DIRECTORY, certificate=FILE, privateKey=FILE"
+        ) from error
 
 
 def parseLogin(text: str) -> Credentials:

@@ -91,6 +91,9 @@ class GatewayService(KafkaService):
     @ivar gateway: exists once the service has been started, as C{discovery} does.
     """
 
+    # Its own, and one to a node.
+    descriptorsOfConnection = 2
+
     _config: GatewayConfig
     gateway: Gateway
     discovery: Discovery
@@ -165,8 +168,7 @@ class GatewayService(KafkaService):
         )
 
     def reservedDescriptors(self) -> int:
-        # Each client has a connection to a node, besides its own.
-        return super().reservedDescriptors() + len(self._config.listeners) + self._config.settings.maxConnections
+        return super().reservedDescriptors() + len(self._config.listeners)
 
     def _warnOfEphemeralPorts(self) -> None:
         found = ephemeralPorts()

@@ -21,6 +21,9 @@ from .gateway import Gateway
 from .nodes import Node
 
 MAX_NODES = 100
+UNREACHED_SECONDS = 30.0
+"""After so long without an answer of any node the gateway is not healthy."""
+
 RECENTLY_SECONDS = 60.0
 """How long an error of a node is shown."""
 
@@ -66,10 +69,12 @@ class GatewayStatus(ServerStatus):
         return [_nodeFields(node, now) for node in [gateway.bootstrap, *gateway.nodes][:MAX_NODES]]
 
     def _clusterCheck(self, now: float) -> Iterator[str]:
-        if self._gateway.nodes.addresses:
-            return
-        reason = self._discovery.lastError
-        yield f"no node of the cluster is known{'' if reason is None else f': {reason}'}"
+        discovery = self._discovery
+        reason = "" if discovery.lastError is None else f": {discovery.lastError}"
+        if discovery.reachedSeconds is None:
+            yield f"no node of the cluster has answered yet{reason}"
+        elif now - discovery.reachedSeconds > max(UNREACHED_SECONDS, 3 * self._gateway.settings.upstreamRefreshSeconds):
+            yield f"no node of the cluster has answered for {now - discovery.reachedSeconds:.0f} s{reason}"
 
     def _values(self, attribute: str, now: float) -> Iterator[tuple[tuple[str], float]]:
         for node in self._gateway.nodes:
