@@ -912,17 +912,28 @@ class ShareTests(RelayTestCase):
 
     def test_stalled(self) -> None:
         """
-        Those who wait go on when the stuck links are given up.
+        Those who wait go on when stuck links are given up, if the node takes anything at all; otherwise they are closed
+        as well.
         """
-        self.stuck.add(addressOf(1))
-        clients = [self.connect(1) for _ in range(3)]
-        for client in clients:
-            self.produced(client)
-        self.stuck.clear()
-        self.clock.advance(10.0)
-        self.assertEqual([client.isClosed for client in clients], [True, True, False], clients[2].closeReason)
-        self.played.answer(**PRODUCED)
-        clients[2].receive()
+        for takesOthers in (True, False):
+            other = self.connect(1)
+            self.linked(other)
+            self.stuck.add(addressOf(1))
+            clients = [self.connect(1) for _ in range(3)]
+            for client in clients:
+                self.produced(client)
+            self.stuck.clear()
+            self.clock.advance(6.0)
+            if takesOthers:
+                other.send("Heartbeat", 4)
+            self.clock.advance(4.0)
+            self.assertEqual([client.isClosed for client in clients], [True, True, not takesOthers])
+            if takesOthers:
+                self.played.answer(**PRODUCED)
+                clients[2].receive()
+            else:
+                self.assertIn("has taken nothing for 10 s (upstream.send.timeout)", clients[2].closeReason)
+            self.clock.advance(60.0)
 
     def test_refused(self) -> None:
         """
