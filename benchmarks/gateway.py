@@ -5,7 +5,7 @@ Kafka is fetched from Maven Central once.
 
     python -m benchmarks.gateway [--json] [--quick]
 
-Other proxies of this kind are not beside it: see docs/benchmarks.md.
+Kroxylicious, a proxy in Java, is beside it where Maven has it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.kit.kafkacluster import KafkaCluster
 
 from .broker import perRequest, produceResponseBytes
 from .gatewayload import latencies, pipelined, produceSteadily, readSlowly
+from .kroxylicious import kroxylicious
 from .load import Cost, Loader, ask, batchOf, exchange, fetchRequest, produceRequest
 from .measure import KIB, MIB, Report, inTurns, median, ratio, run, sizeName
 from .servers import running
@@ -35,6 +36,7 @@ DIRECT = "direct"
 RELAY = "relay"
 GATEWAY = "gateway"
 LIMITED = "gateway, limits"
+KROXYLICIOUS = "Kroxylicious"
 
 LIMITS = (
     *("--quota", "client-bytes:produce=1000G:fetch=1000G"),
@@ -174,12 +176,21 @@ def competitors() -> Iterator[dict[str, Competitor]]:
         relay = stack.enter_context(running("relay", str(kafka.port)))
         plain = stack.enter_context(gateway(kafka.address))
         limited = stack.enter_context(gateway(kafka.address, *LIMITS))
-        yield {
+        servers = {
             DIRECT: Competitor(kafka.pid, kafka.port),
             RELAY: Competitor(relay.pid, relay.port),
             GATEWAY: Competitor(plain.process.pid, plain.port + 1 + NODE_ID),
             LIMITED: Competitor(limited.process.pid, limited.port + 1 + NODE_ID),
         }
+        try:
+            other = stack.enter_context(kroxylicious(kafka.address))
+        except SkipTest as reason:
+            print(f"{KROXYLICIOUS} is left out: {reason}", file=sys.stderr)
+        else:
+            address = f"127.0.0.1:{other.port}"
+            until("Kroxylicious answers", lambda: bool(admin(address).list_topics(timeout=5).topics))
+            servers[KROXYLICIOUS] = Competitor(other.pid, other.port + 1 + NODE_ID)
+        yield servers
 
 
 def fill(loader: Loader, kafka: Competitor, topic: str, batches: int) -> None:
@@ -206,11 +217,11 @@ def requestOf(work: Work, kafka: Competitor) -> tuple[bytes, int]:
 
 def measureCpu(report: Report, loader: Loader, servers: Mapping[str, Competitor], work: Work) -> None:
     """
-    What one kind of request costs the relay and the gateways.
+    What one kind of request costs what is in front of the node.
     """
     rounds, count = (2, max(20, work.count // 10)) if report.quick else (9, work.count)
     request, responseBytes = requestOf(work, servers[DIRECT])
-    names = [RELAY, GATEWAY, LIMITED]
+    names = [name for name in servers if name != DIRECT]
 
     def send(name: str) -> Cost:
         server = servers[name]
@@ -271,8 +282,9 @@ def measureSlowReaders(report: Report, loader: Loader, servers: Mapping[str, Com
     seconds = 2.0 if report.quick else 10.0
     request = fetchRequest(LARGE, 0, 0, LARGE_FETCH_BYTES)
     for readers, bytesPerSecond in SLOW.items():
-        for name in (RELAY, GATEWAY, LIMITED):
-            server = servers[name]
+        for name, server in servers.items():
+            if name == DIRECT:
+                continue
             reading = loader.run(readSlowly, server.pid, server.port, request, readers, bytesPerSecond, seconds)
             report.add(
                 "slowReaders",

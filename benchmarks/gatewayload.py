@@ -124,41 +124,18 @@ def readSlowly(
     @param pid: the server whose memory counts.
     @param bytesPerSecond: of each.
     """
-    received = [0] * readers
-    left = [0] * readers
-    heads = [b""] * readers
     with ExitStack() as stack:
-        sockets = [stack.enter_context(_slowSocket(port)) for _ in range(readers)]
-        # The connections to the nodes, too, are there before it counts.
-        for each in sockets:
-            each.sendall(request)
-            each.setblocking(True)
-            heads[sockets.index(each)] = each.recv(_LENGTH.size, socket.MSG_WAITALL)
-            each.setblocking(False)
+        # Before it is asked: it may collect a response before it sends the first byte.
         memory = _Memory(pid)
+        slow = [stack.enter_context(_SlowReader(port, request)) for _ in range(readers)]
         began = now = wallSeconds()
         while now - began < seconds:
-            for number, each in enumerate(sockets):
-                while (allowed := int(bytesPerSecond * (now - began)) - received[number]) > 0:
-                    try:
-                        if not left[number]:
-                            heads[number] += each.recv(_LENGTH.size - len(heads[number]))
-                            if len(heads[number]) < _LENGTH.size:
-                                continue
-                            (left[number],), heads[number] = _LENGTH.unpack(heads[number]), b""
-                        data = each.recv(min(allowed, left[number], _FEW_BYTES))
-                    except BlockingIOError:
-                        break
-                    if not data:
-                        raise ConnectionError("the server has closed the connection")
-                    received[number] += len(data)
-                    left[number] -= len(data)
-                    if not left[number]:
-                        each.sendall(request)
+            for reader in slow:
+                reader.read(int(bytesPerSecond * (now - began)))
             memory.look()
             time.sleep(_TICK_SECONDS)
             now = wallSeconds()
-    return SlowReading(memory.growthBytes, sum(received), now - began)
+    return SlowReading(memory.growthBytes, sum(reader.receivedBytes for reader in slow), now - began)
 
 
 def produceSteadily(
@@ -244,13 +221,53 @@ class _Asking:
             raise ConnectionError(f"a response is not as long as it must be: {response[:80]!r}")
 
 
-def _slowSocket(port: int) -> socket.socket:
-    slow = socket.socket()
-    # Before it is connected, or the kernel makes room for more.
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LISTENING_BYTES)
-    slow.settimeout(PATIENCE_SECONDS)
-    slow.connect(("127.0.0.1", port))
-    return slow
+class _SlowReader:
+    """
+    A client that asks the same again and again, and reads the responses when it is told to.
+
+    @ivar receivedBytes: how much it has read since its first response began.
+    """
+
+    def __init__(self, port: int, request: bytes) -> None:
+        self._request = request
+        self._socket = socket.socket()
+        # Before it is connected, or the kernel makes room for more.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LISTENING_BYTES)
+        self._socket.settimeout(PATIENCE_SECONDS)
+        self._socket.connect(("127.0.0.1", port))
+        self._socket.sendall(request)
+        self._head = self._socket.recv(_LENGTH.size)
+        self._leftBytes = 0
+        self._socket.setblocking(False)
+        self.receivedBytes = 0
+
+    def __enter__(self) -> _SlowReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def read(self, dueBytes: int) -> None:
+        """
+        Read until C{dueBytes} have come in all, or nothing more is there.
+        """
+        while self.receivedBytes < dueBytes:
+            if not self._leftBytes and len(self._head) == _LENGTH.size:
+                (self._leftBytes,), self._head = _LENGTH.unpack(self._head), b""
+            wantedBytes = self._leftBytes or _LENGTH.size - len(self._head)
+            try:
+                data = self._socket.recv(min(dueBytes - self.receivedBytes, wantedBytes, _FEW_BYTES))
+            except BlockingIOError:
+                return
+            if not data:
+                raise ConnectionError("the server has closed the connection")
+            self.receivedBytes += len(data)
+            if not self._leftBytes:
+                self._head += data
+                continue
+            self._leftBytes -= len(data)
+            if not self._leftBytes:
+                self._socket.sendall(self._request)
 
 
 @contextmanager

@@ -257,6 +257,19 @@ class GatewayTestCase(SynchronousTestCase):
         """
         Start the gateway, and watch its log.
         """
+        super().setUp()
+        capturing = capturedLogs()
+        self.addCleanup(capturing.__exit__, None, None, None)
+        self.logged = capturing.__enter__()
+        self.isStarted = False
+        self.start()
+        self.addCleanup(self.stop)
+
+    def start(self) -> None:
+        """
+        Start a gateway that knows nothing yet.
+        """
+        self.isStarted = True
         self.clock = Clock()
         self.clients: list[GatewayClient] = []
         self.links: list[PlayedNode] = []
@@ -267,9 +280,6 @@ class GatewayTestCase(SynchronousTestCase):
         self.silent: set[Address] = set()
         self.stuck: set[Address] = set()
         self.raising: dict[Address, Exception] = {}
-        capturing = capturedLogs()
-        self.addCleanup(capturing.__exit__, None, None, None)
-        self.logged = capturing.__enter__()
         self.pool = BoundedPool(POOL_BYTES, self.largestBytes, seconds=self.clock.seconds)
         assignments = [f"{name}={value}" for name, value in self.properties.items()]
         settings = loadGatewaySettings(None, ["queued.max.request.bytes=1GiB", *assignments])
@@ -300,9 +310,14 @@ class GatewayTestCase(SynchronousTestCase):
             self.control,
         )
         self.clock.advance(0)
-        self.addCleanup(self._stop)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """
+        Have all clients hang up, and look at what is left.
+        """
+        if not self.isStarted:
+            return
+        self.isStarted = False
         for client in self.clients:
             client.disconnect()
         # What stuck nodes do not take is given up after a while.

@@ -122,6 +122,41 @@ class BenchmarkTests(SynchronousTestCase):
         )
 
     @longForm
+    def test_gateway(self) -> None:
+        """
+        The gateway is measured with and without limits, beside a relay and Apache Kafka itself.
+        """
+        classPath()
+        results = self.results("gateway", patienceSeconds=400)
+        relayed = {"relay", "gateway", "gateway, limits"}
+        # Where Maven has it.
+        if any(row["server"] == "Kroxylicious" for row in results["latency"]):
+            relayed.add("Kroxylicious")
+        self.check(
+            results["requests"],
+            COSTS | {"what", "sizeBytes", "inFlight", "server", "ratioToRelay"},
+            what={"produce", "produce, idempotent", "fetch"},
+            sizeBytes={1 << 10, 1 << 14, 1 << 20},
+            inFlight={1, 4, 5, 16},
+            server=relayed,
+        )
+        for row in results["latency"]:
+            # Where the machine is noisy, it may be negative.
+            row.pop("addedMilliseconds")
+        self.check(results["latency"], {"server", "p50Milliseconds", "p99Milliseconds"}, server=relayed | {"direct"})
+        for row in results["slowReaders"]:
+            self.assertGreaterEqual(row.pop("growthMegabytes"), 0)
+        self.check(results["slowReaders"], {"readers", "server", "megabytesPerSecond"}, readers={4, 20}, server=relayed)
+        for row in results["stuckNode"]:
+            self.assertGreaterEqual(row.pop("growthMegabytes"), 0)
+        self.check(
+            results["stuckNode"],
+            {"when", "server", "p50Milliseconds", "p99Milliseconds", "stuckMegabytes"},
+            when={"before", "during"},
+            server={"node 1", "node 2", "node 1, direct"},
+        )
+
+    @longForm
     def test_pool(self) -> None:
         """
         Leases are measured beside bytearrays, and the broker with a bound
