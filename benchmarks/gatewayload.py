@@ -115,9 +115,7 @@ def latencies(port: int, request: bytes, responseBytes: int, count: int) -> Sequ
     return taken[1:]
 
 
-def readSlowly(
-    pid: int, port: int, request: bytes, readers: int, bytesPerSecond: int, seconds: float
-) -> SlowReading:
+def readSlowly(pid: int, port: int, request: bytes, readers: int, bytesPerSecond: int, seconds: float) -> SlowReading:
     """
     Have clients send a request again and again, and read the responses at some speed.
 

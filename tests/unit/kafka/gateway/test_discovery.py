@@ -19,6 +19,9 @@ RANGES: list[dict[str, Any]] = [
 ]
 
 
+PATIENT = ConnectionSettings(requestTimeoutSeconds=10.0, connectTimeoutSeconds=10.0)
+
+
 class DiscoveryTests(GatewayTestCase):
     """
     L{Discovery} asks the cluster which nodes it has.
@@ -29,7 +32,7 @@ class DiscoveryTests(GatewayTestCase):
         Make one, not started.
         """
         super().setUp()
-        self.discovery = Discovery(self.gateway, self.clock, ConnectionSettings(requestTimeoutSeconds=10.0, connectTimeoutSeconds=10.0))
+        self.discovery = Discovery(self.gateway, self.clock, PATIENT)
         self.addCleanup(self.stopDiscovery)
 
     def stopDiscovery(self) -> None:
@@ -62,11 +65,11 @@ class DiscoveryTests(GatewayTestCase):
         """
         self.begin()
         self.assertEqual(self.attempts, [UPSTREAM[0]])
-        self.assertEqual((self.discovery.answeredSeconds, self.nodes.addresses), (None, {}))
+        self.assertEqual((self.discovery.reachedSeconds, self.nodes.addresses), (None, {}))
         self.clock.advance(1.0)
         self.answer(self.played)
         self.assertEqual(self.nodes.addresses, {1: addressOf(1), 2: addressOf(2)})
-        self.assertEqual((self.discovery.answeredSeconds, self.discovery.lastError), (1.0, None))
+        self.assertEqual((self.discovery.reachedSeconds, self.discovery.lastError), (1.0, None))
 
     def test_again(self) -> None:
         """
@@ -148,7 +151,7 @@ class DiscoveryTests(GatewayTestCase):
         It can be stopped whatever it is doing, and twice, and says nothing about that.
         """
         for doing in ("nothing", "connecting", "negotiating", "asking", "answered"):
-            self.discovery = Discovery(self.gateway, self.clock, ConnectionSettings(requestTimeoutSeconds=10.0, connectTimeoutSeconds=10.0))
+            self.discovery = Discovery(self.gateway, self.clock, PATIENT)
             if doing == "connecting":
                 self.silent.add(UPSTREAM[0])
             if doing != "nothing":

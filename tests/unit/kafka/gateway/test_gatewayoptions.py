@@ -4,6 +4,7 @@ Tests for L{admission.kafka.gateway.gatewayoptions} and L{admission.kafka.gatewa
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,11 @@ class UpstreamTests(OptionsTestCase):
         """
         Servers with TLS have the options of an endpoint.
         """
-        options = self.parse("--upstream", "tls:k1:9093:trustRoots=some", "--upstream", "tls:k2:9093:trustRoots=some")
-        self.assertEqual(options["upstream"], Upstream([Address("k1", 9093), Address("k2", 9093)], ":trustRoots=some"))
+        trusted = self.mktemp()
+        os.mkdir(trusted)
+        how = f":trustRoots={trusted}"
+        options = self.parse("--upstream", f"tls:k1:9093{how}", "--upstream", f"tls:k2:9093{how}")
+        self.assertEqual(options["upstream"], Upstream([Address("k1", 9093), Address("k2", 9093)], how))
         self.assertEqual(parseUpstream([r"tls:\:\:1:9093"]), Upstream([Address("::1", 9093)], ""))
 
     def test_mistakes(self) -> None:
