@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, inet_ntop
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from attrs import asdict, frozen
 from kio.schema.errors import ErrorCode
@@ -22,7 +22,7 @@ from ..clock import wholeMicroseconds
 from ..control import AdmissionControl
 from ..interfaces import DEFAULT, QuotaEntity
 from ..quotas.limits import UNLIMITED, kindOf
-from .broker.log.interface import LONGEST_KEY_BYTES, ILog, LogRefusal
+from .broker.log.interface import LONGEST_KEY_BYTES, CommitCallback, ITable, LogRefusal
 
 MAX_ENTITIES: Final = 10_000
 """How many entities may have limits that were set at run time."""
@@ -60,6 +60,18 @@ class Alteration:
     changes: Mapping[str, float | None]
 
 
+class LimitStore(Protocol):
+    """
+    Where limits are kept, and who is known; an L{ILog} is one.
+    """
+
+    def table(self, name: str, isFlushed: bool = False) -> ITable: ...
+
+    def whenFlushed(self, callback: CommitCallback) -> None: ...
+
+    def producers(self) -> Iterator[tuple[str, int]]: ...
+
+
 class QuotaLimits:
     """
     Two layers of limits.  The lower layer has the limits that the broker was started
@@ -76,7 +88,7 @@ class QuotaLimits:
 
     def __init__(
         self,
-        log: ILog,
+        log: LimitStore,
         control: AdmissionControl,
         static: Mapping[QuotaEntity, Limits],
         seconds: Callable[[], float],

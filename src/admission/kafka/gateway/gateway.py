@@ -21,6 +21,7 @@ from ..kafkarequest import Address
 from ..security.superusers import SuperUsers
 from ..server import Server
 from .gatewaysettings import GatewaySettings
+from .knownproducers import KnownProducers
 from .nodelink import NodeLink
 from .nodes import Node, Nodes
 
@@ -35,6 +36,7 @@ class Gateway(Server[GatewaySettings]):
     @ivar nodes: the nodes of the cluster.
     @ivar upstream: the servers to ask first.
     @ivar endpointFor: how to connect to a node.
+    @ivar known: the producers that were let through; L{None} if nobody wants to know.
     @ivar linkBytes: what an open connection to a node is charged for.
     @ivar superUsers: who may change limits.
     @ivar requiresLogin: whether clients have to log in at a node before anything else.
@@ -50,6 +52,7 @@ class Gateway(Server[GatewaySettings]):
     mayHide: bool = False
     hasLimits: bool = True
     linkBytes: int = PLAIN_CONNECTION_BYTES
+    known: KnownProducers | None = None
     superUsers: SuperUsers = field(init=False)
     bootstrap: Node = field(init=False)
     _nextUpstream: int = field(init=False, default=0)

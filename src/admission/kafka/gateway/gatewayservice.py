@@ -5,6 +5,8 @@ The gateway as a service of C{twistd}.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 from attrs import field, frozen
@@ -15,7 +17,7 @@ from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.control import AdmissionControl
 from admission.gate import Gate
 
-from ..broker.log.interface import LogRefusal
+from ..broker.log.interface import ILog, LogRefusal
 from ..broker.log.segmentlog import SegmentLog
 from ..client.clientconnection import ConnectionSettings
 from ..client.sasl import Credentials
@@ -28,6 +30,7 @@ from .gateway import Gateway
 from .gatewayoptions import GatewayListener, GatewayOptions, Upstream, ephemeralPorts
 from .gatewaysettings import GatewaySettings
 from .gatewaystatus import GatewayStatus
+from .knownproducers import KnownProducers
 from .nodes import Nodes
 from .relaysession import RelaySession
 
@@ -52,6 +55,8 @@ class GatewayConfig(ServerConfig[GatewaySettings]):
     mayHide: bool = False
     hasLimits: bool = True
 
+
+PRODUCERS_FILE = "producers"
 
 Options = GatewayOptions
 """As C{twistd} wants it called."""
@@ -82,6 +87,23 @@ def makeService(options: GatewayOptions) -> GatewayService:
         hasLimits=options["hasLimits"],
     )
     return GatewayService(reactor, config)
+
+
+class GatewayStore:
+    """
+    The limits of a gateway are in a log, and the producers that it knows are in a file.
+    """
+
+    def __init__(self, log: ILog, known: KnownProducers) -> None:
+        self.table = log.table
+        self.whenFlushed = log.whenFlushed
+        self._known = known
+
+    def producers(self) -> Iterator[tuple[str, int]]:
+        """
+        Each user's, the most recent last.
+        """
+        return iter(self._known)
 
 
 class GatewayService(KafkaService):
@@ -138,7 +160,14 @@ class GatewayService(KafkaService):
                 f"admission: limits that are set at run time cannot be kept: {error}; --data chooses where"
             ) from error
         started.push_async_callback(store.close)
-        self.gateway.limits = QuotaLimits(store, control, control.limits, clock.seconds, share=config.share)
+        known = self.gateway.known = KnownProducers(
+            os.path.join(config.dataPath, PRODUCERS_FILE), clock, self._deferToThread
+        )
+        gate.account("producers", lambda: known.sizeBytes)
+        known.start()
+        started.push_async_callback(known.stop)
+        kept = GatewayStore(store, known)
+        self.gateway.limits = QuotaLimits(kept, control, control.limits, clock.seconds, share=config.share)
         self.gateway.limits.onChange = self.gateway.limitsChanged
         asking = ConnectionSettings(
             credentials=config.credentials,

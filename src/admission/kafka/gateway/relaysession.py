@@ -198,6 +198,8 @@ class RelaySession(KafkaSession):
             return
         # A slice that survives would keep the buffer from being reused.
         del produced
+        if request.identities and self.gateway.known is not None:
+            self.gateway.known.note(self.principal, request.identities)
         delaySeconds = 0.0
         if request.view is not None:
             now = self.factory.clock.seconds()

@@ -101,6 +101,8 @@ RELAYED_APIS: Final[tuple[RelayedApi, ...]] = (
     RelayedApi(24, "AddPartitionsToTxn", 0, 5, 3),
     RelayedApi(25, "AddOffsetsToTxn", 0, 4, 3),
     RelayedApi(26, "EndTxn", 0, 5, 3),
+    # For Admin.abortTransaction.
+    RelayedApi(27, "WriteTxnMarkers", 1, 2, 1, firstThrottledVersion=None),
     RelayedApi(28, "TxnOffsetCommit", 0, 5, 3),
     RelayedApi(29, "DescribeAcls", 1, 3, 2),
     RelayedApi(30, "CreateAcls", 1, 3, 2),

@@ -28,7 +28,7 @@ from admission.kafka.wire.relayedapis import (
 from admission.kafka.wire.versions import APIS, PRODUCE, SASL_HANDSHAKE
 
 #: WriteTxnMarkers, what controllers and nodes say to each other, and the state of share groups.
-_AMONG_NODES = {27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 83, 84, 85, 86, 87}
+_AMONG_NODES = {52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 83, 84, 85, 86, 87}
 
 #: DescribeQuorum says where controllers are, and the other two where instances of an application are.
 _OTHER_ADDRESSES = {(55, 2), (88, 0), (89, 0)}

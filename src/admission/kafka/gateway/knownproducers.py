@@ -1,0 +1,170 @@
+# -*- test-case-name: tests.unit.kafka.gateway.test_knownproducers -*-
+"""
+The producers that a gateway has let through lately, so that a restart does not make all of them new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from crc32c import crc32c
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from ..broker.log.flushing import DeferToThread
+
+MAX_PRODUCERS: Final = 100_000
+"""How many are remembered; those that were used longest ago are forgotten first."""
+
+SAVED_SECONDS: Final = 60.0
+"""How often what has changed is written to the disk."""
+
+PRODUCER_BYTES: Final = 200
+"""About what one takes in memory, its share of its user's name included."""
+
+_MAGIC: Final = b"admission producers 1\n"
+_CHECKSUM_BYTES: Final = 4
+
+
+class KnownProducers:
+    """
+    Pairs of a user and a producer id, in a file of their own.
+
+    The file is replaced as a whole, by a new one that is on the disk already: a gateway that is killed finds the last
+    whole one.  One that is damaged is reported and begun anew, since the loss costs users no more than a part of their
+    limit.
+    """
+
+    _log = Logger()
+
+    def __init__(self, path: str, clock: IReactorTime, deferToThread: DeferToThread) -> None:
+        """
+        Read what is there.
+        """
+        self._path = path
+        self._deferToThread = deferToThread
+        self._known: dict[tuple[str, int], None] = {}
+        self._hasChanged = False
+        self._saves = LoopingCall(self.save)
+        self._saves.clock = clock
+        self._load()
+
+    def start(self) -> None:
+        """
+        Begin to write changes.
+        """
+        self._saves.start(SAVED_SECONDS, now=False).addErrback(
+            lambda failure: self._log.failure("known producers are saved no more", failure)
+        )
+
+    def stop(self) -> Deferred[Any]:
+        """
+        Write what has changed.
+        """
+        if self._saves.running:
+            self._saves.stop()
+        return self.save()
+
+    def note(self, principal: str, producerIds: Iterable[int]) -> None:
+        """
+        Producers of a user were let through.
+        """
+        known = self._known
+        for producerId in producerIds:
+            pair = principal, producerId
+            if pair in known:
+                del known[pair]
+            else:
+                self._hasChanged = True
+            known[pair] = None
+        while len(known) > MAX_PRODUCERS:
+            del known[next(iter(known))]
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """
+        Those that were used longest ago come first.
+        """
+        return iter(list(self._known))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory they take.
+        """
+        return len(self._known) * PRODUCER_BYTES
+
+    def save(self) -> Deferred[Any]:
+        """
+        Write them, if there are new ones.
+        """
+        if not self._hasChanged:
+            return Deferred.fromCoroutine(_nothing())
+        self._hasChanged = False
+        saving = self._deferToThread(_write, self._path, list(self._known))
+        return saving.addErrback(self._notSaved)
+
+    def _notSaved(self, failure: Any) -> None:
+        self._hasChanged = True
+        self._log.warn(
+            "known producers cannot be saved to {path}: {reason}; after a restart they would count as new",
+            path=self._path,
+            reason=failure.getErrorMessage(),
+        )
+
+    def _load(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._log.warn("known producers cannot be read: {error}", error=error)
+            return
+        try:
+            self._known = dict.fromkeys(_parsed(content))
+        except ValueError as error:
+            self._log.warn(
+                "{path} is damaged ({error}): producers count as new until they are known again",
+                path=self._path,
+                error=error,
+            )
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _write(path: str, known: list[tuple[str, int]]) -> None:
+    byUser: dict[str, list[int]] = {}
+    for principal, producerId in known:
+        byUser.setdefault(principal, []).append(producerId)
+    body = json.dumps(byUser).encode("ascii")
+    unfinished = f"{path}.tmp"
+    with open(unfinished, "wb") as file:
+        file.write(_MAGIC + crc32c(body).to_bytes(_CHECKSUM_BYTES, "big") + body)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def _parsed(content: bytes) -> list[tuple[str, int]]:
+    """
+    @raise ValueError: if it is damaged.
+    """
+    begin = len(_MAGIC) + _CHECKSUM_BYTES
+    if not content.startswith(_MAGIC):
+        raise ValueError("it does not begin as it should")
+    body = content[begin:]
+    if crc32c(body) != int.from_bytes(content[len(_MAGIC) : begin], "big"):
+        raise ValueError("its checksum is another")
+    byUser: dict[str, list[int]] = json.loads(body)
+    known = [(principal, producerId) for principal, producerIds in byUser.items() for producerId in producerIds]
+    return known[-MAX_PRODUCERS:]
