@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from confluent_kafka import Producer
@@ -17,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SkipTest
 
 from tests.kit.brokerfixture import batchOf, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, endpoint, freePort
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, endpoint, freePort
 from tests.kit.gatewaycases import Connection, GatewayTestCase
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.longform import isLongForm
@@ -163,3 +166,65 @@ class ByteTests(PolicyTestCase):
         self.assertLessEqual({1, 2, 3}, set(nodes))
         producer.purge()
         producer.flush(PATIENCE_SECONDS)
+
+
+class OtherThrottleTests(PolicyTestCase):
+    """
+    The cluster has limits of its own.
+    """
+
+    gatewayOptions = ("--quota", f"client-bytes:produce={100 * BYTES_PER_SECOND}", "--node-ids", "0-15")
+
+    def test_nodesThrottle(self) -> None:
+        """
+        A client is told the longer delay, which is the node's here, and the page says who wanted it.
+        """
+        if self._gateway is None:
+            raise SkipTest("this is about the gateway")
+        self.cluster.createTopic(self.topic, 1)
+        node = self.cluster.address(1)
+        limit = ("--broker", node, "--client-id", "test")
+        self.admission("quotas", "set", *limit, "producer_byte_rate=10k")
+        self.addCleanup(self.admission, "quotas", "remove", *limit, "producer_byte_rate")
+        batch = batchOf(bytes(300_000), timestampMs=int(time.time() * 1000))
+        data = [{"name": self.topic, "partition_data": [{"index": 0, "records": batch}]}]
+        request = requestOf("Produce", 9, acks=1, timeout=30_000, topic_data=data)
+        with Connection(self.nodeAddress(self.cluster.leaders(self.topic)[0])) as connection:
+            waits = [connection.ask(request)[1].throttle_time.total_seconds() for _ in range(2)]
+        self.assertGreater(max(waits), 1.0)
+        self.assertGreater(sum(each["throttled"]["theirs"] for each in self.status()["nodes"]), 0)
+        self.assertEqual(sum(each["throttled"]["ours"] for each in self.status()["nodes"]), 0)
+
+    def admission(self, *arguments: str) -> None:
+        """
+        Run the command.
+        """
+        command = [sys.executable, "-m", "admission", *arguments]
+        ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+
+class NodeIdTests(PolicyTestCase):
+    """
+    A cluster has more nodes than the gateway has ports.
+    """
+
+    gatewayOptions = ("--node-ids", "0-2")
+
+    def test_outside(self) -> None:
+        """
+        The log and the health say so in a sentence, and the other nodes are served.
+        """
+        if self._gateway is None:
+            raise SkipTest("this is about the gateway")
+        self.gateway.waitForLog("node 3 of the cluster has no port here")
+        with self.assertRaises(HTTPError) as raised:
+            urlopen(f"http://127.0.0.1:{self.statusPort}/healthz", timeout=PATIENCE_SECONDS)
+        self.assertIn("node 3 of the cluster has no port here", raised.exception.read().decode())
+        self.cluster.createTopic(self.topic, replicas=[[1], [2]], min_insync_replicas=1)
+        producer = Producer({"bootstrap.servers": self.address, "acks": 1, "log_level": 0})
+        failed: list[Any] = []
+        for partition in (0, 1):
+            producer.produce(self.topic, b"value", partition=partition, on_delivery=lambda e, _: e and failed.append(e))
+        self.assertEqual(producer.flush(PATIENCE_SECONDS), 0)
+        self.assertEqual(failed, [])

@@ -205,7 +205,7 @@ class Nodes:
         """
         if not self._lowest <= nodeId <= self._highest:
             if nodeId not in self.unreachable and len(self.unreachable) < self._highest - self._lowest + 1:
-                self._log.critical("{reason}", reason=self.whyUnreachable(nodeId))
+                self._log.error("{reason}", reason=self.whyUnreachable(nodeId))
                 self.unreachable[nodeId] = self._seconds()
             return
         node = self.of(nodeId)
