@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from admission import plugins
 from admission.garbage import GarbageCollection
-from admission.kafka import service as servicemodule
+from admission.kafka import kafkaservice, service as servicemodule
 from admission.kafka.broker.api import produceapi
 from admission.kafka.broker.log import segmentlog
 from admission.kafka.broker.log.interface import LogRefusal
@@ -523,9 +523,10 @@ class Simulation:
             patch.object(Ledger, "dropped", drop),
             # Each life looks for plug-ins, and finds the same.
             patch.object(plugins, "listFactories", _listFactories),
-            patch.object(servicemodule, "MonotonicClock", lambda machine: machine),
+            patch.object(kafkaservice, "MonotonicClock", lambda machine: machine),
+            patch.object(kafkaservice, "wallSeconds", self._wall),
             patch.object(servicemodule, "wallSeconds", self._wall),
-            patch.object(servicemodule, "SystemRandom", lambda: Random(self.random.getrandbits(32))),
+            patch.object(kafkaservice, "SystemRandom", lambda: Random(self.random.getrandbits(32))),
             patch.object(servicemodule, "SegmentLog", log),
             # It would look for garbage in all of this, and nobody waits for it.
             patch.object(GarbageCollection, "start", lambda garbage: None),

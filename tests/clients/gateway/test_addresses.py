@@ -15,6 +15,7 @@ from kio.index import load_request_schema
 from tests.kit.brokerfixture import batchOf, build
 from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayclients import FAMILIES, GROUPS, ConfluentLoad, JavaLoad, waitForEach
+from tests.kit.longform import longForm
 from tests.kit.recordingproxy import RecordingProxy
 
 PRODUCE = 0
@@ -168,6 +169,7 @@ class EveryVersionTests(GatewayTestCase):
                     )
 
 
+@longForm
 class LeaderMoveTests(GatewayTestCase):
     """
     What real clients are told while leaders move, which all passes a network that looks into it.

@@ -14,11 +14,13 @@ from tests.kit.clientcases import until
 from tests.kit.gatewaycases import Connection, GatewayTestCase
 from tests.kit.gatewayprocess import GatewayProcess
 from tests.kit.kafkacluster import KafkaCluster
+from tests.kit.longform import longForm
 
 KNOWN_SECONDS = 10.0
 """After that, the gateway knows of a change."""
 
 
+@longForm
 class ChangingClusterTests(GatewayTestCase):
     """
     A cluster whose nodes do not stay what they were.

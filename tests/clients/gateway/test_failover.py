@@ -11,7 +11,7 @@ from tests.kit.attack import sized
 from tests.kit.gatewaycases import IS_DIRECT, GatewayTestCase
 from tests.kit.gatewayclients import ConfluentLoad, JavaLoad, waitForEach
 from tests.kit.gatewayprocess import GatewayProcess
-from tests.kit.longform import isLongForm
+from tests.kit.longform import isLongForm, longForm
 
 PER_SECOND = 200
 BEFORE, AFTER = sized(400, 2000), sized(600, 4000)
@@ -24,6 +24,7 @@ GRACE_SECONDS = 30.0
 """In which a gateway that is asked to end does."""
 
 
+@longForm
 class NodeTests(GatewayTestCase):
     """
     A node ends while clients produce by the gateway, and one without it beside them.

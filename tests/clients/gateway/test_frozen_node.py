@@ -14,6 +14,7 @@ from tests.kit.brokerfixture import batchOf, requestFrame, requestOf
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayprocess import SMALL_POOL
+from tests.kit.longform import longForm
 
 FROZEN = 2
 FLOODS = 12
@@ -85,6 +86,7 @@ class Flood:
                 return
 
 
+@longForm
 class FrozenNodeTests(GatewayTestCase):
     """
     One node is stopped by SIGSTOP and flooded.

@@ -23,7 +23,7 @@ from tests.kit.brokerfixture import batchOf, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, endpoint, freePort
 from tests.kit.gatewaycases import Connection, GatewayTestCase
 from tests.kit.gatewayprocess import GatewayProcess
-from tests.kit.longform import isLongForm
+from tests.kit.longform import isLongForm, longForm
 
 RATE = 10
 BYTES_PER_SECOND = 200_000
@@ -107,6 +107,7 @@ class ProducerIdTests(PolicyTestCase):
         return codes
 
 
+@longForm
 class ByteTests(PolicyTestCase):
     """
     A limit on what is produced.

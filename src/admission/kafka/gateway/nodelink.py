@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 64 << 10
 """How much of a request is handed to the transport at a time; what is read of a response at a time."""
 
 CLOSE_SECONDS: Final = 10.0
-"""How long requests that want no answer may take to leave after their client has."""
+"""How long requests may take to leave after their client has."""
 
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ii")
@@ -65,6 +65,7 @@ class NodeLink(Protocol):
     What a session asks of a node.  Requests may be given to it before it is connected.
 
     @ivar node: which one.
+    @ivar isLost: whether it has ended, or never began.
     """
 
     transport: Any
@@ -83,9 +84,9 @@ class NodeLink(Protocol):
         self._sendSeconds = sendSeconds
         self._sendDeadline = Deadline(clock, self._sendingStopped)
         self._closeDeadline = Deadline(clock, self.abort)
-        self._isConnected = self._isTaking = self._isLost = self._isClosing = self._isReadingPaused = False
+        self._isConnected = self._isTaking = self.isLost = self._isClosing = self._isReadingPaused = False
         # The requests that are to be sent, and how much of the first is; -4 before its length.
-        self._unsent: deque[ILease] = deque()
+        self._unsent: deque[tuple[ILease, bool]] = deque()
         self._sentBytes = -_LENGTH.size
         self._head = b""
         self._leftBytes = 0
@@ -95,19 +96,21 @@ class NodeLink(Protocol):
 
     # Requests
 
-    def send(self, lease: ILease) -> None:
+    def send(self, lease: ILease, isAwaited: bool = True) -> None:
         """
         Send a request, which the node holds already, and release it when it has been handed over.
+
+        @param isAwaited: whether its client waits for an answer; if not, it is sent even if the client has gone.
         """
-        self._unsent.append(lease)
-        if self._isLost:
+        self._unsent.append((lease, isAwaited))
+        if self.isLost:
             # Connecting has failed at once, or it has just been lost and its user is about to be told.
             self._discard()
         self._pump()
 
     def _pump(self) -> None:
-        while self._unsent and self._isTaking and not self._isLost:
-            lease = self._unsent[0]
+        while self._unsent and self._isTaking and not self.isLost:
+            lease, _ = self._unsent[0]
             view = lease.buffer
             assert view is not None
             if self._isDirect:
@@ -146,7 +149,7 @@ class NodeLink(Protocol):
                 pass
 
     def _handedOver(self) -> None:
-        lease = self._unsent.popleft()
+        lease, _ = self._unsent.popleft()
         self._sentBytes = -_LENGTH.size
         sizeBytes = lease.sizeBytes
         lease.release()
@@ -173,10 +176,10 @@ class NodeLink(Protocol):
                 self.transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        if self._isClosing or self._isLost:
+        if self._isClosing or self.isLost:
             return
         try:
-            while data and not self._isLost:
+            while data and not self.isLost:
                 data = self._received(data)
         except ResponseRefused as refusal:
             self._giveUp(str(refusal))
@@ -205,27 +208,21 @@ class NodeLink(Protocol):
 
     # Ending
 
-    def close(self, isFlushed: bool) -> None:
+    def close(self) -> None:
         """
-        The session needs it no more.
-
-        @param isFlushed: whether to send first what was accepted.
+        The session needs it no more: end when what wants no answer has been sent.
         """
-        if self._isClosing or self._isLost:
+        if self._isClosing or self.isLost:
             return
         self._isClosing = True
-        if isFlushed and self._unsent:
+        if all(isAwaited for _, isAwaited in self._unsent):
+            if not self._isConnected:
+                self._over()
+            self._discard()
+        if not self.isLost:
             self._closeDeadline.start(CLOSE_SECONDS)
-            return
-        if not self._isConnected:
-            self._over()
-        self._discard()
-        if self._isConnected:
-            if isFlushed:
-                self._closeDeadline.start(CLOSE_SECONDS)
+            if not self._unsent:
                 self._loseConnection()
-            else:
-                self.transport.abortConnection()
 
     def _loseConnection(self) -> None:
         # TLS waits for its producer to go before it closes, and for the node's answer, which has to be read.
@@ -246,7 +243,7 @@ class NodeLink(Protocol):
         """
         It could not be connected; no effect if it is needed no more.
         """
-        if self._isLost:
+        if self.isLost:
             return
         self.node.failed(reason, self._clock.seconds())
         wasClosing = self._isClosing
@@ -269,14 +266,14 @@ class NodeLink(Protocol):
 
     def _discard(self) -> None:
         unsent, self._unsent = self._unsent, deque()
-        for lease in unsent:
+        for lease, _ in unsent:
             sizeBytes = lease.sizeBytes
             lease.release()
             self.node.release(sizeBytes)
 
     def _over(self) -> None:
-        if not self._isLost:
-            self._isLost = True
+        if not self.isLost:
+            self.isLost = True
             self._isConnected = self._isTaking = False
             self.node.linkCount -= 1
             charge, self._charge = self._charge, None
@@ -290,7 +287,7 @@ class NodeLink(Protocol):
 
     def connectionMade(self) -> None:
         transport = self.transport
-        if self._isLost:
+        if self.isLost:
             transport.abortConnection()
             return
         if ITCPTransport.providedBy(transport):

@@ -302,7 +302,7 @@ class RelaySession(KafkaSession):
             self._await(request)
             link.send(lease)
         else:
-            link.send(lease)
+            link.send(lease, isAwaited=False)
             self.requestAnswered(request, now, delaySeconds)
         self.finish(min(delaySeconds, self.longestDelaySeconds))
 
@@ -358,16 +358,19 @@ class RelaySession(KafkaSession):
 
     def _allocate(self, sizeBytes: int) -> ILease | None:
         if self.node.hasRoom(sizeBytes):
-            self._holder = self.node
-            self._heldBytes = sizeBytes
-            self._holder.hold(sizeBytes)
-            return super()._allocate(sizeBytes)
+            return self._takeShare(sizeBytes)
         request = self.request
         assert request is not None
         request.asked = request.arrived if request.asked is None else request.asked
         self.pauses.add(Pause.UPSTREAM)
         self.node.wait(self)
         return None
+
+    def _takeShare(self, sizeBytes: int) -> ILease | None:
+        self._holder = self.node
+        self._heldBytes = sizeBytes
+        self._holder.hold(sizeBytes)
+        return super()._allocate(sizeBytes)
 
     def _releaseShare(self) -> None:
         """
@@ -384,7 +387,7 @@ class RelaySession(KafkaSession):
         if self.isClosing:
             return
         self.pauses.discard(Pause.UPSTREAM)
-        lease = self._allocate(self.wantedBytes)
+        lease = self._takeShare(self.wantedBytes)
         if lease is not None:
             self.leaseGranted(lease)
 
@@ -533,14 +536,13 @@ class RelaySession(KafkaSession):
         super().requestsAbandoned()
         self.node.forget(self)
         self._releaseShare()
-        isFlushed = not self._unanswered
         self._abandon()
         connecting, self._connecting = self._connecting, None
         link, self._nodeLink = self._nodeLink, None
         if link is not None:
-            link.close(isFlushed)
-        if connecting is not None and not isFlushed:
-            connecting.cancel()
+            link.close()
+            if connecting is not None and link.isLost:
+                connecting.cancel()
 
     def _abandon(self) -> None:
         now = self.factory.clock.seconds()

@@ -106,7 +106,7 @@ class LinkTestCase(SynchronousTestCase):
             self.transport.peerFinishesHandshake()
         self.clock.advance(0)
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, isAwaited: bool = True) -> None:
         """
         Send a request.
         """
@@ -114,7 +114,7 @@ class LinkTestCase(SynchronousTestCase):
         assert lease is not None and lease.buffer is not None
         lease.buffer[:] = body
         self.node.hold(len(body))
-        self.link.send(lease)
+        self.link.send(lease, isAwaited)
         self.clock.advance(0)
 
 
@@ -286,15 +286,13 @@ class EndingTests(LinkTestCase):
         """
         Once the session has closed it, it is told nothing any more.
         """
-        for isFlushed in (False, True):
-            self.setUp()
-            self.connect()
-            self.link.close(isFlushed)
-            self.transport.peerSends(response(1, b"a"))
-            self.clock.advance(0)
-            self.assertTrue(self.transport.isLost)
-            self.assertEqual((self.user.reasons, self.user.responses), ([], []))
-            self.checkWhole()
+        self.connect()
+        self.link.close()
+        self.transport.peerSends(response(1, b"a"))
+        self.clock.advance(0)
+        self.assertTrue(self.transport.isLost)
+        self.assertEqual((self.user.reasons, self.user.responses), ([], []))
+        self.checkWhole()
 
     def test_flushed(self) -> None:
         """
@@ -305,8 +303,8 @@ class EndingTests(LinkTestCase):
             self.connect()
             self.transport.isTaking = False
             body = bytes(300_000)
-            self.send(body)
-            self.link.close(True)
+            self.send(body, isAwaited=False)
+            self.link.close()
             self.clock.advance(CLOSE_SECONDS / 2)
             self.assertFalse(self.transport.isLost)
             self.transport.isTaking = isTaken
@@ -320,8 +318,8 @@ class EndingTests(LinkTestCase):
         """
         Also if it is connected only then.
         """
-        self.send(b"one")
-        self.link.close(True)
+        self.send(b"one", isAwaited=False)
+        self.link.close()
         self.connect()
         self.assertEqual(bytes(self.transport.received), framed(b"one"))
         self.assertTrue(self.transport.isLost)
@@ -330,7 +328,7 @@ class EndingTests(LinkTestCase):
         """
         A connection that nobody needs any more is aborted.
         """
-        self.link.close(False)
+        self.link.close()
         self.connect()
         self.assertTrue(self.transport.isLost)
 
@@ -352,7 +350,7 @@ class TLSTests(LinkTestCase):
             self.send(b"one")
             if isPaused:
                 self.link.pauseReading()
-            self.link.close(True)
+            self.link.close()
             self.clock.advance(0)
             self.assertTrue(self.transport.isLost)
             self.assertEqual(bytes(self.transport.received), framed(b"one"))
