@@ -19,23 +19,24 @@ from tests.kit.checkout import ROOT
 
 VERSION = "4.1.0"
 
-_POM = f"""\
+_POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>tests</groupId><artifactId>tests</artifactId><version>1</version>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
-    </dependency>
+{dependencies}
   </dependencies>
 </project>
 """
+_DEPENDENCY = """\
+    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\
+"""
+
+_ARTIFACTS = (
+    f"org.apache.kafka:kafka_2.13:{VERSION}",
+    f"org.apache.kafka:kafka-tools:{VERSION}",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
 
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """Options of Java for what is to start quickly rather than to be fast for long."""
@@ -52,21 +53,34 @@ def classPath() -> str:
 
     @raise SkipTest: without Java and Maven, or where Maven cannot fetch it.
     """
+    return fetched("Apache Kafka", f"kafka-tools-and-log-{VERSION}", _ARTIFACTS)
+
+
+def fetched(what: str, name: str, artifacts: Sequence[str]) -> str:
+    """
+    Where Java finds something of Maven Central's, and what that needs; fetched once.
+
+    @param what: what it is, in words.
+    @param name: of the directory in C{build} where it is kept.
+    @param artifacts: each as C{group:artifact:version}.
+    @raise SkipTest: without Java and Maven, or where Maven cannot fetch it.
+    """
     if shutil.which("java") is None or shutil.which("mvn") is None:
-        raise SkipTest("Java and Maven are needed for Apache Kafka, and not installed")
-    directory = ROOT / "build" / f"kafka-tools-and-log-{VERSION}"
+        raise SkipTest(f"Java and Maven are needed for {what}, and not installed")
+    directory = ROOT / "build" / name
     if not directory.exists():
         directory.parent.mkdir(exist_ok=True)
+        dependencies = "\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
         with tempfile.TemporaryDirectory(dir=directory.parent) as unfinished:
-            Path(unfinished, "pom.xml").write_text(_POM, "utf-8")
-            fetched = subprocess.run(
+            Path(unfinished, "pom.xml").write_text(_POM.format(dependencies=dependencies), "utf-8")
+            ran = subprocess.run(
                 ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
                 cwd=unfinished,
                 capture_output=True,
                 text=True,
             )
-            if fetched.returncode:
-                raise SkipTest(f"Maven could not fetch Apache Kafka: {fetched.stdout[-300:]}")
+            if ran.returncode:
+                raise SkipTest(f"Maven could not fetch {what}: {ran.stdout[-300:]}")
             shutil.move(Path(unfinished, "jars"), directory)
     return f"{directory}/*"
 
