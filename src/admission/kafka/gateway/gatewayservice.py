@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.unit.kafka.gateway.test_gatewayservice -*-
+# -*- test-case-name: tests.clients.gateway.test_round_trips -*-
 """
 The gateway as a service of C{twistd}.
 """
