@@ -22,7 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.recordedcolumns import KafkaRequestEvent
 from admission.recording.events import ConnectionEvent, Event, LimitEvent, Origin, SensorSample
-from admission.recording.schema import SENSORS
+from admission.recording.schema import SENSORS, VERSION
 from admission.recording.segmentheader import Header
 from admission.recording.segments import Segment, SegmentWriter
 from admission.recording.tables import REQUESTS, TABLES
@@ -328,7 +328,7 @@ class ColumnsTests(RecordedTestCase):
         self.record(1, 2, 3)
         columns = StructType().add("seq", LongType()).add("v", LongType())
         rows = readAll(self.directory, columns, since=str(WALL_SECONDS + 2), broker="3")
-        self.assertEqual(rows, [{"seq": 2, "v": 2}, {"seq": 3, "v": 2}])
+        self.assertEqual(rows, [{"seq": 2, "v": VERSION}, {"seq": 3, "v": VERSION}])
         self.assertEqual(list(rows[0]), ["seq", "v"])
 
     def test_unknown(self) -> None:

@@ -180,6 +180,9 @@ class KafkaService(Service):
         """
         raise NotImplementedError
 
+    whatIsKept = "the log"
+    """What is in the directory of its data."""
+
     def reservedDescriptors(self) -> int:
         """
         How many files and sockets it has open besides its clients' connections.
@@ -259,7 +262,7 @@ class KafkaService(Service):
         with SecondSignal(self._reactor, self._hurry):
             # Two concurrent calls would each take half of the closers.
             yield self._stopping.run(lambda: Deferred.fromCoroutine(self._started.aclose()))
-        self.log.info("stopped: {path} is closed", path=self._config.dataPath)
+        self.log.info("stopped: {what} at {path} is closed", what=self.whatIsKept, path=self._config.dataPath)
 
     def _start(self) -> None:
         """

@@ -115,6 +115,7 @@ class GatewayService(KafkaService):
 
     # Its own, and one to a node.
     descriptorsOfConnection = 2
+    whatIsKept = "what is known of limits and producers"
 
     _config: GatewayConfig
     gateway: Gateway
