@@ -73,20 +73,23 @@ def strangersAuthority() -> str:
 
 def freePort(host: str = "127.0.0.1", count: int = 1) -> int:
     """
-    A port that nobody listens on, and that the system does not give to
-    outgoing connections: a broker can be restarted there.
+    A port that nobody listens on, that no other call gets while this process lives, and that the system does not give
+    to outgoing connections: a broker can be restarted there.
 
     @param host: where to look.
     @param count: how many ports in a row are wanted; the first is returned.
     """
     while True:
         port = random.randrange(20_000, 32_000 - count)
-        with ExitStack() as probes:
+        with ExitStack() as probes, ExitStack() as reserved:
             try:
-                for number in range(count):
-                    probes.enter_context(socket.socket()).bind((host, port + number))
+                for number in range(port, port + count):
+                    probes.enter_context(socket.socket()).bind((host, number))
+                    # UDP at the same port keeps it from other calls, also of other processes of the tests.
+                    reserved.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("127.0.0.1", number))
             except OSError:
                 continue
+            atexit.register(reserved.pop_all().close)
         return port
 
 

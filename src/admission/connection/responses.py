@@ -57,6 +57,15 @@ def descriptorOf(transport: Any) -> Any:
     return transport
 
 
+def isDirect(connection: tcp.Connection) -> bool:
+    """
+    Whether bytes may be handed to the kernel without waiting for the reactor to say that it takes them, which it
+    nearly always does: that saves registering for it, a turn, unregistering, and copies.  Only while C{connection}
+    holds nothing that must go first.
+    """
+    return not (connection.dataBuffer or connection._tempDataBuffer or connection.TLS)
+
+
 def dropUnsent(transport: Any) -> None:
     """
     Free what C{transport}, which is lost, and those under it have not sent.
@@ -189,13 +198,7 @@ class ResponseQueue:
 
     @property
     def _isDirect(self) -> bool:
-        """
-        Whether bytes may be handed to the kernel without waiting for the reactor to say that it takes them, which it
-        nearly always does: that saves registering for it, a turn, unregistering, and copies.  Only while the transport
-        holds nothing that must go first.
-        """
-        transport = self._transport
-        return self._isPlain and not (transport.dataBuffer or transport._tempDataBuffer or transport.TLS)
+        return self._isPlain and isDirect(self._transport)
 
     def _writeDirectly(self, data: bytes) -> None:
         sent = self._transport.writeSomeData(data)

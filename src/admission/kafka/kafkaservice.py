@@ -117,12 +117,17 @@ class KafkaService(Service):
     """
     A server and its ports: what a subclass answers with is made by L{makeServer}, and ended by L{drainServer}.
 
+    @cvar whatIsKept: what is in the directory of its data, for the log.
+    @cvar descriptorsOfConnection: how many files and sockets a connection of a client takes.
     @ivar factory: the connections.  Like C{server} and C{sensors}, it exists
         once the service has been started.
     @ivar sensors: the sensors of the server.
     """
 
     log = Logger()
+
+    whatIsKept = "the log"
+    descriptorsOfConnection = 1
 
     factory: AdmittedFactory
     server: Server[Any]
@@ -180,17 +185,11 @@ class KafkaService(Service):
         """
         raise NotImplementedError
 
-    whatIsKept = "the log"
-    """What is in the directory of its data."""
-
     def reservedDescriptors(self) -> int:
         """
         How many files and sockets it has open besides its clients' connections.
         """
         return RESERVED_DESCRIPTORS
-
-    descriptorsOfConnection = 1
-    """How many of them a connection of a client takes."""
 
     # What twistd calls
 

@@ -17,24 +17,26 @@ from urllib.request import urlopen
 
 from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
-from twisted.trial.unittest import SkipTest
 
 from tests.kit.brokerfixture import batchOf, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, endpoint, freePort
-from tests.kit.gatewaycases import Connection, GatewayTestCase
+from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayprocess import GatewayProcess
-from tests.kit.longform import isLongForm, longForm
+from tests.kit.longform import longForm
 
 RATE = 10
 BYTES_PER_SECOND = 200_000
 WINDOWS = 11
-SECONDS = 120 if isLongForm() else 20
+SECONDS = 20
 
 
 class PolicyTestCase(GatewayTestCase):
     """
     A gateway with limits of its own, and a port for its status.
     """
+
+    if IS_DIRECT:
+        skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
 
     def makeGateway(self) -> GatewayProcess:
         """
@@ -72,8 +74,6 @@ class ProducerIdTests(PolicyTestCase):
         As many new producers as the limit says get their records stored; one more is refused, and the cluster sees
         nothing of it.
         """
-        if self._gateway is None:
-            raise SkipTest("this is about the gateway")
         self.cluster.createTopic(self.topic, 1)
         first = 5000
         codes = self.produce(range(first, first + RATE + 1), 0)
@@ -119,8 +119,6 @@ class ByteTests(PolicyTestCase):
         """
         A client gets what the limit says from all nodes together, and is told to wait.
         """
-        if self._gateway is None:
-            raise SkipTest("this is about the gateway")
         self.cluster.createTopic(self.topic, 3)
         waits: list[float] = []
 
@@ -174,14 +172,12 @@ class OtherThrottleTests(PolicyTestCase):
     The cluster has limits of its own.
     """
 
-    gatewayOptions = ("--quota", f"client-bytes:produce={100 * BYTES_PER_SECOND}", "--node-ids", "0-15")
+    gatewayOptions = ("--quota", f"client-bytes:produce={100 * BYTES_PER_SECOND}")
 
     def test_nodesThrottle(self) -> None:
         """
         A client is told the longer delay, which is the node's here, and the page says who wanted it.
         """
-        if self._gateway is None:
-            raise SkipTest("this is about the gateway")
         self.cluster.createTopic(self.topic, 1)
         node = self.cluster.address(1)
         limit = ("--broker", node, "--client-id", "test")
@@ -216,8 +212,6 @@ class NodeIdTests(PolicyTestCase):
         """
         The log and the health say so in a sentence, and the other nodes are served.
         """
-        if self._gateway is None:
-            raise SkipTest("this is about the gateway")
         self.gateway.waitForLog("node 3 of the cluster has no port here")
         with self.assertRaises(HTTPError) as raised:
             urlopen(f"http://127.0.0.1:{self.statusPort}/healthz", timeout=PATIENCE_SECONDS)

@@ -76,8 +76,11 @@ class Discovery:
         # A cluster that wants a login answers no more than this without one.
         self.reachedSeconds = self._clock.seconds()
         answer = yield connection.request("Metadata", {"topics": []})
+        nodes = self._gateway.nodes
         for broker in answer.brokers:
-            self._gateway.nodes.learn(broker.node_id, broker.host, broker.port)
+            nodes.learn(broker.node_id, broker.host, broker.port)
+        # Those that have left the cluster trouble nobody.
+        nodes.unreachable.intersection_update(broker.node_id for broker in answer.brokers)
         self.reachedSeconds = self._clock.seconds()
         self.lastError = None
 

@@ -180,15 +180,17 @@ def parseUpstream(texts: Sequence[str]) -> Upstream:
 def _checkEndpoint(upstream: Upstream) -> None:
     from twisted.internet import reactor
 
-    host, port = upstream.addresses[0]
-    try:
-        upstream.endpoints(reactor, 1.0)(host, port)
-    except Exception as error:
-        # Each kind of endpoint has its own way to refuse its arguments.
-        raise UsageError(
-            f"--upstream tls:{host}:{port}{upstream.options}: {str(error) or type(error).__name__}; its options are "
-            "trustRoots=DIRECTORY, certificate=FILE, privateKey=FILE"
-        ) from error
+    endpointFor = upstream.endpoints(reactor, 1.0)
+    for host, port in upstream.addresses:
+        try:
+            endpointFor(host, port)
+        except Exception as error:
+            # Each kind of endpoint has its own way to refuse its arguments.
+            place, remedy = f"{host}:{port}", "write a host name or an address"
+            if upstream.options is not None:
+                place = f"tls:{place}{upstream.options}"
+                remedy = "its options are trustRoots=DIRECTORY, certificate=FILE, privateKey=FILE"
+            raise UsageError(f"--upstream {place}: {str(error) or type(error).__name__}; {remedy}") from error
 
 
 def parseLogin(text: str) -> Credentials:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from crc32c import crc32c
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -24,8 +24,8 @@ MAX_PRODUCERS: Final = 100_000
 SAVED_SECONDS: Final = 60.0
 """How often what has changed is written to the disk."""
 
-PRODUCER_BYTES: Final = 200
-"""About what one takes in memory, its share of its user's name included."""
+PRODUCER_BYTES: Final = 130
+"""What one takes in memory, without its user's name (measured: 117 to 131)."""
 
 _MAGIC: Final = b"admission producers 1\n"
 _CHECKSUM_BYTES: Final = 4
@@ -50,6 +50,7 @@ class KnownProducers:
         self._deferToThread = deferToThread
         self._known: dict[tuple[str, int], None] = {}
         self._hasChanged = False
+        self._saving = DeferredLock()
         self._saves = LoopingCall(self.save)
         self._saves.clock = clock
         self._load()
@@ -105,11 +106,14 @@ class KnownProducers:
         """
         Write them, if there are new ones.
         """
+        # Of two writes at a time both would spoil the unfinished file.
+        return self._saving.run(self._save)
+
+    def _save(self) -> Deferred[Any]:
         if not self._hasChanged:
-            return Deferred.fromCoroutine(_nothing())
+            return succeed(None)
         self._hasChanged = False
-        saving = self._deferToThread(_write, self._path, list(self._known))
-        return saving.addErrback(self._notSaved)
+        return self._deferToThread(_write, self._path, list(self._known)).addErrback(self._notSaved)
 
     def _notSaved(self, failure: Any) -> None:
         self._hasChanged = True
@@ -136,10 +140,6 @@ class KnownProducers:
                 path=self._path,
                 error=error,
             )
-
-
-async def _nothing() -> None:
-    pass
 
 
 def _write(path: str, known: list[tuple[str, int]]) -> None:

@@ -17,13 +17,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from admission.connection.deadline import Deadline
-from admission.connection.responses import dropUnsent
+from admission.connection.link import keepAlive
+from admission.connection.responses import dropUnsent, isDirect
 from admission.interfaces import ILease
 
 from .nodes import Node
 
 PIECE_BYTES: Final = 64 << 10
-"""How much of a request is handed to the transport at a time; what is read of a response at a time."""
+"""How much of a request is handed to the transport at a time."""
 
 CLOSE_SECONDS: Final = 10.0
 """How long requests may take to leave after their client has."""
@@ -69,7 +70,6 @@ class NodeLink(Protocol):
     """
 
     transport: Any
-    noisy = False
 
     def __init__(
         self, user: LinkUser, node: Node, clock: IReactorTime, sendSeconds: float, charge: ILease | None = None
@@ -113,7 +113,7 @@ class NodeLink(Protocol):
             lease, _ = self._unsent[0]
             view = lease.buffer
             assert view is not None
-            if self._isDirect:
+            if isinstance(self.transport, tcp.Connection) and isDirect(self.transport):
                 self._sendDirectly(view)
             sent = self._sentBytes
             if sent < len(view):
@@ -125,18 +125,6 @@ class NodeLink(Protocol):
             if self._sentBytes == len(view):
                 del view
                 self._handedOver()
-
-    @property
-    def _isDirect(self) -> bool:
-        """
-        Whether bytes may be handed to the kernel at once; see L{admission.connection.responses.ResponseQueue}.
-        """
-        transport = self.transport
-        return (
-            isinstance(transport, tcp.Connection)
-            and not transport.TLS
-            and not (transport.dataBuffer or transport._tempDataBuffer)
-        )
 
     def _sendDirectly(self, view: memoryview) -> None:
         sent = self._sentBytes
@@ -292,7 +280,7 @@ class NodeLink(Protocol):
             return
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-            transport.setTcpKeepAlive(True)
+        keepAlive(transport)
         transport.registerProducer(self, True)
         self._isConnected = self._isTaking = True
         if self._isReadingPaused:

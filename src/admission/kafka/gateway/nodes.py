@@ -59,7 +59,7 @@ class Node:
     together: so a node that takes nothing stops only its own clients.
 
     @ivar nodeId: its number; L{None} for the servers that the gateway was started with.
-    @ivar shareBytes: how much memory may be.
+    @ivar shareBytes: how much memory requests on their way to it may hold.
     @ivar address: where it is; L{None} while that is not known.
     @ivar sinceSeconds: since when it is known to be there.
     @ivar linkCount: how many links to it are open or being opened.
@@ -178,7 +178,7 @@ class Nodes:
 
     @ivar byId: the nodes that are known or asked for.
     @ivar shareBytes: how much memory may wait for one of them.
-    @ivar unreachable: the ids of nodes that have no port here, and when they were seen last.
+    @ivar unreachable: the ids of nodes that have no port here.
     """
 
     _log = Logger()
@@ -194,7 +194,7 @@ class Nodes:
         self._seconds = seconds
         self._waiting: dict[int, list[Deferred[Node]]] = {}
         self.byId: dict[int, Node] = {}
-        self.unreachable: dict[int, float] = {}
+        self.unreachable: set[int] = set()
 
     def __iter__(self) -> Iterator[Node]:
         return iter(sorted(self.byId.values(), key=lambda node: node.nodeId or 0))
@@ -206,7 +206,7 @@ class Nodes:
         if not self._lowest <= nodeId <= self._highest:
             if nodeId not in self.unreachable and len(self.unreachable) < self._highest - self._lowest + 1:
                 self._log.error("{reason}", reason=self.whyUnreachable(nodeId))
-                self.unreachable[nodeId] = self._seconds()
+                self.unreachable.add(nodeId)
             return
         node = self.of(nodeId)
         address = Address(host, port)

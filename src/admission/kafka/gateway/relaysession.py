@@ -21,6 +21,7 @@ from admission.interfaces import ADMITTED, CONNECTIONS, PARKED, RESPONSES, Decis
 
 from ..broker.api import quotaapi
 from ..broker.api.authorization import quotasForbidden
+from ..broker.api.produceapi import refusedProducerId
 from ..kafkarequest import KafkaRequest
 from ..security.login import SERVED_BEFORE_LOGIN
 from ..session import KafkaSession
@@ -176,7 +177,7 @@ class RelaySession(KafkaSession):
         if self._server.control.wants.usage:
             decision = self._admit(request, _refusalOf(api))
             if not decision.admitted:
-                self._refuse(request, decision)
+                self._refuseProducerId(request, decision)
                 return
             self._server.control.beginRequest(request, self.factory.clock.seconds())
         self._relay(request)
@@ -211,13 +212,8 @@ class RelaySession(KafkaSession):
             request.throttledUntilSeconds = now + delaySeconds
         self._relay(request, delaySeconds)
 
-    def _refuse(self, request: KafkaRequest, decision: Decision) -> None:
-        fields = {
-            "error_code": ErrorCode.throttling_quota_exceeded.value,
-            "producer_id": -1,
-            "producer_epoch": -1,
-            "throttle_time_ms": throttleTimeMs(decision.delaySeconds),
-        }
+    def _refuseProducerId(self, request: KafkaRequest, decision: Decision) -> None:
+        fields = {**refusedProducerId(request), "throttle_time_ms": throttleTimeMs(decision.delaySeconds)}
         self._answerHere(request, decision.delaySeconds)
         self._answer(request, encodeResponse(INIT_PRODUCER_ID, request.header.apiVersion, fields))
 
@@ -304,7 +300,7 @@ class RelaySession(KafkaSession):
         else:
             link.send(lease, isAwaited=False)
             self.requestAnswered(request, now, delaySeconds)
-        self.finish(min(delaySeconds, self.longestDelaySeconds))
+        self.finish(delaySeconds)
 
     def _answerHere(self, request: KafkaRequest, delaySeconds: float = 0.0) -> None:
         """
@@ -315,7 +311,7 @@ class RelaySession(KafkaSession):
         self.releaseRequest()
         self.request = None
         self._await(request)
-        self.finish(min(delaySeconds, self.longestDelaySeconds))
+        self.finish(delaySeconds)
 
     def _answer(self, request: KafkaRequest, body: list[bytes]) -> None:
         """
@@ -339,6 +335,12 @@ class RelaySession(KafkaSession):
         """
         self._releaseShare()
         super().finish(delaySeconds)
+
+    def throttle(self, delaySeconds: float) -> None:
+        super().throttle(min(delaySeconds, self.longestDelaySeconds))
+
+    def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
+        return min(super()._charge(request, usage, now), self.longestDelaySeconds)
 
     def _linked(self) -> NodeLink:
         link = self._nodeLink
@@ -457,7 +459,7 @@ class RelaySession(KafkaSession):
             return max(request.throttledUntilSeconds - now, 0.0) if request.delaySeconds else 0.0
         serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
         delaySeconds = self._charge(request, Usage(request.sizeBytes, responseBytes, serviceSeconds), now)
-        return 0.0 if request.refusal is Refusal.NEVER else min(delaySeconds, self.longestDelaySeconds)
+        return 0.0 if request.refusal is Refusal.NEVER else delaySeconds
 
     def responseOver(self, request: KafkaRequest, delaySeconds: float) -> None:
         """

@@ -220,7 +220,7 @@ class NodesTests(SynchronousTestCase):
         """
         for nodeId in (9, 8, 9, 0, -5, 100):
             self.nodes.learn(nodeId, "a", 9092)
-        self.assertEqual(list(self.nodes.unreachable), [9, 8, 0])
+        self.assertEqual(self.nodes.unreachable, {9, 8, 0})
         self.assertEqual([event["log_level"] for event in self.logged], [LogLevel.error] * 3)
         self.assertEqual(self.nodes.troubles(0.0), [self.nodes.whyUnreachable(each) for each in (0, 8, 9)])
         self.assertIn("node ids 1 to 3 have (--node-ids)", self.nodes.troubles(0.0)[0])
