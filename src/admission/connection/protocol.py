@@ -606,7 +606,9 @@ class AdmittedProtocol(Linked, Protocol):
     def _throttleOver(self) -> None:
         self._quotaCall = None
         self.throttleOver()
-        self.resume(Pause.THROTTLED)
+        # Unless what waited was served by that, and was given a delay of its own.
+        if self._quotaCall is None:
+            self.resume(Pause.THROTTLED)
 
     def _watchBody(self) -> None:
         """

@@ -11,23 +11,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from kio.schema.errors import ErrorCode
 
 from tests.kit.brokerfixture import batchOf, requestOf
 from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, endpoint, freePort
 from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
 from tests.kit.gatewayprocess import GatewayProcess
+from tests.kit.identitygate import gate, readRecording
 from tests.kit.longform import longForm
 
 RATE = 10
 BYTES_PER_SECOND = 200_000
 WINDOWS = 11
 SECONDS = 20
+RECORDED_SECONDS = 8
+RECORDED = ("recorded client-bytes", "recorded request-time")
 
 
 class PolicyTestCase(GatewayTestCase):
@@ -165,6 +169,49 @@ class ByteTests(PolicyTestCase):
         self.assertLessEqual({1, 2, 3}, set(nodes))
         producer.purge()
         producer.flush(PATIENCE_SECONDS)
+
+
+class RecordingTests(PolicyTestCase):
+    """
+    What a gateway exports.
+    """
+
+    gatewayOptions = (
+        *("--quota", f"client-bytes:produce={BYTES_PER_SECOND}:fetch={BYTES_PER_SECOND}"),
+        *("--quota", "request-time:percent=2"),
+    )
+
+    def test_identity(self) -> None:
+        """
+        Replays of the policies in force reproduce what they said to clients that have several requests on their way.
+        """
+        self.cluster.createTopic(self.topic, 3)
+        consumer = Consumer(
+            {"bootstrap.servers": self.address, "group.id": self.topic, "auto.offset.reset": "earliest", "log_level": 0}
+        )
+        self.addCleanup(consumer.close)
+        consumer.subscribe([self.topic])
+        producers = [
+            Producer({"bootstrap.servers": self.address, "enable.idempotence": True, "linger.ms": 2, "log_level": 0})
+            for _ in range(2)
+        ]
+        read = sent = 0
+        end = time.monotonic() + RECORDED_SECONDS
+        while time.monotonic() < end:
+            for producer in producers:
+                sent += 1
+                producer.produce(self.topic, bytes(1000 + sent % 1000), partition=sent % 3)
+                producer.poll(0)
+            read += len(consumer.consume(100, 0.002))
+        for producer in producers:
+            producer.purge()
+        self.gateway.stop()
+        judged = gate(readRecording(self.directory))
+        self.assertEqual({(each.candidate, each.mode) for each in judged}, set(product(RECORDED, ("closed", "open"))))
+        self.report(sent=sent, read=read, gates=[each.inWords() for each in judged])
+        for each in judged:
+            self.assertEqual((each.matchShare, each.missing, each.isTrusted), (1.0, 0, True), each.inWords())
+        self.assertGreater(min(each.throttled for each in judged if each.candidate == RECORDED[0]), 10)
 
 
 class OtherThrottleTests(PolicyTestCase):

@@ -548,7 +548,7 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(0)
         self.assertEqual(protocol.pauses.reasons, {})
 
-    def testlimitsChanged(self) -> None:
+    def test_limitsChanged(self) -> None:
         """
         When limits change, whoever is throttled waits no longer than they now
         ask for.
@@ -599,6 +599,23 @@ class OthersTests(ThrottlingTestCase):
         self.clock.advance(0.1)
         self.assertEqual(again.receive().responses[0].partition_responses[0].base_offset, 1)
         again.produce("events", batchOf(b"a"))
+
+    def test_delayAfterDebt(self) -> None:
+        """
+        A request that had to wait for its client's debt is charged, too: the next one waits for that.
+        """
+        self.topic()
+        first, again = self.connect(), self.connect()
+        self.policy.delays["Produce"] = 10.0
+        first.produce("events", batchOf(b"a"))
+        again.send("Produce", 9, **produceFields("events", batchOf(b"b")))
+        self.clock.advance(10.0)
+        self.assertEqual(again.receive().throttle_time.total_seconds(), 10.0)
+        again.send("ApiVersions", 4)
+        self.clock.advance(9.9)
+        self.assertEqual(again.waiting(), 0)
+        self.clock.advance(0.1)
+        self.assertEqual(again.waiting(), 1)
 
     def test_debtOfAnotherKind(self) -> None:
         """

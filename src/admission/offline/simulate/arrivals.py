@@ -76,6 +76,8 @@ ARRIVALS = pa.schema(
         # The delays and refusals of the retained policies.
         ("is_barred", pa.bool_()),
         ("retained_us", pa.int64()),
+        # The longest delay that the server imposed here: less than its policies asked for.
+        ("longest_us", pa.int64()),
         # For the client's think time only; nothing else reads these, except at the end of a request that is followed.
         ("arrived_us", pa.int64()),
         ("sent_us", pa.int64()),
@@ -103,7 +105,7 @@ CLOSED_ORDER = ("conn_id", "arrived_us", "seq")
 
 
 _NUMBERS: Mapping[str | None, int] = {each.value: number for number, each in enumerate(REFUSALS)}
-_ERROR, _DELAY, _NEVER = map(REFUSALS.index, (Refusal.ERROR, Refusal.DELAY, Refusal.NEVER))
+_ERROR, _NEVER = REFUSALS.index(Refusal.ERROR), REFUSALS.index(Refusal.NEVER)
 _FOREVER_US = 2**62
 
 
@@ -148,9 +150,6 @@ class _Requests:
         self._toldUs = numbersOf(batch.column("throttle_ms")) * 1000
         self._delaysUs, self._counts = _matrix(batch.column("policy_delays_us"))
         self._refusals = self._findRefusals()
-        # When a refusal became a delay, a server may impose less than its policy asks for.
-        isDelayed = self._refusals == _DELAY
-        self._maxUs = np.where(isDelayed, self._toldUs, _FOREVER_US) if isDelayed.any() else None
 
     def arrivalsFor(self, trial: Trial, finder: KeyFinder) -> pa.RecordBatch:
         batch, run = self._batch, trial.run
@@ -161,10 +160,12 @@ class _Requests:
         isBarred = self._isRefused & ~numbersOf(isOwn)
         # Many policies have no complete record of their delays.
         isPartial = self._counts < max(len(run.policyNames), 1)
-        heldUs = np.where(isPartial, self._toldUs, self._strictest(trial.decisive))
-        retainedUs = self._strictest(trial.retained)
-        if self._maxUs is not None:
-            heldUs, retainedUs = np.minimum(heldUs, self._maxUs), np.minimum(retainedUs, self._maxUs)
+        askedUs = self._strictest(trial.decisive)
+        # Whoever is not refused by an error may be in a group: a server may impose less than its policies ask for.
+        isMilder = (self._refusals != _ERROR) & (self._toldUs < askedUs)
+        longestUs = np.where(isMilder, self._toldUs, _FOREVER_US)
+        heldUs = np.where(isPartial, self._toldUs, np.minimum(askedUs, longestUs))
+        retainedUs = np.minimum(self._strictest(trial.retained), longestUs)
         isAsked = self._isDecided if trial.isRecorded else self._isDecided | self._wouldBeAsked(trial)
         isAsked = isAsked & ~isBarred
         columns = {
@@ -177,6 +178,7 @@ class _Requests:
             "is_asked": isAsked,
             "is_barred": isBarred,
             "retained_us": np.where(isAsked, retainedUs, heldUs),
+            "longest_us": longestUs,
             "arrived_us": self._arrivedUs,
             "sent_us": self._sentUs,
             "released_us": np.maximum(self._sentUs, atUs + heldUs),

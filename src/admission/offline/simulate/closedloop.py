@@ -12,14 +12,15 @@ candidate that is more generous than the recorded policies: the recording does n
 would have sent besides.  Their connections run out of requests earlier than they did, or are released earlier after the
 last one; these are marked as exhausted, and with many of them there is no forecast.
 
-A request that was sent before the last one was answered follows the previous request at the same distance, but not
-before its connection is read again.  Where clients retried refused requests, the retries remain.
+A request that was sent before the last one was answered follows the previous request at the same distance, unless its
+connection is not read then; it may be decided before that one is.  Where clients retried refused requests, the retries
+remain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,21 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from admission.interfaces import CONNECTION, NOTHING
 
 from .arrivals import CLOSED_GROUP, CLOSED_ORDER
-from .component import AHEAD, ASKED, COUNTED, IDENTITIES_FROM, SLACK_US, TOLD, Component, Packer, Texts
+from .component import (
+    AHEAD,
+    ASKED,
+    COUNTED,
+    FLAGS,
+    IDENTITIES_FROM,
+    SEQ,
+    SLACK_US,
+    TOLD,
+    WAIT,
+    WORK,
+    Component,
+    Packer,
+    Texts,
+)
 from .decisions import CLOSED, decisionBatch, isAfterGap
 from .live import LivePolicy, newRequest, newUsage
 from .ordered import Ordered, numbersOf
@@ -98,6 +113,37 @@ def replayClosedLoop(
     component.close()
 
 
+class _Connection:
+    """
+    A connection in one replay.
+
+    @ivar number: of the connection.
+    @ivar lastUs: when it was released after the last of its requests, in the recording.
+    @ivar heldUntilUs: until when it is not read.
+    @ivar isFirst: whether none of its requests is among the decisions yet.
+    """
+
+    __slots__ = ("_rows", "heldUntilUs", "isFirst", "lastUs", "number")
+
+    def __init__(self, number: int, lastUs: int, rows: Iterator[tuple[Any, ...]]) -> None:
+        self.number = number
+        self.lastUs = lastUs
+        self.heldUntilUs = 0
+        self.isFirst = True
+        self._rows = rows
+
+    def arrive(self, heap: list[Any], atUs: int, row: tuple[Any, ...], nowUs: int) -> None:
+        """
+        Let a request arrive: plan its decision, and the arrival of the following one, if that does not wait for it.
+
+        @param nowUs: it cannot be decided before that.
+        """
+        following = next(self._rows, None)
+        heappush(heap, (max(atUs + row[WORK], nowUs), row[SEQ], self, row, following, False))
+        if following is not None and following[FLAGS] & AHEAD:
+            heappush(heap, (atUs + following[WAIT], following[SEQ], self, following, None, True))
+
+
 class _Replay:
     """
     Replays one trial, a component at a time.
@@ -123,22 +169,30 @@ class _Replay:
         requesters, keys = self._texts.requesters, self._texts.keys
         told = self._told
         live: LivePolicy | None = None
-        # Each connection's next request: when it is decided, its number, its arrival, its connection, ..., and its row.
+        # Requests that arrive or are decided next: when, its number, its connection, its row, and the following one's.
         heap: list[Any] = []
         for connectionId, lastUs, rows in component.connections():
             row = next(rows)
-            heap.append((row[1] + row[2], row[0], row[1], connectionId, lastUs, rows, True, row))
+            heap.append((row[WAIT], row[SEQ], _Connection(connectionId, lastUs, rows), row, None, True))
         heapify(heap)
         while heap:
-            atUs, _, arrivedUs, connectionId, lastUs, rows, isFirst, row = heap[0]
+            atUs, seq, connection, row, following, isArrival = heap[0]
             if atUs > horizonUs:
                 break
+            heappop(heap)
+            if isArrival:
+                if connection.heldUntilUs > atUs:
+                    heappush(heap, (connection.heldUntilUs, seq, connection, row, None, True))
+                else:
+                    connection.arrive(heap, atUs, row, atUs)
+                continue
             (
-                seq,
+                _,
                 _,
                 _,
                 answerUs,
                 heldUs,
+                longestUs,
                 requestBytes,
                 responseBytes,
                 serviceUs,
@@ -165,16 +219,16 @@ class _Replay:
                     atUs, newRequest((*asker, requestBytes, identities)), usage, refusal, serviceUs, answerUs
                 )
                 if hasSay and (isRefused or delayUs > heldUs):
-                    heldUs = delayUs
-            following = next(rows, None)
+                    heldUs = min(delayUs, longestUs)
             if flags & TOLD:
                 # A client that is released earlier than in the recording would have sent a request that the recording
                 # lacks.
-                isExhausted = following is None and atUs + max(answerUs, heldUs) < min(lastUs, horizonUs) - SLACK_US
+                releasedUs = atUs + max(answerUs, heldUs)
+                isExhausted = following is None and releasedUs < min(connection.lastUs, horizonUs) - SLACK_US
                 told.append(
                     (
                         seq,
-                        connectionId,
+                        connection.number,
                         requester,
                         key,
                         atUs,
@@ -184,36 +238,18 @@ class _Replay:
                         heldUs,
                         isRefused,
                         not flags & ASKED,
-                        isFirst,
+                        connection.isFirst,
                         isExhausted,
                     )
                 )
-                isFirst = False
+                connection.isFirst = False
                 if len(told) >= self._maxTold:
                     yield from self.flush()
-            if following is None:
-                heappop(heap)
-                continue
-            if not following[10] & AHEAD:
-                nextUs = atUs + max(answerUs, heldUs) + following[1]
-            elif heldUs:
-                nextUs = max(arrivedUs + following[1], atUs + heldUs)
-            else:
-                nextUs = arrivedUs + following[1]
-            # One request at a time: none is decided before its predecessor.
-            heapreplace(
-                heap,
-                (
-                    max(nextUs + following[2], atUs),
-                    following[0],
-                    nextUs,
-                    connectionId,
-                    lastUs,
-                    rows,
-                    isFirst,
-                    following,
-                ),
-            )
+            if following is not None and not following[FLAGS] & AHEAD:
+                nextUs = atUs + max(answerUs, heldUs) + following[WAIT]
+                connection.arrive(heap, max(nextUs, connection.heldUntilUs), following, atUs)
+            if heldUs:
+                connection.heldUntilUs = max(connection.heldUntilUs, atUs + heldUs)
         if live is not None:
             live.finish()
 

@@ -100,9 +100,6 @@ MAX_IDENTITIES = 4
 _MAX_TUPLES = 100_000
 _MAX_TUPLES_OF_ONE = 1024
 
-IDENTITIES_FROM = 13
-"""The index of a row's first producer."""
-
 ASKED, COUNTED, AHEAD = 1, 2, 4
 """The flags: the candidate is asked; it is charged the usage; the request came before the last one was answered."""
 
@@ -118,6 +115,7 @@ PACKED = np.dtype(
         ("workUs", "i8"),
         ("answerUs", "i8"),
         ("retainedUs", "i8"),
+        ("longestUs", "i8"),
         ("requestBytes", "i8"),
         ("responseBytes", "i8"),
         ("serviceUs", "i8"),
@@ -130,6 +128,11 @@ PACKED = np.dtype(
     ]
 )
 """A request; its producers come last, because their number varies."""
+
+SEQ, WAIT, WORK, FLAGS, IDENTITIES_FROM = map(
+    list(PACKED.fields or ()).index, ("seq", "waitUs", "workUs", "flags", "identity0")
+)
+"""The indices of some fields; the last one is that of the first producer."""
 
 
 @define(eq=False)
@@ -188,6 +191,7 @@ class Packer:
         rows["workUs"] = number["at_us"] - arrivedUs
         rows["answerUs"] = number["sent_us"] - number["at_us"]
         rows["retainedUs"] = number["retained_us"]
+        rows["longestUs"] = number["longest_us"]
         rows["requestBytes"] = number["request_bytes"]
         rows["responseBytes"] = number["response_bytes"]
         rows["serviceUs"] = number["service_us"]
@@ -215,6 +219,7 @@ _NUMBERS = (
     "sent_us",
     "released_us",
     "retained_us",
+    "longest_us",
     "request_bytes",
     "response_bytes",
     "service_us",

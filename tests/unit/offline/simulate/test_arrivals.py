@@ -107,6 +107,7 @@ class ArrivalsTests(OffersTestCase):
                 "is_barred": False,
                 "refusal": 0,
                 "retained_us": 9000,
+                "longest_us": 2**62,
                 "arrived_us": 1000,
                 "sent_us": 1700,
                 "released_us": 10_500,

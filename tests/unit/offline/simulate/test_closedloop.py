@@ -240,12 +240,37 @@ class ClosedLoopTests(SynchronousTestCase):
         rows = [{"mono_us": 1000, "delayUs": 50_000}, {"mono_us": 51_090}]
         self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(1100, 0), (1150 - 10 + 100, 0)])
 
-    def test_oneAtATime(self) -> None:
+    def test_pipelined(self) -> None:
         """
-        No request of a connection is decided before the one before it.
+        A request may be decided before the one before it, if the server works on several at a time.  A delay holds back
+        what arrives after it was decided, and not what has arrived before.
         """
-        rows = [{"mono_us": 1000, "decided_mono_us": 90_000, "sent_mono_us": 90_100}, {"mono_us": 1500}]
-        self.assertEqual(self.times(rows, "client-bytes:produce=1T"), [(90_000, 0), (90_000, 0)])
+        rows = [
+            {"mono_us": 1000, "decided_mono_us": 90_000, "sent_mono_us": 90_100, "delayUs": 50_000},
+            {"mono_us": 1500},
+            {"mono_us": 2500, "decided_mono_us": 91_000, "sent_mono_us": 91_100},
+            {"mono_us": 140_000},
+        ]
+        free = self.times(rows, "other=client-bytes:produce=1T")
+        self.assertEqual(free, [(1600, 0), (90_000, 0), (91_000, 0), (140_100, 0)])
+        rows[0]["request_bytes"], rows[3]["mono_us"] = 10**9, 91_500
+        held = self.decisions(rows, "client-bytes:produce=10M")
+        [_, (_, delayUs), *_] = [(row["at_us"], row["held_us"]) for row in held]
+        self.assertEqual([row["at_us"] for row in held[:3]], [1600, 90_000, 91_000])
+        self.assertGreater(delayUs, 50_000)
+        self.assertGreaterEqual(held[3]["at_us"], 90_000 + delayUs)
+
+    def test_milder(self) -> None:
+        """
+        Where the server has imposed less than its policy asked for, so does the replay.
+        """
+        rows = [
+            {"mono_us": 1000, "refusal": "never", "request_bytes": 10**9, "delayUs": 50_000, "throttle_ms": 20},
+            {"mono_us": 21_200},
+        ]
+        [first, second] = self.decisions(rows, "client-bytes:produce=10M")
+        self.assertGreater(first["delay_us"], 50_000)
+        self.assertEqual((first["held_us"], second["at_us"]), (20_000, 21_300))
 
     def test_horizon(self) -> None:
         """

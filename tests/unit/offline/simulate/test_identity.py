@@ -4,46 +4,27 @@ Tests for L{admission.offline.simulate.identity}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import QuotaEntity
-from admission.offline.simulate.identity import FIDELITY, VERDICTS, Fidelity, compare, countMatches, findVerdicts, judge
-from admission.offline.simulate.runs import Gap, Run
-from admission.offline.simulate.trials import planRecorded
+from admission.offline.simulate.identity import FIDELITY, Fidelity, countMatches
+from admission.offline.simulate.runs import Gap
+from tests.kit.identitygate import gate
 from tests.kit.replaymodel import (
     Change,
     Client,
     Recording,
     Step,
-    closedLoop,
-    openLoop,
     population,
     serve,
     steadySteps,
-    tableOf,
 )
 
 SECOND = 1_000_000
-
-
-def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) -> list[Fidelity]:
-    """
-    Put what was recorded to the test.
-
-    @param alter: what is known of the run instead.
-    """
-    trials = planRecorded([alter(run) for run in recording.runs()])
-    verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(500), trials), VERDICTS)
-    counted = verdicts.group_by(VERDICTS.names[:3]).aggregate([("seq", "count")]).to_pylist()
-    counts = {(row["candidate"], row["broker_id"], row["boot_id"]): row["seq_count"] for row in counted}
-    fidelity: list[pa.RecordBatch] = []
-    for decisions in (openLoop(recording, trials), closedLoop(recording, trials)):
-        fidelity += countMatches(compare(decisions, verdicts).to_batches(700))
-    return judge(fidelity, counts, trials)
 
 
 def throttled(seconds: int = 60, **policies: str) -> Recording:

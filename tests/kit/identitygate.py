@@ -1,0 +1,50 @@
+"""
+The identity gate without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import parquet
+
+from admission.offline.simulate.identity import VERDICTS, Fidelity, compare, countMatches, findVerdicts, judge
+from admission.offline.simulate.runs import Run
+from admission.offline.simulate.trials import planRecorded
+
+from .replaymodel import Recording, closedLoop, openLoop, tableOf
+
+
+def readRecording(directory: str) -> Recording:
+    """
+    What a server that has ended has exported, all of one run.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {
+        name: [row for path in sorted(Path(directory, name).rglob("*.parquet")) for row in _rowsOf(path)]
+        for name in ("requests", "limits")
+    }
+    return Recording(max(row["mono_us"] for row in rows["requests"]), rows["requests"], rows["limits"])
+
+
+def gate(recording: Recording, alter: Callable[[Run], Run] = lambda run: run) -> list[Fidelity]:
+    """
+    Put what was recorded to the test, open and closed loop.
+
+    @param alter: what is known of the run instead.
+    """
+    trials = planRecorded([alter(run) for run in recording.runs()])
+    verdicts = pa.Table.from_batches(findVerdicts(tableOf(recording.rows).to_batches(500), trials), VERDICTS)
+    counted = verdicts.group_by(VERDICTS.names[:3]).aggregate([("seq", "count")]).to_pylist()
+    counts = {(row["candidate"], row["broker_id"], row["boot_id"]): row["seq_count"] for row in counted}
+    fidelity: list[pa.RecordBatch] = []
+    for decisions in (openLoop(recording, trials), closedLoop(recording, trials)):
+        fidelity += countMatches(compare(decisions, verdicts).to_batches(700))
+    return judge(fidelity, counts, trials)
+
+
+def _rowsOf(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = parquet.read_table(path, partitioning=None).to_pylist()
+    return rows
