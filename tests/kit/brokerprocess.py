@@ -325,20 +325,64 @@ class BrokerProcess(ServerProcess):
         self.waitForLog("serving .* from ", begin)
 
 
-class MeasuredBroker(BrokerProcess):
+class MeasuredProcess(ServerProcess):
     """
-    The same service, run by L{tests.kit.memorybroker}, which tells what it holds.
+    The same service, run by a module of ours, which tells what it holds.
 
     @cvar module: what runs it.
     """
 
-    module = "tests.kit.memorybroker"
+    module: ClassVar[str]
 
     def report(self) -> dict[str, Any]:
         """
-        Its sensors, its memory pool and the ledger, as they are now.
+        What it holds, as it is now.
         """
         return self._asked("")
+
+    def remove(self) -> None:
+        """
+        Leave nothing of it behind.
+        """
+        super().remove()
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+
+    def _asked(self, question: str) -> dict[str, Any]:
+        process = self.process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{question}\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, f"{self.plugin} has gone:\n{self.log()}"
+        report: dict[str, Any] = json.loads(line)
+        return report
+
+    def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", self.module, *options],
+            cwd=self._directory,
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+        )
+
+    def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
+        assert process.stderr is not None
+        return process.stderr
+
+
+class MeasuredBroker(MeasuredProcess, BrokerProcess):
+    """
+    A broker that tells its sensors, its memory pool and the ledger; see L{tests.kit.memorybroker}.
+    """
+
+    module = "tests.kit.memorybroker"
 
     def watch(self) -> dict[str, Any]:
         """
@@ -354,16 +398,6 @@ class MeasuredBroker(BrokerProcess):
         @param isCollected: whether to look for garbage before.
         """
         return self._asked("collect" if isCollected else "audit")
-
-    def _asked(self, question: str) -> dict[str, Any]:
-        process = self.process
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(f"{question}\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert line, f"the broker has gone:\n{self.log()}"
-        report: dict[str, Any] = json.loads(line)
-        return report
 
     def waitUntil(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """
@@ -393,32 +427,6 @@ class MeasuredBroker(BrokerProcess):
                 and not any(report["ledger"].values())
             )
         )
-
-    def remove(self) -> None:
-        """
-        Leave nothing of it behind.
-        """
-        super().remove()
-        if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                stream.close()
-
-    def _spawn(self, options: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", self.module, *options],
-            cwd=self._directory,
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="backslashreplace",
-        )
-
-    def _logOf(self, process: subprocess.Popen[str]) -> IO[str]:
-        assert process.stderr is not None
-        return process.stderr
 
 
 class SampledBroker(MeasuredBroker):

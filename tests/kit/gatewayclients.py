@@ -213,9 +213,12 @@ class ConfluentLoad(Load):
     With librdkafka.
     """
 
-    def __init__(self, address: str, topic: str, perSecond: int, name: str = "confluent") -> None:
+    def __init__(
+        self, address: str, topic: str, perSecond: int, name: str = "confluent", settings: Mapping[str, object] = {}
+    ) -> None:
         """
         @param name: what makes the values different from those of others.
+        @param settings: further ones of librdkafka.
         """
         super().__init__()
         self._topic, self._perSecond, self._name = topic, perSecond, name
@@ -228,6 +231,7 @@ class ConfluentLoad(Load):
                 "reconnect.backoff.ms": 50,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
+                **settings,
             }
         )
         self._isOver = threading.Event()

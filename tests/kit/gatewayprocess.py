@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from functools import cache
 
-from tests.kit.brokerprocess import PATIENCE_SECONDS, ServerProcess, endpoint, freePort
+from tests.kit.brokerprocess import PATIENCE_SECONDS, MeasuredProcess, ServerProcess, endpoint, freePort
 
 NODES = 16
 """Nodes have the ids 0 to 15 unless C{--node-ids} says otherwise, and each has a port."""
@@ -68,6 +68,14 @@ class GatewayProcess(ServerProcess):
             if time.monotonic() > deadline or not self.isRunning():
                 raise AssertionError(f"nobody listens on port {self.port}:\n{self.log(begin)}")
             time.sleep(_POLL_SECONDS)
+
+
+class MeasuredGateway(MeasuredProcess, GatewayProcess):
+    """
+    A gateway that tells its connections, descriptors, timers and the ledger; see L{tests.kit.measuredgateway}.
+    """
+
+    module = "tests.kit.measuredgateway"
 
 
 @cache

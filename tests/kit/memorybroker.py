@@ -13,11 +13,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+from twisted.application.service import Service
 from twisted.internet import reactor, stdio
+from twisted.internet.interfaces import IProtocol
 from twisted.logger import FileLogObserver, formatEventAsClassicLogText, globalLogBeginner
 from twisted.protocols.basic import LineOnlyReceiver
+from twisted.python.usage import Options as CommandLine
 
 from admission.kafka.options import Options
 from admission.kafka.service import BrokerService, makeService
@@ -25,6 +28,9 @@ from admission_plugins.bounded import Lease
 from tests.kit.fairclock import FairClock
 
 _WATCHED_EVERY_SECONDS = 0.005
+
+_Options = TypeVar("_Options", bound=CommandLine)
+_Service = TypeVar("_Service", bound=Service)
 
 
 class Watch:
@@ -183,18 +189,28 @@ class Reporter(LineOnlyReceiver):
             reactor.stop()
 
 
-def main(makeReporter: Callable[[BrokerService], Reporter] = Reporter) -> None:
+def main(makeReporter: Callable[[BrokerService], IProtocol] = Reporter) -> None:
     """
     Run the broker with the options of the command line.
 
     @param makeReporter: makes what answers.
     """
+    run(Options(), makeService, makeReporter)
+
+
+def run(options: _Options, make: Callable[[_Options], _Service], makeReporter: Callable[[_Service], IProtocol]) -> None:
+    """
+    Run a service with the options of the command line.
+
+    @param options: not parsed yet.
+    @param make: makes the service.
+    @param makeReporter: makes what answers on standard output.
+    """
     globalLogBeginner.beginLoggingTo(
         [FileLogObserver(sys.stderr, formatEventAsClassicLogText)], redirectStandardIO=False
     )
-    options = Options()
     options.parseOptions(sys.argv[1:])
-    service = makeService(options)
+    service = make(options)
     service.privilegedStartService()
     service.startService()
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
