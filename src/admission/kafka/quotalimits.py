@@ -305,10 +305,14 @@ class QuotaLimits:
         @return: the names of the limits that clients may have now and had not before.
         @raise ValueError: if a policy refuses one; then nothing has changed.
         """
-        static = self._static.get(entity, {})
-        before = {**static, **self._dynamic.get(entity, {})}
-        after = {**static, **limits}
-        changed = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
+        static, dynamic = self._static.get(entity, {}), self._dynamic.get(entity, {})
+        before, after = {**static, **dynamic}, {**static, **limits}
+        # What only one policy was built with goes to all that know it once it is set, even if it is the same limit.
+        changed = [
+            name
+            for name in sorted(before | after)
+            if before.get(name) != after.get(name) or dynamic.get(name) != limits.get(name)
+        ]
         known = self._shared({name: after.get(name) for name in changed if name in self._control.limitNames})
         if known:
             # A recording counts whole microseconds, and a replay gives its policies the recorded time.

@@ -249,6 +249,13 @@ class KafkaSession(AdmittedProtocol):
             self._server.control.beginRequest(request, self.factory.clock.seconds())
         return decision
 
+    def _usageOf(self, request: KafkaRequest, responseBytes: int, now: float) -> Usage:
+        """
+        What a request has used.  The time worked on it is what a recording has, or sums of it would not be the same.
+        """
+        serviceSeconds = request.serviceSeconds = wholeMicroseconds(request.workedSeconds(now))
+        return Usage(request.sizeBytes, responseBytes, serviceSeconds)
+
     def _charge(self, request: KafkaRequest, usage: Usage, now: float) -> float:
         """
         Charge the usage of a request to its client.

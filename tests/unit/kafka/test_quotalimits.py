@@ -239,6 +239,19 @@ class AlterTests(LimitsTestCase):
         self.set(ALICE, **{RATE: 2000.0, PERCENTAGE: 5.0})
         self.assertEqual([limits for _, limits in policy.configured if limits], [{RATE: 2000.0}])
 
+    def test_ofOnePolicy(self) -> None:
+        """
+        A limit that one policy was built with is in force in the others, too, once it is set: so a shadow policy's
+        is tried first.
+        """
+        tried, other = (TablePolicy(LimitTable((RATE,), CLIENT_KINDS)) for _ in range(2))
+        tried.configure(CLIENT, {RATE: 100.0}, 0.0)
+        control = AdmissionControl([("tried", tried), ("other", other)], 60.0)
+        self.quotaLimits = QuotaLimits(self.log, control, control.limits, self.clock.seconds)
+        self.assertEqual(other.limits, {})
+        self.set(CLIENT, **{RATE: 100.0})
+        self.assertEqual(other.limits, {CLIENT: {RATE: 100.0}})
+
     def test_kinds(self) -> None:
         """
         There are limits for users, client ids, both, addresses, and whoever has

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from admission.connection.pauses import Pause
 from admission.connection.protocol import FAILED
-from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease, Usage
+from admission.interfaces import ADMITTED, NOTHING, PARKED, RESPONSES, ILease
 from admission.timeslices import Steps
 
 from ..kafkarequest import KafkaRequest, groupOf
@@ -413,10 +413,9 @@ class BrokerSession(KafkaSession):
         if request.view is not None:
             now = self.factory.clock.seconds()
             responseBytes = request.responseBytes = sum(map(len, body))
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
+            usage = self._usageOf(request, responseBytes, now)
             isCounted = not isinstance(answer, Body) or answer.isCounted
-            usage = Usage(request.sizeBytes, responseBytes, serviceSeconds) if isCounted else NOTHING
-            delaySeconds = self._charge(request, usage, now)
+            delaySeconds = self._charge(request, usage if isCounted else NOTHING, now)
             if delaySeconds > 0:
                 header, delayMs = request.header, throttleTimeMs(delaySeconds)
                 throttled = (
@@ -511,9 +510,8 @@ class BrokerSession(KafkaSession):
         delaySeconds = 0.0
         if request.view is not None:
             now = self.factory.clock.seconds()
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
             # The response does not exist yet.
-            delaySeconds = self._charge(request, Usage(request.sizeBytes, 0, serviceSeconds), now)
+            delaySeconds = self._charge(request, self._usageOf(request, 0, now), now)
         self._acknowledge(request, results, wantsFlush, delaySeconds, isCommitted)
 
     def _acknowledge(

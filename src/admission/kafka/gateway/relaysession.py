@@ -204,11 +204,8 @@ class RelaySession(KafkaSession):
         delaySeconds = 0.0
         if request.view is not None:
             now = self.factory.clock.seconds()
-            serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
             # The response does not exist yet, and what has been sent cannot be taken back.
-            delaySeconds = request.delaySeconds = self._charge(
-                request, Usage(request.sizeBytes, 0, serviceSeconds), now
-            )
+            delaySeconds = request.delaySeconds = self._charge(request, self._usageOf(request, 0, now), now)
             request.throttledUntilSeconds = now + delaySeconds
         self._relay(request, delaySeconds)
 
@@ -457,8 +454,7 @@ class RelaySession(KafkaSession):
             return 0.0
         if request.header.apiKey == PRODUCE:
             return max(request.throttledUntilSeconds - now, 0.0) if request.delaySeconds else 0.0
-        serviceSeconds = request.serviceSeconds = request.workedSeconds(now)
-        delaySeconds = self._charge(request, Usage(request.sizeBytes, responseBytes, serviceSeconds), now)
+        delaySeconds = self._charge(request, self._usageOf(request, responseBytes, now), now)
         return 0.0 if request.refusal is Refusal.NEVER else delaySeconds
 
     def responseOver(self, request: KafkaRequest, delaySeconds: float) -> None:
