@@ -53,14 +53,14 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         self.certificate = builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM)
 
-    def server(self) -> Identity:
+    def server(self, isExpired: bool = False) -> Identity:
         """
         The identity of a server on this machine: C{localhost}, and its first
         loopback addresses.
         """
         addresses = (x509.IPAddress(ip_address(f"127.0.0.{number}")) for number in range(1, 10))
         names = x509.SubjectAlternativeName([x509.DNSName("localhost"), *addresses])
-        return self._identity("localhost", ExtendedKeyUsageOID.SERVER_AUTH, names)
+        return self._identity("localhost", ExtendedKeyUsageOID.SERVER_AUTH, names, isExpired)
 
     def client(self, name: str) -> Identity:
         """
@@ -77,9 +77,15 @@ class Authority:
         own = None if client is None else PrivateCertificate.loadPEM(client.key + client.certificate)
         return optionsForClientTLS("localhost", Certificate.loadPEM(self.certificate), own)
 
-    def _identity(self, name: str, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None) -> Identity:
+    def _identity(
+        self,
+        name: str,
+        usage: x509.ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None,
+        isExpired: bool = False,
+    ) -> Identity:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_named(name), self._name, key)
+        builder = _builder(_named(name), self._name, key, isExpired)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
@@ -131,7 +137,9 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, isExpired: bool = False
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -140,5 +148,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _LIFETIME)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now - _LIFETIME / 2 if isExpired else now + _LIFETIME)
     )

@@ -21,6 +21,7 @@ from ..request import ServerRequest
 from .deadline import Deadline
 from .factory import MAX_READ_BYTES, AdmittedFactory
 from .framing import Framer, FrameRefused
+from .handshake import whyTlsFailed
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
 
@@ -389,7 +390,9 @@ class AdmittedProtocol(Linked, Protocol):
         wasClosing = link.state >= CLOSING
         link.lost()
         if link.isTLS and not wasClosing:
-            self._explainFailure(reason)
+            failure = whyTlsFailed(reason)
+            if failure is not None:
+                self.factory.refused(self, failure)
         self.factory.gate.forget(self)
         self.framer.discard()
         self._bodyOver()
@@ -673,18 +676,6 @@ class AdmittedProtocol(Linked, Protocol):
             f"{self.framer.filledBytes} of the {body.sizeBytes} bytes of its request have come, and for "
             f"{receiveSeconds:g} s hardly any (request.receive.timeout)"
         )
-
-    def _explainFailure(self, reason: Failure) -> None:
-        """
-        Log why TLS has closed the connection: the peer does not speak it, or
-        refuses our certificate.
-        """
-        from OpenSSL.SSL import Error
-
-        errors = reason.value.args[:1] if isinstance(reason.value, Error) else ()
-        if errors and isinstance(errors[0], list):
-            words = ", ".join(error[-1] for error in errors[0])
-            self.factory.refused(self, f"TLS failed: {words}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.link!r}>"

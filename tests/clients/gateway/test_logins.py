@@ -4,15 +4,21 @@ Logins that a gateway passes on, with TLS on both sides of it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -27,6 +33,7 @@ from tests.kit.brokerprocess import (
     strangersAuthority,
     tlsEndpoint,
 )
+from tests.kit.certificates import Authority
 from tests.kit.clientcases import until
 from tests.kit.gatewaycases import IS_DIRECT
 from tests.kit.gatewayprocess import NODES, GatewayProcess
@@ -41,6 +48,18 @@ def securedCluster() -> KafkaCluster:
     cluster = KafkaCluster(sasl=True, tls=True)
     cluster.start()
     return cluster
+
+
+def whyUnhealthy(statusPort: int) -> str:
+    """
+    What the gateway says when it is asked whether it is healthy, and is not.
+    """
+    try:
+        urlopen(f"http://127.0.0.1:{statusPort}/healthz", timeout=PATIENCE_SECONDS).close()
+    except HTTPError as error:
+        with error:
+            return error.read().decode()
+    raise AssertionError("it is healthy")
 
 
 class LoginTests(SynchronousTestCase):
@@ -170,6 +189,52 @@ class LoginTests(SynchronousTestCase):
         gateway = self.start(Path(strangersAuthority()))
         line = gateway.waitForLog("does not say which nodes it has")
         self.assertIn("certificate verify failed", line)
+        self.assertIn("certificate verify failed", whyUnhealthy(self.statusPort))
         with self.assertRaises(KafkaException):
             AdminClient({**self.settings("PLAIN"), "socket.timeout.ms": 3000}).list_topics(timeout=3)
         self.assertEqual(gateway.complaints(), [])
+
+
+class ExpiredTests(SynchronousTestCase):
+    """
+    A node whose certificate has expired.
+    """
+
+    def test_expired(self) -> None:
+        """
+        It is not connected to: one sentence in the log, and the gateway is not healthy.
+        """
+        directory = Path(tempfile.mkdtemp(prefix="admission-gateway-"))
+        self.addCleanup(shutil.rmtree, directory)
+        authority = Authority()
+        (directory / "authority.pem").write_bytes(authority.certificate)
+        node = authority.server(isExpired=True)
+        (directory / "node").write_bytes(node.key + node.certificate)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(directory / "node")
+        port, statusPort = freePort(), freePort()
+        with socket.create_server(("127.0.0.1", port)) as listening:
+            threading.Thread(target=_shakeHands, args=(listening, context), daemon=True).start()
+            gateway = GatewayProcess(
+                f"tls:127.0.0.1:{port}:trustRoots={directory}", "--status", endpoint(statusPort), "--quota=client-bytes"
+            )
+            self.addCleanup(gateway.remove)
+            gateway.start()
+            line = gateway.waitForLog("does not say which nodes it has")
+            self.assertIn("certificate verify failed (it has expired", line)
+            self.assertIn("certificate verify failed (it has expired", whyUnhealthy(statusPort))
+            self.assertEqual(gateway.complaints(), [])
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def _shakeHands(listening: socket.socket, context: ssl.SSLContext) -> None:
+    """
+    Speak TLS with whoever connects, until nobody can.
+    """
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        with connection, contextlib.suppress(OSError):
+            context.wrap_socket(connection, server_side=True).recv(1)

@@ -27,6 +27,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from admission._version import __version__
+from admission.connection.handshake import whyTlsFailed
 
 from ..wire.primitives import MalformedResponse
 from ..wire.requests import ClientApi, clientApi, decodeResponse, encodeRequest, readCorrelationId
@@ -330,7 +331,14 @@ class ClientConnection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.connected = 0
-        self._failAll(Disconnected(f"{self.peer} closed the connection: {reason.getErrorMessage()}"))
+        failure = whyTlsFailed(reason)
+        self._failAll(
+            Disconnected(
+                f"{self.peer} closed the connection: {reason.getErrorMessage()}"
+                if failure is None
+                else f"{self.peer}: {failure}"
+            )
+        )
         if self._aborting is not None and self._aborting.active():
             self._aborting.cancel()
         closing, self._closing = self._closing, []

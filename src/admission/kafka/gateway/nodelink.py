@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from admission.connection.deadline import Deadline
+from admission.connection.handshake import whyTlsFailed
 from admission.connection.link import keepAlive
 from admission.connection.responses import dropUnsent, isDirect
 from admission.interfaces import ILease
@@ -295,7 +296,7 @@ class NodeLink(Protocol):
         self._over()
         self._discard()
         if not wasClosing:
-            self._user.linkLost(f"{self.node} has closed its connection")
+            self._user.linkLost(f"{self.node}: {whyTlsFailed(reason) or 'it has closed the connection'}")
 
     def pauseProducing(self) -> None:
         """

@@ -268,7 +268,7 @@ class EndingTests(LinkTestCase):
         self.connect()
         self.transport.peerCloses()
         self.clock.advance(0)
-        self.assertEqual(self.user.reasons, ["node 1 has closed its connection"])
+        self.assertEqual(self.user.reasons, ["node 1: it has closed the connection"])
 
     def test_failed(self) -> None:
         """

@@ -1142,9 +1142,9 @@ class EndingTests(RelayTestCase):
         node.close()
         self.assertTrue(self.client.isClosed)
         self.assertEqual(self.client.waiting(), 1)
-        self.assertEqual(self.client.closeReason, "node 1 (k1.example:9092) has closed its connection")
+        self.assertEqual(self.client.closeReason, "node 1 (k1.example:9092): it has closed the connection")
         self.assertEqual((self.node.unanswered, self.node.linkCount), (0, 0))
-        self.assertIn("has closed its connection", self.node.lastError)
+        self.assertIn("it has closed the connection", self.node.lastError)
 
     def test_nodeLeavesIdle(self) -> None:
         """
