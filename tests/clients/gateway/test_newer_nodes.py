@@ -1,0 +1,108 @@
+"""
+A cluster and clients that are newer than the gateway.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+from kio.index import load_response_schema
+
+from admission.kafka.wire.relayedapis import RELAYED_BY_KEY
+from admission.kafka.wire.versions import API_VERSIONS, PRODUCE
+from tests.kit.brokerfixture import encode, framed, readResponse, requestOf
+from tests.kit.gatewaycases import IS_DIRECT, Connection, GatewayTestCase
+from tests.kit.gatewayclients import FAMILIES
+from tests.kit.gatewayprocess import GatewayProcess
+from tests.kit.recordingproxy import RecordingProxy
+
+FUTURE_API = 999
+LATER = 5
+UNSUPPORTED_VERSION = 35
+RECORDS = 50
+
+
+class NewerNodes(RecordingProxy):
+    """
+    A network that makes all nodes say that they know later versions than the gateway, and an API that nobody knows.
+    What a node really knows less of than the gateway stays as it is, or clients would ask for it.
+    """
+
+    def altered(self, apiKey: int, apiVersion: int, frame: bytes) -> bytes:
+        """
+        See L{RecordingProxy.altered}.
+        """
+        if apiKey != API_VERSIONS:
+            return frame
+        responseType: Any = load_response_schema(apiKey, apiVersion)
+        correlationId, answer = readResponse(frame[4:], responseType)
+        newer = [
+            replace(each, max_version=each.max_version + LATER) if _isLatest(each) else each for each in answer.api_keys
+        ]
+        newer.append(replace(newer[0], api_key=FUTURE_API))
+        header = responseType.__header_schema__(correlation_id=correlationId)
+        return framed(encode(header) + encode(replace(answer, api_keys=tuple(newer))))
+
+
+def _isLatest(each: Any) -> bool:
+    api = RELAYED_BY_KEY.get(each.api_key)
+    return api is None or each.max_version >= api.maxVersion
+
+
+class NewerTests(GatewayTestCase):
+    """
+    The gateway stands between them.
+    """
+
+    if IS_DIRECT:
+        skip = "this is about the gateway, and ADMISSION_GATEWAY_DIRECT leaves it out"
+
+    def makeGateway(self) -> GatewayProcess:
+        """
+        One before such a cluster.
+        """
+        self.nodes = NewerNodes([self.cluster.address(nodeId) for nodeId in self.cluster.nodeIds], [])
+        self.addCleanup(self.nodes.stop)
+        gateway = GatewayProcess(self.nodes.of(self.cluster.bootstrap))
+        self.addCleanup(gateway.remove)
+        gateway.start()
+        return gateway
+
+    def test_highestKnown(self) -> None:
+        """
+        Clients are told the highest versions that the gateway knows, and of no other API.  One that asks in a later
+        version is told which to ask in.
+        """
+        ask = requestOf("ApiVersions", 3, client_software_name="test", client_software_version="1")
+        with Connection(self.nodes.of(self.cluster.address(1))) as connection:
+            _, newer = connection.ask(ask)
+        told = {each.api_key: each.max_version for each in newer.api_keys}
+        self.assertIn(FUTURE_API, told)
+        self.assertGreater(told[PRODUCE], RELAYED_BY_KEY[PRODUCE].maxVersion)
+        with Connection(self.nodeAddress(1)) as connection:
+            connection.socket.sendall(framed(struct.pack(">hhihB", API_VERSIONS, 99, 7, -1, 0)))
+            correlationId, errorCode, count, apiKey, _, maxVersion = struct.unpack_from(">ihihhh", connection.receive())
+            self.assertEqual((correlationId, errorCode, count, apiKey), (7, UNSUPPORTED_VERSION, 1, API_VERSIONS))
+            self.assertGreaterEqual(maxVersion, 3)
+            _, answer = connection.ask(ask)
+        known = {each.api_key: each.max_version for each in answer.api_keys}
+        self.assertLessEqual(set(known), set(RELAYED_BY_KEY))
+        later = [apiKey for apiKey in known if told[apiKey] > RELAYED_BY_KEY[apiKey].maxVersion]
+        self.assertIn(PRODUCE, later)
+        self.assertEqual(
+            {apiKey: known[apiKey] for apiKey in later}, {apiKey: RELAYED_BY_KEY[apiKey].maxVersion for apiKey in later}
+        )
+
+    def test_clients(self) -> None:
+        """
+        Real clients work.
+        """
+        for name, family in FAMILIES.items():
+            topic = f"{self.topic}.{name}"
+            self.cluster.createTopic(topic)
+            values = [f"1.{number}".encode() for number in range(RECORDS)]
+            family.produce(self.address, topic, values)
+            self.assertEqual(sorted(family.consume(self.address, topic, RECORDS)), sorted(values))
+        self.assertGreater(self.nodes.seen.total(), 0)
