@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, ISSLTransport
-from twisted.python.failure import Failure
 
 from .deadline import Deadline
 
@@ -19,25 +18,6 @@ MAX_HANDSHAKE_BYTES = 32 << 10
 What a peer may send for its handshake, as in Java.  OpenSSL would take a greeting
 of 128 KiB, and keep 241 for it.
 """
-
-
-_UNVERIFIED = "certificate verify failed"
-
-
-def whyTlsFailed(reason: Failure) -> str | None:
-    """
-    Why TLS has ended a connection, in words: the peer does not speak it, or one side refuses the other's certificate.
-
-    @return: L{None} if something else has.
-    """
-    from OpenSSL.SSL import Error
-
-    errors = reason.value.args[0] if isinstance(reason.value, Error) and reason.value.args else None
-    if not isinstance(errors, list):
-        return None
-    words = ", ".join(error[-1] for error in errors)
-    hint = " (it has expired, or no authority that is trusted has signed it)" if words == _UNVERIFIED else ""
-    return f"TLS failed: {words}{hint}"
 
 
 class Handshake:

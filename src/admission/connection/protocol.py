@@ -18,10 +18,10 @@ from zope.interface import implementer
 from ..gate import MIN_BODY_SECONDS
 from ..interfaces import ILease, IWaiter
 from ..request import ServerRequest
+from ..tlsfailure import whyTlsFailed
 from .deadline import Deadline
 from .factory import MAX_READ_BYTES, AdmittedFactory
 from .framing import Framer, FrameRefused
-from .handshake import whyTlsFailed
 from .link import CLOSING, DRAINING, Link, Linked, LinkState
 from .pauses import BUSY, Pause
 

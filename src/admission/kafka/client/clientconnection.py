@@ -27,7 +27,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from admission._version import __version__
-from admission.connection.handshake import whyTlsFailed
+from admission.tlsfailure import whyTlsFailed
 
 from ..wire.primitives import MalformedResponse
 from ..wire.requests import ClientApi, clientApi, decodeResponse, encodeRequest, readCorrelationId

@@ -17,10 +17,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from admission.connection.deadline import Deadline
-from admission.connection.handshake import whyTlsFailed
 from admission.connection.link import keepAlive
 from admission.connection.responses import dropUnsent, isDirect
 from admission.interfaces import ILease
+from admission.tlsfailure import whyTlsFailed
 
 from .nodes import Node
 
