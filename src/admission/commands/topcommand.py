@@ -182,7 +182,7 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     if "nodes" in now:
         yield "nodes of the cluster:"
         yield from _tableOf(
-            ("Node", "Address", "Links", "Unanswered", "Holds", "Takes nothing for", "Last error"),
+            ("Node", "Address", "Links", "Unanswered", "Holds", "Stalled", "Last error"),
             [
                 (
                     "bootstrap" if each["nodeId"] is None else str(each["nodeId"]),

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from attrs import field, frozen
 
 from admission.clock import wallSeconds
-from admission.connection.factory import TLS_CONNECTION_BYTES, peerName
+from admission.connection.factory import TLS_CONNECTION_BYTES
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.control import AdmissionControl
 from admission.gate import Gate
@@ -29,7 +29,7 @@ from .discovery import Discovery
 from .gateway import Gateway
 from .gatewayoptions import GatewayListener, GatewayOptions, Upstream, ephemeralPorts
 from .gatewaysettings import GatewaySettings
-from .gatewaystatus import GatewayStatus
+from .gatewaystatus import GatewayStatus, describeAddresses
 from .knownproducers import KnownProducers
 from .nodes import Nodes
 from .relaysession import RelaySession
@@ -194,7 +194,7 @@ class GatewayService(KafkaService):
             self.discovery,
             self.factory,
             self.sensors,
-            lambda: [peerName(port.getHost()) for port in self._ports],
+            lambda: describeAddresses(port.getHost() for port in self._ports),
         )
 
     def reservedDescriptors(self) -> int:
