@@ -23,6 +23,8 @@ def whyTlsFailed(reason: Failure) -> str | None:
     errors = reason.value.args[0] if isinstance(reason.value, Error) and reason.value.args else None
     if not isinstance(errors, list):
         return None
-    words = ", ".join(error[-1] for error in errors)
-    hint = " (it has expired, or no authority that is trusted has signed it)" if words == _UNVERIFIED else ""
-    return f"TLS failed: {words}{hint}"
+    words = [error[-1] for error in errors]
+    if _UNVERIFIED in words:
+        # What may stand before it, such as that a signature does not fit, depends on the key of the stranger.
+        return f"TLS failed: {_UNVERIFIED} (it has expired, or no authority that is trusted has signed it)"
+    return f"TLS failed: {', '.join(words)}"

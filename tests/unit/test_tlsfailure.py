@@ -28,10 +28,11 @@ class WhyTests(SynchronousTestCase):
 
     def test_unverified(self) -> None:
         """
-        OpenSSL does not say which of the usual reasons it was.
+        OpenSSL does not say which of the usual reasons it was, and sometimes more than anyone wants to know.
         """
-        unverified = Error([("SSL routines", "", "certificate verify failed")])
-        self.assertEqual(
-            whyTlsFailed(Failure(unverified)),
-            "TLS failed: certificate verify failed (it has expired, or no authority that is trusted has signed it)",
-        )
+        unverified = ("SSL routines", "", "certificate verify failed")
+        for errors in ([unverified], [("Provider routines", "", "provider signature failure"), unverified]):
+            self.assertEqual(
+                whyTlsFailed(Failure(Error(errors))),
+                "TLS failed: certificate verify failed (it has expired, or no authority that is trusted has signed it)",
+            )

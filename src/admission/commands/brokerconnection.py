@@ -25,8 +25,8 @@ from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
 from .console import CommandFailed, CommandOptions, parseTimeout
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_TLS_FAILURE = re.compile(r"\[\('.*'([^']+)'\)\]")
-"""A message of OpenSSL, of which only the last part is informative."""
+_TLS_FAILURE = re.compile(r"TLS failed: ([^(]*[^( ])")
+"""What L{whyTlsFailed<admission.tlsfailure.whyTlsFailed>} says, without its hint: the command has a better one."""
 
 Question = Callable[[ClientConnection], Generator[Deferred[Any], Any, Any]]
 """Asks over a connection, and returns the answer; a generator for L{inlineCallbacks}."""

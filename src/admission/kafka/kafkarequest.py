@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..interfaces import ILease
-from ..recording.events import UNKNOWN
+from ..recording.events import UNKNOWN, UNKNOWN_SECONDS
 from ..request import ServerRequest
 from .wire.headers import RequestHeader
 from .wire.produce import PartitionResult
@@ -57,6 +57,7 @@ class KafkaRequest(ServerRequest):
     @ivar throttledUntilSeconds: when the delay in its answer ends.
     @ivar decoded: the charge for C{entity}, if that outlives a turn, or for what is collected to answer it.
     @ivar nodeId: in a gateway, the node that it was passed on to, if that is known.
+    @ivar upstreamSeconds: how long it took to answer, not a number before that.
     @ivar upstreamThrottleMs: for how long that throttles the client.
     @ivar isOwn: in a gateway, whether it is answered here and not by a node.
     @ivar parts: its answer then, which may have to wait for those before it.
@@ -80,6 +81,7 @@ class KafkaRequest(ServerRequest):
     throttledUntilSeconds = 0.0
     decoded: ILease | None = None
     nodeId = UNKNOWN
+    upstreamSeconds = UNKNOWN_SECONDS
     upstreamThrottleMs = UNKNOWN
     isOwn = False
     parts: list[bytes] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define
 
-from ..recording.events import UNKNOWN, RequestEvent
+from ..recording.events import UNKNOWN, UNKNOWN_SECONDS, RequestEvent
 from ..recording.schema import Column, ColumnType, foreign, integer
 
 
@@ -24,6 +24,7 @@ class KafkaRequestEvent(RequestEvent):
         the producer ids are its C{identities}.
     @ivar groupId: the consumer group of the request.
     @ivar nodeId: in a gateway, the node that it was passed on to.
+    @ivar upstreamSeconds: in a gateway, how long the node took to answer, all of its response included.
     @ivar upstreamThrottleMs: in a gateway, for how long the node itself throttles the client.
     """
 
@@ -33,6 +34,7 @@ class KafkaRequestEvent(RequestEvent):
     producerEpoch: int = UNKNOWN
     groupId: str | None = None
     nodeId: int = UNKNOWN
+    upstreamSeconds: float = UNKNOWN_SECONDS
     upstreamThrottleMs: int = UNKNOWN
 
 
@@ -46,10 +48,10 @@ KAFKA_COLUMNS: Mapping[str, Sequence[Column]] = {
     "producer_ids": (foreign("group_id", "groupId"),),
     "refusal": (
         Column("node_id", ColumnType.IDENTITY, "nodeId", "h"),
+        Column("upstream_us", ColumnType.SECONDS, "upstreamSeconds", "f"),
         Column("upstream_throttle_ms", ColumnType.IDENTITY, "upstreamThrottleMs", "h"),
     ),
 }
 """
-By the column of the requests table that they follow.  How long a node took is C{purgatory_wait_us}; a slot has no room
-for more.
+By the column of the requests table that they follow.
 """

@@ -77,5 +77,6 @@ def kafkaEventOf(request: KafkaRequest) -> KafkaRequestEvent:
     event.groupId = request.groupId
     if request.nodeId <= _LARGEST:
         event.nodeId = request.nodeId
+    event.upstreamSeconds = request.upstreamSeconds
     event.upstreamThrottleMs = min(request.upstreamThrottleMs, _LARGEST)
     return event

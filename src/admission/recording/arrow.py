@@ -114,6 +114,7 @@ class _Columns:
         return pa.ListArray.from_arrays(pa.array(offsets), items)
 
     def _microseconds(self, seconds: Any) -> pa.Array:
+        seconds = seconds.astype(np.float64, copy=False)
         isKnown = np.abs(seconds) < _MAX_SECONDS
         return pa.array(np.rint(np.where(isKnown, seconds, 0.0) * 1e6).astype(np.int64), mask=~isKnown)
 

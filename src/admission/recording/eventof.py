@@ -16,6 +16,8 @@ from .events import EXPIRE, MUTE, REJECT, THROTTLE, RequestEvent
 NO_MEMORY = "it waited for memory"
 OVER_QUOTA = "over its quota"
 
+_LONGEST_MS = 2**31 - 1
+
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _Event = TypeVar("_Event", bound=RequestEvent)
@@ -73,7 +75,7 @@ def eventOf(request: ServerRequest, makeEvent: Callable[[int, float], _Event]) -
         event.refusal = request.refusal.value
     event.policy = request.policy
     if request.answered is not None:
-        event.throttleTimeMs = max(math.ceil(request.delaySeconds * 1000), 0)
+        event.throttleTimeMs = min(max(math.ceil(request.delaySeconds * 1000), 0), _LONGEST_MS)
     if request.expireReason is not None:
         event.decision, event.reason = EXPIRE, withoutNumbers(request.expireReason)
     elif request.rejectReason is not None:

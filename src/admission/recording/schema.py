@@ -186,7 +186,7 @@ REQUESTS = Table(
         Column("policy_delays_us", ColumnType.DURATIONS, "policyDelaysSeconds", "d", 6),
         _seconds("decided_mono_us", "decidedSeconds"),
         Column("is_counted", ColumnType.FLAG, "isCounted", "b"),
-        integer("throttle_ms", "throttleTimeMs"),
+        integer("throttle_ms", "throttleTimeMs", "i"),
         _seconds("pool_wait_us", "poolWaitSeconds"),
         _seconds("queue_us", "queueSeconds"),
         _seconds("service_us", "serviceSeconds"),

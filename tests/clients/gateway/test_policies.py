@@ -189,7 +189,7 @@ class ShadowTests(PolicyTestCase):
     """
 
     gatewayOptions = (
-        *("--set=super.users=User:ANONYMOUS", "--quota", "client-bytes", "--quota", "request-time:percent=2"),
+        *("--set=super.users=User:ANONYMOUS", "--quota", "client-bytes", "--quota", "request-time"),
         *("--quota", f"client-bytes:produce={TRIED_BYTES_PER_SECOND}:fetch={TRIED_BYTES_PER_SECOND}:shadow=yes"),
     )
 

@@ -57,6 +57,7 @@ FIRST_VERSION = {
 
 TEXTS = st.none() | st.text(max_size=40)
 COUNTS = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
 SHORTS = st.integers(-(2**15), 2**15 - 1)
 SECONDS = st.floats(-1e9, 1e9)
 
@@ -157,7 +158,7 @@ class SchemaTests(SynchronousTestCase):
             ends = 0
             for each in sorted(Layout.of(table).fields, key=lambda each: each.offset):
                 self.assertGreaterEqual(each.offset, ends)
-                sizes = {"q": 8, "d": 8, "i": 4, "h": 2, "H": 2, "b": 1}
+                sizes = {"q": 8, "d": 8, "i": 4, "f": 4, "h": 2, "H": 2, "b": 1}
                 ends = each.offset + sizes[each.code] * each.capacity + each.type.isList
             self.assertLess(ends, SLOT_BYTES)
 
@@ -198,7 +199,7 @@ class RecordTests(SynchronousTestCase):
             identities=st.lists(COUNTS, max_size=6),
             policyDelaysSeconds=st.lists(st.floats(0, 3600), max_size=6),
             decidedSeconds=st.floats(),
-            throttleTimeMs=COUNTS,
+            throttleTimeMs=INT32,
             isCounted=st.sampled_from([UNKNOWN, False, True]),
             seq=COUNTS,
         )
@@ -254,6 +255,7 @@ class RecordTests(SynchronousTestCase):
                 "bloom_seen",
                 "refusal",
                 "node_id",
+                "upstream_us",
                 "upstream_throttle_ms",
             },
         )

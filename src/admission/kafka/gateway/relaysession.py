@@ -461,6 +461,8 @@ class RelaySession(KafkaSession):
         """
         The whole answer to the first request has been handed over.
         """
+        if request.released is not None:
+            request.upstreamSeconds = self.factory.clock.seconds() - request.released
         self.node.throttles.add(delaySeconds > 0, request.upstreamThrottleMs > 0)
         self._answered(request, delaySeconds)
         if delaySeconds and request.header.apiKey != PRODUCE:

@@ -16,8 +16,10 @@ from admission.connection.pauses import UNANSWERED, Pause
 from admission.interfaces import ADMITTED, FRAMES, Decision
 from admission.kafka.broker.log.segmentlog import SegmentLog
 from admission.kafka.gateway.relaysession import COLLECTED_BYTES, LARGEST_COLLECTED_BYTES, MAX_UNANSWERED
-from admission.kafka.kafkarequest import Address
+from admission.kafka.kafkarequest import Address, KafkaRequest
 from admission.kafka.quotalimits import QuotaLimits
+from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.kafka.requestrecording import kafkaEventOf
 from admission.kafka.server import ANONYMOUS
 from tests.kit.brokerfixture import (
     batchOf,
@@ -53,6 +55,23 @@ def producing(acks: int = -1, sizeBytes: int = 10, **header: int) -> dict[str, A
 
 
 PRODUCED = {"responses": [{"name": "events", "partition_responses": [{"index": 0}]}]}
+
+
+class Recorded:
+    """
+    An observer of requests.
+
+    @ivar events: what is recorded of them.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[KafkaRequestEvent] = []
+
+    def requestOver(self, request: KafkaRequest) -> None:
+        """
+        See L{admission.connection.factory.AdmittedFactory}.
+        """
+        self.events.append(kafkaEventOf(request))
 
 
 class RelayTestCase(GatewayTestCase):
@@ -121,6 +140,18 @@ class PassingTests(RelayTestCase):
         self.linked(self.connect(1))
         self.assertEqual(self.attempts, [addressOf(1), addressOf(2), UPSTREAM[0], addressOf(1)])
         self.assertEqual([node.linkCount for node in self.nodes], [2, 1])
+
+    def test_recorded(self) -> None:
+        """
+        A recording has the node, how long it took until its response was whole, and for how long it throttles.
+        """
+        recorded = Recorded()
+        self.patch(self.factory, "observers", (*self.factory.observers, recorded))
+        self.client.send("Heartbeat", 3)
+        self.clock.advance(1.5)
+        self.played.answer(throttle_time_ms=7)
+        [event] = recorded.events
+        self.assertEqual((event.nodeId, event.upstreamSeconds, event.upstreamThrottleMs), (1, 1.5, 7))
 
     def test_pipelined(self) -> None:
         """
