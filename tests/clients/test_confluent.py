@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -188,3 +189,13 @@ class ConfluentTests(ClientCases, SynchronousTestCase):
         producer.list_topics(self.topic, timeout=PATIENCE_SECONDS)
         described = producer.list_topics(timeout=PATIENCE_SECONDS).topics[self.topic]
         self.assertEqual(sorted(described.partitions), list(range(PARTITIONS)))
+
+    def test_noTransactions(self) -> None:
+        """
+        Who wants transactions is told at once that there are none, and does not ask again until its time is up.
+        """
+        producer = Producer(configuration(plain(self.broker), transactional_id="t"))
+        began = monotonic()
+        refused = self.assertRaises(KafkaException, producer.init_transactions, 10 * PATIENCE_SECONDS)
+        self.assertLess(monotonic() - began, PATIENCE_SECONDS)
+        self.assertEqual(refused.args[0].name(), "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")

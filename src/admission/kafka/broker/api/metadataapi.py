@@ -20,10 +20,11 @@ from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
 from ..log.interface import LogRefusal, Topic
-from .refusals import onceFlushed
+from .refusals import NO_TRANSACTIONS, onceFlushed
 from .topicapi import createTopic, topicById
 
 _GROUP = 0
+_TRANSACTION = 1
 _BROKERS = 1
 _CONTROLLERS = 2
 
@@ -47,7 +48,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
         topics = Rows(list(broker.log.topics.values()), partial(_described, broker))
     else:
         # Each once, or a small request could ask for a huge response.
-        asked = list(dict.fromkeys((each.name, None if each.name is not None else each.topic_id) for each in wanted))
+        asked = list(dict.fromkeys(_nameOrId(each) for each in wanted))
         errors: dict[str | None, dict[str, Any]] = {}
         if _mayCreate(broker, request):
             for name, _ in asked:
@@ -96,14 +97,15 @@ def findCoordinator(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     """
     entity = request.entity
     keys = entity.coordinator_keys if hasattr(entity, "coordinator_keys") else [entity.key]
-    if getattr(entity, "key_type", _GROUP) == _GROUP:
+    keyType = getattr(entity, "key_type", _GROUP)
+    if keyType == _GROUP:
         found = {**_brokerAt(broker, request), "error_code": 0, "error_message": None}
     else:
         found = {
             "node_id": -1,
             "host": "",
             "port": -1,
-            "error_code": ErrorCode.invalid_request.value,
+            "error_code": (NO_TRANSACTIONS if keyType == _TRANSACTION else ErrorCode.invalid_request).value,
             "error_message": "this broker coordinates groups only; it has no transactions",
         }
     return {**found, "coordinators": [{**found, "key": key} for key in keys]}
@@ -126,6 +128,15 @@ def _create(broker: Broker, name: str, created: list[dict[str, Any]], errors: di
         created.append(errors[name])
     except LogRefusal as refusal:
         errors[name]["error_code"] = refusal.errorCode
+
+
+def _nameOrId(asked: Any) -> tuple[str | None, UUID | None]:
+    """
+    What is asked for: a name or else an id.  Java's clients send an empty name with an id.
+    """
+    if asked.name is None or (not asked.name and asked.topic_id is not None):
+        return None, asked.topic_id
+    return asked.name, None
 
 
 def _lookUp(

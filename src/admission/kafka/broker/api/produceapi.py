@@ -18,7 +18,7 @@ from admission.timeslices import Steps
 
 from ..broker import Broker
 from ..log.interface import LogRefusal
-from .refusals import reasonOf
+from .refusals import NO_TRANSACTIONS, reasonOf
 from .topicapi import partitionIn
 from .topicconfigs import hasAppendTime, isCached, maxMessageBytes
 
@@ -121,7 +121,7 @@ def initProducerId(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
     InitProducerId: a producer id that was never assigned before.
     """
     if request.entity.transactional_id is not None:
-        return {"error_code": ErrorCode.invalid_request.value, "producer_id": -1, "producer_epoch": -1}
+        return {"error_code": NO_TRANSACTIONS.value, "producer_id": -1, "producer_epoch": -1}
     try:
         producerId = broker.log.allocateProducerId()
     except LogRefusal as refusal:

@@ -23,6 +23,9 @@ from ..log.interface import LogRefusal
 FLUSH_SECONDS: Final = 10.0
 """For how long the answer to a request that does not say so waits for the disk."""
 
+NO_TRANSACTIONS: Final = ErrorCode.transactional_id_authorization_failed
+"""What ends a transaction at once: clients ask again after an invalid request until their time is up."""
+
 _OVERDUE: Final = "the change is made, and the disk has not confirmed it in time"
 
 _LONGEST_REASON = 1000

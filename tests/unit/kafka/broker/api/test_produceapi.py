@@ -413,7 +413,8 @@ class InitProducerIdTests(BrokerTestCase):
         for name in ("t", ""):
             answer = self.connect().ask("InitProducerId", 4, transactional_id=name)
             self.assertEqual(
-                (answer.error_code, answer.producer_id, answer.producer_epoch), (ErrorCode.invalid_request, -1, -1)
+                (answer.error_code, answer.producer_id, answer.producer_epoch),
+                (ErrorCode.transactional_id_authorization_failed, -1, -1),
             )
 
     def test_failingLog(self) -> None:
