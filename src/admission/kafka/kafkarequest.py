@@ -27,9 +27,12 @@ class Address(NamedTuple):
 class ClientConnection(Protocol):
     """
     What a request says about its connection.
+
+    @ivar isTLS: whether it is encrypted.
     """
 
     host: str
+    isTLS: bool
 
     def reachedAddress(self) -> Address:
         """

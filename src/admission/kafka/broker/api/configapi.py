@@ -18,18 +18,17 @@ from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
 from ..log.interface import InvalidTopicConfig, LogRefusal
+from .configvalues import SOURCE_STATIC_BROKER, ConfigValue, brokerValues, topicValues
 from .refusals import Refused, errorOf, onceFlushed, repeated
-from .topicconfigs import TOPIC_CONFIGS, TYPE_STRING, checkConfigs
+from .topicconfigs import TOPIC_CONFIGS, TYPE_LIST, TYPE_STRING, checkConfigs
 
 _TOPIC = 2
 _BROKER = 4
 
-_SOURCE_TOPIC = 1
-_SOURCE_STATIC_BROKER = 4
-_SOURCE_DEFAULT = 5
-
 _SET = 0
 _DELETE = 1
+_APPEND = 2
+_SUBTRACT = 3
 
 
 def describeConfigs(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
@@ -50,7 +49,7 @@ def _described(
         if resource.resource_type == _TOPIC:
             configs = _topicConfigs(broker, resource.resource_name)
         elif resource.resource_type == _BROKER and resource.resource_name in ("", str(broker.nodeId)):
-            configs = _brokerConfigs(broker)
+            configs = _brokerConfigs(broker, request)
         else:
             raise Refused(
                 ErrorCode.invalid_request,
@@ -114,58 +113,69 @@ def _altered(broker: Broker, topicName: str, changes: Any) -> dict[str, str | No
     altered: dict[str, str | None] = dict(broker.log.topic(topicName).configs)
     duplicates = repeated(change.name for change in changes)
     for change in changes:
-        if change.name in duplicates:
-            raise Refused(ErrorCode.invalid_request, f"the request changes {change.name} twice")
+        name = change.name
+        if name in duplicates:
+            raise Refused(ErrorCode.invalid_request, f"the request changes {name} twice")
         if change.config_operation == _SET:
-            altered[change.name] = change.value
-        elif change.config_operation == _DELETE:
-            if change.name not in TOPIC_CONFIGS:
-                raise InvalidTopicConfig(f"topics have no setting {change.name!r} here")
-            altered.pop(change.name, None)
+            altered[name] = change.value
+            continue
+        config = TOPIC_CONFIGS.get(name)
+        if config is None:
+            raise InvalidTopicConfig(f"topics have no setting {name!r} here")
+        if change.config_operation == _DELETE:
+            altered.pop(name, None)
+        elif change.config_operation in (_APPEND, _SUBTRACT) and config.type == TYPE_LIST:
+            present = _elements(altered.get(name) or config.defaultIn(broker.settings))
+            given = _elements(change.value)
+            if change.config_operation == _APPEND:
+                left = dict.fromkeys([*present, *given])
+            else:
+                left = dict.fromkeys(each for each in present if each not in given)
+            altered[name] = ",".join(left)
         else:
-            raise InvalidTopicConfig(
-                f"{change.name} can be set or deleted; there is nothing to append to or subtract from"
-            )
+            raise InvalidTopicConfig(f"{name} is no list to append to or to subtract from; it can be set or deleted")
     return altered
+
+
+def _elements(value: str | None) -> list[str]:
+    return [each for each in (value or "").split(",") if each]
 
 
 def _topicConfigs(broker: Broker, topicName: str) -> list[dict[str, Any]]:
     own = broker.log.topic(topicName).configs
     return [
-        _config(
-            config.name,
-            own.get(config.name, config.default(broker.settings)),
-            _SOURCE_TOPIC if config.name in own else _SOURCE_DEFAULT,
-            config.type,
-            config.help,
-            isReadOnly=False,
-        )
+        _config(topicValues(broker.settings, config, own), config.name, config.type, config.help, isReadOnly=False)
         for config in TOPIC_CONFIGS.values()
     ]
 
 
-def _brokerConfigs(broker: Broker) -> list[dict[str, Any]]:
-    values, places = broker.settings.asProperties(), broker.settings.places.keys()
+def _brokerConfigs(broker: Broker, request: KafkaRequest) -> list[dict[str, Any]]:
+    listener = ConfigValue("advertised.listeners", _listener(broker, request), SOURCE_STATIC_BROKER)
     return [
         _config(
-            listed.name,
-            values[listed.name],
-            _SOURCE_STATIC_BROKER if places & {listed.name, *listed.coarser} else _SOURCE_DEFAULT,
-            TYPE_STRING,
-            listed.help,
-            isReadOnly=True,
-        )
-        for listed in PROPERTIES.values()
+            [listener], listener.name, TYPE_LIST, "Where this client finds the broker: `--advertise`.", isReadOnly=True
+        ),
+        *(
+            _config(brokerValues(broker.settings, listed), listed.name, TYPE_STRING, listed.help, isReadOnly=True)
+            for listed in PROPERTIES.values()
+        ),
     ]
 
 
-def _config(name: str, value: str, source: int, type: int, help: str, isReadOnly: bool) -> dict[str, Any]:
+def _listener(broker: Broker, request: KafkaRequest) -> str:
+    login = "" if broker.portal is None else "SASL_"
+    encryption = "SSL" if request.connection.isTLS else "PLAINTEXT"
+    host, port = request.advertised
+    return f"{login}{encryption}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _config(values: list[ConfigValue], name: str, type: int, help: str, isReadOnly: bool) -> dict[str, Any]:
     return {
         "name": name,
-        "value": value,
+        "value": values[0].value,
         "read_only": isReadOnly,
-        "config_source": source,
-        "synonyms": [{"name": name, "value": value, "source": source}],
+        "config_source": values[0].source,
+        "synonyms": [each._asdict() for each in values],
         "config_type": type,
         "documentation": help,
     }

@@ -17,10 +17,10 @@ from admission.kafka.wire.produce import PartitionResult, ProducedPartition, Pro
 from admission.timeslices import Steps
 
 from ..broker import Broker
-from ..log.interface import LogRefusal
+from ..log.interface import LogRefusal, Topic
 from .refusals import NO_TRANSACTIONS, reasonOf
 from .topicapi import partitionIn
-from .topicconfigs import hasAppendTime, isCached, maxMessageBytes
+from .topicconfigs import hasAppendTime, isCached, maxMessageBytes, timestampAfterMaxSeconds
 
 ALL = -1
 """The value of C{acks} if records must survive more than the broker's death."""
@@ -157,7 +157,7 @@ def _appendOne(broker: Broker, produced: ProducedPartition, principal: str, isUr
             appendTimeMs = int(broker.wallSeconds() * 1000)
             batch = stampBatch(records, appendTimeMs)
         else:
-            _checkTimestamp(broker, batch)
+            _checkTimestamp(broker, topic, batch)
         result = broker.log.append(partition, records, batch, principal, isUrgent)
     except BatchRefused as refusal:
         return PartitionResult(topicName, index, refusal.errorCode.value, errorMessage=refusal.reason)
@@ -166,10 +166,10 @@ def _appendOne(broker: Broker, produced: ProducedPartition, principal: str, isUr
     return PartitionResult(topicName, index, 0, result.baseOffset, appendTimeMs, partition.logStartOffset)
 
 
-def _checkTimestamp(broker: Broker, batch: RecordBatch) -> None:
+def _checkTimestamp(broker: Broker, topic: Topic, batch: RecordBatch) -> None:
     aheadSeconds = batch.maxTimestampMs / 1000 - broker.wallSeconds()
-    if aheadSeconds > broker.settings.logMessageTimestampAfterMaxSeconds:
+    if aheadSeconds > timestampAfterMaxSeconds(broker, topic):
         raise BatchRefused(
             ErrorCode.invalid_timestamp,
-            f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (log.message.timestamp.after.max.ms)",
+            f"a timestamp is {aheadSeconds:.0f} s ahead of the broker's clock (message.timestamp.after.max.ms)",
         )

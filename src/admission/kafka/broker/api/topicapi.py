@@ -18,12 +18,11 @@ from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
 from ..log.interface import LogRefusal, Partition, Topic, UnknownTopic
+from .configvalues import topicValues
 from .refusals import Refused, errorOf, onceFlushed, repeated
-from .topicconfigs import TOPIC_CONFIGS, checkConfigs
+from .topicconfigs import TOPIC_CONFIGS, TopicConfig, checkConfigs
 
 _BROKER_DEFAULT = -1
-_SOURCE_TOPIC = 1
-_SOURCE_DEFAULT = 5
 
 
 def createTopic(
@@ -197,12 +196,9 @@ def _checkRoom(broker: Broker) -> None:
         raise Refused(ErrorCode.policy_violation, f"there are {count} topics already (max.topics)")
 
 
-def _effective(broker: Broker, own: Mapping[str, str]) -> Rows[str]:
-    return Rows(
-        tuple(TOPIC_CONFIGS),
-        lambda name: {
-            "name": name,
-            "value": own.get(name, TOPIC_CONFIGS[name].default(broker.settings)),
-            "config_source": _SOURCE_TOPIC if name in own else _SOURCE_DEFAULT,
-        },
-    )
+def _effective(broker: Broker, own: Mapping[str, str]) -> Rows[TopicConfig]:
+    def described(config: TopicConfig) -> dict[str, Any]:
+        inForce = topicValues(broker.settings, config, own)[0]
+        return {"name": config.name, "value": inForce.value, "config_source": inForce.source}
+
+    return Rows(tuple(TOPIC_CONFIGS.values()), described)

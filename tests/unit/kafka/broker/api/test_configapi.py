@@ -9,10 +9,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from twisted.trial.unittest import SynchronousTestCase
 
-from admission.kafka.broker.api.topicconfigs import TOPIC_CONFIGS, checkConfigs, maxMessageBytes
+from admission.kafka.broker.api.topicconfigs import TOPIC_CONFIGS, checkConfigs, maxMessageBytes, topicConfigTable
 from admission.kafka.broker.log.interface import InvalidTopicConfig
-from admission.kafka.brokersettings import PROPERTIES
+from admission.kafka.brokersettings import PROPERTIES, Settings
 from tests.kit.brokerfixture import BrokerTestCase, codes
+from tests.kit.checkout import ROOT
 
 TOPIC = 2
 BROKER = 4
@@ -34,17 +35,45 @@ class CheckConfigsTests(SynchronousTestCase):
         """
         configs: dict[str, str | None] = {
             "cleanup.policy": "delete",
-            "compression.type": "producer",
+            "compression.gzip.level": "9",
+            "compression.lz4.level": "9",
+            "compression.type": "lz4",
+            "compression.zstd.level": "-7",
+            "delete.retention.ms": "0",
+            "file.delete.delay.ms": "60000",
+            "flush.messages": "1",
+            "flush.ms": "1000",
+            "follower.replication.throttled.replicas": "*",
+            "index.interval.bytes": "4096",
+            "leader.replication.throttled.replicas": "0:1,1:1",
+            "local.retention.bytes": "-2",
+            "local.retention.ms": "-2",
+            "max.compaction.lag.ms": "9223372036854775807",
             "max.message.bytes": "2147483647",
+            "message.timestamp.after.max.ms": "9223372036854775807",
+            "message.timestamp.before.max.ms": "9223372036854775807",
             "message.timestamp.type": "LogAppendTime",
+            "min.cleanable.dirty.ratio": "0.01",
+            "min.compaction.lag.ms": "0",
+            "min.insync.replicas": "1",
+            "preallocate": "true",
+            "remote.log.copy.disable": "false",
+            "remote.log.delete.on.disable": "false",
+            "remote.storage.enable": "false",
             "retention.bytes": "-1",
             "retention.ms": "9223372036854775807",
             "segment.bytes": "1024",
+            "segment.index.bytes": "10485760",
+            "segment.jitter.ms": "0",
             "segment.ms": "-1",
+            "unclean.leader.election.enable": "true",
             "write.caching": "true",
         }
         self.assertEqual(set(configs), set(TOPIC_CONFIGS))
         self.assertEqual(checkConfigs(configs), configs)
+        for config in TOPIC_CONFIGS.values():
+            inForce = config.defaultIn(Settings())
+            self.assertEqual(checkConfigs({config.name: inForce}), {config.name: inForce})
 
     def test_refused(self) -> None:
         """
@@ -52,7 +81,15 @@ class CheckConfigsTests(SynchronousTestCase):
         """
         for name, value in (
             ("cleanup.policy", "compact"),
-            ("compression.type", "zstd"),
+            ("cleanup.policy", "compact,delete"),
+            ("compression.type", "brotli"),
+            ("follower.replication.throttled.replicas", "0:1,"),
+            ("follower.replication.throttled.replicas", ",".join(["0:1"] * 1000)),
+            ("min.cleanable.dirty.ratio", "1.5"),
+            ("min.cleanable.dirty.ratio", "nan"),
+            ("min.cleanable.dirty.ratio", f"0.{'0' * 1000}"),
+            ("min.insync.replicas", "2"),
+            ("remote.storage.enable", "true"),
             ("max.message.bytes", "0"),
             ("max.message.bytes", "2147483648"),
             ("message.timestamp.type", "Yesterday"),
@@ -69,6 +106,25 @@ class CheckConfigsTests(SynchronousTestCase):
         ):
             error = self.assertRaises(InvalidTopicConfig, checkConfigs, {name: value})
             self.assertIn(name, str(error))
+
+    def test_promises(self) -> None:
+        """
+        What would promise more than one broker keeps is refused with the reason.
+        """
+        for name, value, why in (
+            ("cleanup.policy", "compact", "does not compact"),
+            ("min.insync.replicas", "2", "there is one broker"),
+            ("remote.storage.enable", "true", "there is no tiered storage"),
+        ):
+            error = self.assertRaises(InvalidTopicConfig, checkConfigs, {name: value})
+            self.assertIn(why, str(error))
+
+    def test_documentation(self) -> None:
+        """
+        C{docs/configuration.md} has the table as the code has it.
+        """
+        page = ROOT.joinpath("docs", "configuration.md").read_text(encoding="utf-8")
+        self.assertIn(f"\n\n{topicConfigTable()}\n", page)
 
 
 class DescribeConfigsTests(BrokerTestCase):
@@ -101,7 +157,7 @@ class DescribeConfigsTests(BrokerTestCase):
             told = {config.name: (config.value, config.config_source) for config in result.configs}
             self.assertEqual(set(told), set(TOPIC_CONFIGS))
             self.assertEqual(told["max.message.bytes"], ("5", 1))
-            self.assertEqual(told["retention.ms"], ("7200000", 5))
+            self.assertEqual(told["retention.ms"], ("7200000", 4))
             self.assertEqual(told["retention.bytes"], ("-1", 5))
             self.assertFalse(any(config.read_only for config in result.configs))
 
@@ -112,12 +168,43 @@ class DescribeConfigsTests(BrokerTestCase):
         for name in ("1", ""):
             (result,) = self.describe((BROKER, name))
             told = {config.name: (config.value, config.config_source) for config in result.configs}
-            self.assertEqual(set(told), {listed.name for listed in PROPERTIES.values()})
+            self.assertEqual(set(told), {"advertised.listeners", *(listed.name for listed in PROPERTIES.values())})
             self.assertEqual(told["fetch.max.bytes"], ("1048576", 4))
             # Given in hours.
             self.assertEqual(told["log.retention.ms"], ("7200000", 4))
             self.assertEqual(told["num.partitions"], ("1", 5))
             self.assertTrue(all(config.read_only for config in result.configs))
+
+    def test_synonyms(self) -> None:
+        """
+        Who asks is told what would be in force without a setting, and what each is for.
+        """
+        self.topic("events", 1, {"retention.ms": "5", "preallocate": "true"})
+        for resource, name, wanted in (
+            (
+                (TOPIC, "events"),
+                "retention.ms",
+                [("retention.ms", "5", 1), ("log.retention.ms", "7200000", 4), ("log.retention.ms", "604800000", 5)],
+            ),
+            ((TOPIC, "events"), "preallocate", [("preallocate", "true", 1), ("preallocate", "false", 5)]),
+            ((TOPIC, "events"), "segment.bytes", [("log.segment.bytes", "1073741824", 5)]),
+            ((BROKER, "1"), "fetch.max.bytes", [("fetch.max.bytes", "1048576", 4), ("fetch.max.bytes", "57671680", 5)]),
+        ):
+            for isAsked in (True, False):
+                (result,) = self.describe(
+                    resource, keys=[name], include_synonyms=isAsked, include_documentation=isAsked
+                )
+                (config,) = result.configs
+                told = [(each.name, each.value, each.source) for each in config.synonyms]
+                self.assertEqual(told, wanted if isAsked else [])
+                self.assertEqual(bool(config.documentation), isAsked)
+
+    def test_advertisedListeners(self) -> None:
+        """
+        Tools look there for where the client finds the broker.
+        """
+        (result,) = self.describe((BROKER, "1"), keys=["advertised.listeners"])
+        self.assertRegex(result.configs[0].value, r"^PLAINTEXT://[^:]+:\d+$")
 
     def test_keys(self) -> None:
         """
@@ -223,6 +310,23 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
             self.assertEqual(result.error_code, ErrorCode.invalid_config, change)
             self.assertIn(change[1], result.error_message)
         self.assertEqual(self.configs(), {"retention.ms": "1000"})
+
+    def test_lists(self) -> None:
+        """
+        Lists are appended to and subtracted from; nothing is in one twice.
+        """
+        name = "leader.replication.throttled.replicas"
+        for operation, value, left in (
+            (APPEND, "0:1,1:1", "0:1,1:1"),
+            (APPEND, "1:1,2:1", "0:1,1:1,2:1"),
+            (SUBTRACT, "0:1,9:9", "1:1,2:1"),
+            (SUBTRACT, "1:1,2:1", ""),
+            (APPEND, None, ""),
+        ):
+            self.assertEqual(self.alter((operation, name, value)).error_code, 0)
+            self.assertEqual(self.configs()[name], left)
+        self.assertEqual(self.alter((APPEND, "cleanup.policy", "delete")).error_code, 0)
+        self.assertEqual(self.configs()["cleanup.policy"], "delete")
 
     def test_validateOnly(self) -> None:
         """
