@@ -79,6 +79,8 @@ def _valueOf(member: Field[Any], value: Any) -> Any:
         return None
     if isinstance(kind, introspect.EntityTupleField):
         return tuple(build(kind.type_, each) for each in value)
+    if isinstance(kind, introspect.EntityField):
+        return build(kind.type_, value)
     if isinstance(kind, introspect.PrimitiveTupleField):
         return tuple(value)
     if introspect.get_schema_field_type(member).startswith("timedelta"):

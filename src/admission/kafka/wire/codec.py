@@ -349,7 +349,8 @@ def _memberFor(member: Field[Any]) -> _Member:
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityField):
         plan = _planFor(kind.type_)
-        return _Member(member.name, member.name, plan.build, plan)
+        build = _orNull(plan.build) if introspect.is_optional(member) else plan.build
+        return _Member(member.name, member.name, build, plan)
     if isinstance(kind, introspect.EntityTupleField):
         plan = _planFor(kind.type_)
         isTagged = introspect.get_field_tag(member) is not None
@@ -363,6 +364,10 @@ def _memberFor(member: Field[Any]) -> _Member:
     if isinstance(kind, introspect.PrimitiveTupleField):
         convert = _arrayOf(convert, introspect.is_optional(member))
     return _Member(key, member.name, convert, None)
+
+
+def _orNull(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
 
 
 def _arrayOf(convert: Callable[[Any], Any] | None, nullable: bool) -> Callable[[Any], Any]:

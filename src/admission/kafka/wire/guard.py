@@ -107,6 +107,7 @@ def _walkFor(apiKey: int, apiName: str, apiVersion: int) -> Walk:
 def _walkOf(entityType: type[Entity], label: str) -> Walk:
     source = "\n".join(walkSource(entityType))
     namespace: dict[str, Any] = {
+        "int8": struct.Struct(">b").unpack_from,
         "int16": struct.Struct(">h").unpack_from,
         "int32": struct.Struct(">i").unpack_from,
         "varint": readUnsignedVarint,
@@ -173,7 +174,7 @@ def _structure(entityType: type[Entity]) -> Iterator[str]:
         if stepBytes:
             yield f"offset += {stepBytes}"
             stepBytes = 0
-        yield from _varying(member, entityType.__flexible__, _isNullable(member))
+        yield from _varying(member, entityType.__flexible__, introspect.is_optional(member))
     if stepBytes:
         yield f"offset += {stepBytes}"
     if entityType.__flexible__:
@@ -186,7 +187,12 @@ def _varying(member: Field[Any], flexible: bool, nullable: bool) -> Iterator[str
     """
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityField):
-        yield from _structure(kind.type_)
+        if nullable:
+            yield from _presence(member.name)
+            yield "if n > 0:"
+            yield from indented(_structure(kind.type_))
+        else:
+            yield from _structure(kind.type_)
     elif isinstance(kind, introspect.PrimitiveField):
         yield from _length(member.name, lengthSizeBytes(member, flexible), nullable)
         yield "offset += n"
@@ -229,6 +235,15 @@ def _length(fieldName: str, lengthBytes: int, nullable: bool) -> Iterator[str]:
         yield "    n = 0"
     else:
         yield f"if n < 0: refuse.length({fieldName!r}, n)"
+
+
+def _presence(fieldName: str) -> Iterator[str]:
+    """
+    Read into C{n} whether a structure that may be null follows (KIP-893).
+    """
+    yield "(n,) = int8(buffer, offset)"
+    yield "offset += 1"
+    yield f"if n not in (-1, 1): refuse.length({fieldName!r}, n)"
 
 
 def _varint(name: str) -> Iterator[str]:
@@ -277,18 +292,6 @@ def _tagged(member: Field[Any]) -> Iterator[str]:
         yield f"offset += {fixedBytes}"
 
 
-def _isNullable(member: Field[Any]) -> bool:
-    """
-    Whether a field may be null.
-
-    @raise TypeError: for a nullable structure; no request has one so far.
-    """
-    nullable = introspect.is_optional(member)
-    if nullable and isinstance(introspect.classify_field(member), introspect.EntityField):
-        raise TypeError(f"{member.name} is a structure that may be null, which the guard does not know")
-    return nullable
-
-
 def _minElementBytes(member: Field[Any], flexible: bool) -> int:
     kind = introspect.classify_field(member)
     if isinstance(kind, introspect.EntityTupleField):
@@ -305,7 +308,7 @@ def _minBytes(entityType: type[Entity]) -> int:
     for member in untagged(entityType):
         kind = introspect.classify_field(member)
         if isinstance(kind, introspect.EntityField):
-            sizeBytes += _minBytes(kind.type_)
+            sizeBytes += 1 if introspect.is_optional(member) else _minBytes(kind.type_)
         elif isinstance(kind, introspect.PrimitiveField):
             sizeBytes += fixedSizeBytes(member) or lengthSizeBytes(member, flexible)
         else:

@@ -31,17 +31,27 @@ SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
+DELETE_RECORDS: Final = 21
 INIT_PRODUCER_ID: Final = 22
 OFFSET_FOR_LEADER_EPOCH: Final = 23
+DESCRIBE_ACLS: Final = 29
 DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
+DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
 DELETE_GROUPS: Final = 42
+ELECT_LEADERS: Final = 43
 INCREMENTAL_ALTER_CONFIGS: Final = 44
+LIST_PARTITION_REASSIGNMENTS: Final = 46
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLIENT_QUOTAS: Final = 48
 ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_CLUSTER: Final = 60
+DESCRIBE_PRODUCERS: Final = 61
+LIST_TRANSACTIONS: Final = 66
+LIST_CONFIG_RESOURCES: Final = 74
+DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 
 @frozen
@@ -111,18 +121,28 @@ APIS: Final[tuple[Api, ...]] = (
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, largestFrameBytes=4 * _KIB, maxElements=16),
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+    Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
     Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+    Api(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
     Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
+    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
     Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, largestFrameBytes=512 * _KIB, maxElements=16),
     Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
     Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+    Api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
     # It never became flexible.
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
     Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, maxElements=16),
     Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, maxElements=1_000),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+    Api(LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
+    Api(LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
+    Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
 )
 
 #: The same rows by their API key.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_authorization -*-
 """
-The answers to requests that only super users may make.
+What clients may do (DescribeAcls), and the answers to requests that only super users may make.
 
 Everything in such a request is refused with Kafka's error code for it.  The
 first part of the answer has the reason as well, and the others have not: an
@@ -11,17 +11,67 @@ about groups have no room for a reason at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from admission.kafka.kafkarequest import KafkaRequest
 from admission.kafka.wire.codec import Rows
 
+from ..broker import Broker
+
 _TOPIC = 2
 """The type of resource in IncrementalAlterConfigs."""
 
+_FIRST_DIRECTORIES_WITH_ERROR = 3
+
 T = TypeVar("T")
+
+
+class Operations(NamedTuple):
+    """
+    What may be done with a kind of resource, as bits: the numbers of operations in Kafka's access control lists.
+    """
+
+    everybody: int
+    superUsers: int
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
+
+CLUSTER_OPERATIONS: Final = Operations(
+    _bits(_DESCRIBE, _DESCRIBE_CONFIGS, _IDEMPOTENT_WRITE),
+    _bits(_CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE),
+)
+TOPIC_OPERATIONS: Final = Operations(
+    _bits(_READ, _WRITE, _DESCRIBE, _DESCRIBE_CONFIGS),
+    _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS),
+)
+GROUP_OPERATIONS: Final = Operations(_bits(_READ, _DESCRIBE), _bits(_READ, _DELETE, _DESCRIBE))
+
+
+def authorizedOperations(broker: Broker, request: KafkaRequest, operations: Operations) -> int:
+    """
+    What the client may do with resources of a kind.
+    """
+    isRefused = broker.superUsers.refusal(request.principal or "") is not None
+    return operations.everybody if isRefused else operations.superUsers
+
+
+def describeAcls(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    DescribeAcls: there are none, which tools tell apart from an empty list.
+    """
+    return {
+        "error_code": ErrorCode.security_disabled,
+        "error_message": "this broker has no access control lists; its super.users say who may change things",
+        "resources": [],
+    }
 
 
 def quotasForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
@@ -67,7 +117,7 @@ def deletionForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
 
 def configsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
-    The answer to IncrementalAlterConfigs.
+    The answer to IncrementalAlterConfigs and AlterConfigs.
     """
 
     def describe(resource: tuple[int, str]) -> dict[str, Any]:
@@ -78,6 +128,31 @@ def configsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
 
     resources = dict.fromkeys((each.resource_type, each.resource_name) for each in request.entity.resources)
     return {"responses": _explained(resources, describe, reason)}
+
+
+def recordsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
+    """
+    The answer to DeleteRecords, which has no room for the reason.
+    """
+    errorCode = ErrorCode.topic_authorization_failed
+    wanted = {
+        each.name: dict.fromkeys(every.partition_index for every in each.partitions) for each in request.entity.topics
+    }
+
+    def refused(index: int) -> Mapping[str, Any]:
+        return {"partition_index": index, "low_watermark": -1, "error_code": errorCode}
+
+    return {"topics": Rows(list(wanted), lambda name: {"name": name, "partitions": Rows(list(wanted[name]), refused)})}
+
+
+def directoriesForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
+    """
+    The answer to DescribeLogDirs, which has no room for the reason.
+    """
+    errorCode = ErrorCode.cluster_authorization_failed
+    if request.apiVersion < _FIRST_DIRECTORIES_WITH_ERROR:
+        return {"results": [{"error_code": errorCode, "log_dir": ""}]}
+    return {"error_code": errorCode, "results": []}
 
 
 def groupsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:

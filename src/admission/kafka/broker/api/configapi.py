@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_configapi -*-
 """
-DescribeConfigs and IncrementalAlterConfigs.
+DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from .topicconfigs import TOPIC_CONFIGS, TYPE_LIST, TYPE_STRING, checkConfigs
 
 _TOPIC = 2
 _BROKER = 4
+_CLIENT_METRICS = 16
 
 _SET = 0
 _DELETE = 1
@@ -74,6 +75,33 @@ def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Steps[Answ
     IncrementalAlterConfigs: change settings of topics, either all of a topic's
     changes or none.
     """
+    return _change(broker, request, _altered)
+
+
+def alterConfigs(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
+    """
+    AlterConfigs: replace all settings that topics have.
+    """
+    return _change(broker, request, _replaced)
+
+
+def listConfigResources(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    ListConfigResources: what has settings.  Version 0 asks for settings of clients' metrics, which are not here.
+    """
+    types = set(getattr(request.entity, "resource_types", (_CLIENT_METRICS,))) or {_TOPIC, _BROKER}
+    resources = [(_BROKER, str(broker.nodeId))] if _BROKER in types else []
+    if _TOPIC in types:
+        resources += [(_TOPIC, name) for name in broker.log.topics]
+    return {
+        "error_code": ErrorCode.none,
+        "config_resources": Rows(resources, lambda each: {"resource_type": each[0], "resource_name": each[1]}),
+    }
+
+
+def _change(
+    broker: Broker, request: KafkaRequest, change: Callable[[Broker, str, Any], dict[str, str | None]]
+) -> Steps[Answer | Waiting]:
     responses: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     duplicates = _repeatedResources(request)
@@ -90,7 +118,7 @@ def incrementalAlterConfigs(broker: Broker, request: KafkaRequest) -> Steps[Answ
                     ErrorCode.invalid_request, "only the settings of topics can be changed while the broker runs"
                 )
             name = resource.resource_name
-            configs = checkConfigs(_altered(broker, name, resource.configs))
+            configs = checkConfigs(change(broker, name, resource.configs))
             if not request.entity.validate_only:
                 broker.log.setTopicConfigs(name, configs)
                 changed.append(response)
@@ -135,6 +163,13 @@ def _altered(broker: Broker, topicName: str, changes: Any) -> dict[str, str | No
         else:
             raise InvalidTopicConfig(f"{name} is no list to append to or to subtract from; it can be set or deleted")
     return altered
+
+
+def _replaced(broker: Broker, topicName: str, configs: Any) -> dict[str, str | None]:
+    broker.log.topic(topicName)
+    for name in repeated(each.name for each in configs):
+        raise Refused(ErrorCode.invalid_request, f"the request sets {name} twice")
+    return {each.name: each.value for each in configs}
 
 
 def _elements(value: str | None) -> list[str]:

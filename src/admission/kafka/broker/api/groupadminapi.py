@@ -20,6 +20,7 @@ from admission.timeslices import Steps
 from ..broker import Answer, Broker, Waiting
 from ..groups.groupstate import Group, State
 from ..groups.member import GroupRefusal
+from .authorization import GROUP_OPERATIONS, authorizedOperations
 from .groupapi import refusalOf
 
 _FIRST_DESCRIPTION_WITH_ERROR = 6
@@ -29,9 +30,15 @@ _CLASSIC = "classic"
 
 
 def describeGroups(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    operations = {}
+    if getattr(request.entity, "include_authorized_operations", False):
+        operations["authorized_operations"] = authorizedOperations(broker, request, GROUP_OPERATIONS)
+
     def described(groupId: str) -> Mapping[str, Any]:
         group = broker.groups.get(groupId)
-        return _missing(request, groupId) if group is None else _described(group)
+        if group is None:
+            return _missing(request, groupId)
+        return {**_described(group), **operations}
 
     # Each once: the answers are larger than the questions.
     return {"groups": Rows(list(dict.fromkeys(request.entity.groups)), described)}

@@ -1,11 +1,12 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_metadataapi -*-
 """
 The broker, its APIs and its topics: ApiVersions, Metadata, DescribeCluster,
-FindCoordinator.
+DescribeTopicPartitions, FindCoordinator.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,7 +20,8 @@ from admission.kafka.wire.versions import advertised
 from admission.timeslices import Steps
 
 from ..broker import Answer, Broker, Waiting
-from ..log.interface import LogRefusal, Topic
+from ..log.interface import LogRefusal, Partition, Topic
+from .authorization import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, authorizedOperations
 from .refusals import NO_TRANSACTIONS, onceFlushed
 from .topicapi import createTopic, topicById
 
@@ -29,6 +31,9 @@ _BROKERS = 1
 _CONTROLLERS = 2
 
 _FIRST_VERSION_WITHOUT_NAME = 12
+
+_PARTITIONS_IN_PAGE = 2000
+"""As in Kafka: how many partitions DescribeTopicPartitions tells of at once, whatever the client would take."""
 
 
 def apiVersions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
@@ -45,7 +50,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     created: list[dict[str, Any]] = []
     topics: Rows[Any]
     if wanted is None or (request.apiVersion == 0 and not wanted):
-        topics = Rows(list(broker.log.topics.values()), partial(_described, broker))
+        topics = Rows(list(broker.log.topics.values()), partial(_described, broker, request))
     else:
         # Each once, or a small request could ask for a huge response.
         asked = list(dict.fromkeys(_nameOrId(each) for each in wanted))
@@ -61,6 +66,7 @@ def metadata(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
         "cluster_id": broker.log.clusterId,
         "controller_id": broker.nodeId,
         "topics": topics,
+        **_clusterOperations(broker, request),
     }
     # Clients ask again at once after that error, and after others they may not.
     return onceFlushed(broker, request, created, response, ErrorCode.leader_not_available)
@@ -88,7 +94,51 @@ def describeCluster(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
         "cluster_id": broker.log.clusterId,
         "controller_id": broker.nodeId,
         "brokers": [{**address, "broker_id": broker.nodeId}],
+        **_clusterOperations(broker, request),
     }
+
+
+def describeTopicPartitions(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
+    """
+    DescribeTopicPartitions: topics by name, page by page.
+    """
+    entity = request.entity
+    names = sorted({each.name for each in entity.topics} or broker.log.topics)
+    first = 0
+    cursor = entity.cursor
+    if cursor is not None:
+        names = names[bisect_left(names, cursor.topic_name) :]
+        if names and names[0] == cursor.topic_name:
+            first = max(cursor.partition_index, 0)
+    room = max(1, min(entity.response_partition_limit, _PARTITIONS_IN_PAGE))
+    operations = authorizedOperations(broker, request, TOPIC_OPERATIONS)
+    topics: list[dict[str, Any]] = []
+    following = None
+    for name in names:
+        if not room:
+            following = (name, 0)
+            break
+        topic = broker.log.topics.get(name)
+        if topic is None:
+            topics.append({"name": name, "error_code": ErrorCode.unknown_topic_or_partition, "partitions": []})
+            continue
+        page = topic.partitions[first : first + room]
+        partitions = Rows(page, partial(_partitionDescribed, broker))
+        topics.append(
+            {
+                "name": name,
+                "topic_id": topic.topicId,
+                "partitions": partitions,
+                "topic_authorized_operations": operations,
+            }
+        )
+        room -= len(page)
+        if first + len(page) < len(topic.partitions):
+            following = (name, first + len(page))
+            break
+        first = 0
+    nextCursor = following and {"topic_name": following[0], "partition_index": following[1]}
+    return {"topics": topics, "next_cursor": nextCursor}
 
 
 def findCoordinator(broker: Broker, request: KafkaRequest) -> Mapping[str, Any]:
@@ -151,10 +201,10 @@ def _lookUp(
         if name is None:
             if request.apiVersion < _FIRST_VERSION_WITHOUT_NAME:
                 missing["name"] = ""
-            return _described(broker, topicById(broker, topicId))
+            return _described(broker, request, topicById(broker, topicId))
         if errors.get(name):
             return {**missing, **errors[name]}
-        return _described(broker, broker.log.topic(name))
+        return _described(broker, request, broker.log.topic(name))
     except LogRefusal as refusal:
         return {**missing, "error_code": refusal.errorCode}
 
@@ -163,19 +213,29 @@ def _mayCreate(broker: Broker, request: KafkaRequest) -> bool:
     return broker.settings.autoCreateTopicsEnable and getattr(request.entity, "allow_auto_topic_creation", True)
 
 
-def _described(broker: Broker, topic: Topic) -> dict[str, Any]:
-    replicas = [broker.nodeId]
-    return {
+def _clusterOperations(broker: Broker, request: KafkaRequest) -> dict[str, int]:
+    if not getattr(request.entity, "include_cluster_authorized_operations", False):
+        return {}
+    return {"cluster_authorized_operations": authorizedOperations(broker, request, CLUSTER_OPERATIONS)}
+
+
+def _described(broker: Broker, request: KafkaRequest, topic: Topic) -> dict[str, Any]:
+    described: dict[str, Any] = {
         "name": topic.name,
         "topic_id": topic.topicId,
-        "partitions": Rows(
-            topic.partitions,
-            lambda partition: {
-                "partition_index": partition.index,
-                "leader_id": broker.nodeId,
-                "leader_epoch": broker.log.leaderEpoch,
-                "replica_nodes": replicas,
-                "isr_nodes": replicas,
-            },
-        ),
+        "partitions": Rows(topic.partitions, partial(_partitionDescribed, broker)),
+    }
+    if getattr(request.entity, "include_topic_authorized_operations", False):
+        described["topic_authorized_operations"] = authorizedOperations(broker, request, TOPIC_OPERATIONS)
+    return described
+
+
+def _partitionDescribed(broker: Broker, partition: Partition) -> Mapping[str, Any]:
+    replicas = [broker.nodeId]
+    return {
+        "partition_index": partition.index,
+        "leader_id": broker.nodeId,
+        "leader_epoch": broker.log.leaderEpoch,
+        "replica_nodes": replicas,
+        "isr_nodes": replicas,
     }

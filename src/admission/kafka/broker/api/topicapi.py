@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.kafka.broker.api.test_topicapi -*-
 """
-CreateTopics, DeleteTopics, CreatePartitions.
+CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from .refusals import Refused, errorOf, onceFlushed, repeated
 from .topicconfigs import TOPIC_CONFIGS, TopicConfig, checkConfigs
 
 _BROKER_DEFAULT = -1
+
+_TO_THE_END = -1
+"""In DeleteRecords."""
 
 
 def createTopic(
@@ -150,6 +153,33 @@ def createPartitions(broker: Broker, request: KafkaRequest) -> Steps[Answer | Wa
             answer |= errorOf(refusal)
         answers.append(answer)
     return onceFlushed(broker, request, changed, {"results": answers})
+
+
+def deleteRecords(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
+    """
+    DeleteRecords: let partitions begin at later offsets.
+    """
+    topics: dict[str, dict[int, dict[str, Any]]] = {}
+    changed: list[dict[str, Any]] = []
+    for each in request.entity.topics:
+        answers = topics.setdefault(each.name, {})
+        for wanted in each.partitions:
+            yield None
+            index = wanted.partition_index
+            answer: dict[str, Any] = {"partition_index": index, "low_watermark": -1}
+            try:
+                if index in answers:
+                    raise Refused(ErrorCode.invalid_request, "the request names the partition twice")
+                partition = partitionIn(broker.log.topic(each.name), index)
+                end = partition.highWatermark if wanted.offset == _TO_THE_END else wanted.offset
+                broker.log.deleteRecords(partition, end)
+                answer["low_watermark"] = partition.logStartOffset
+                changed.append(answer)
+            except LogRefusal as refusal:
+                answer["error_code"] = refusal.errorCode
+            answers[index] = answer
+    described = [{"name": name, "partitions": list(answers.values())} for name, answers in topics.items()]
+    return onceFlushed(broker, request, changed, {"topics": described})
 
 
 def _partitionCount(broker: Broker, topic: Any) -> int:

@@ -282,6 +282,7 @@ class ILog(Interface):
     """
 
     topics: Mapping[str, Topic] = Attribute("All topics by name, in no particular order.  A live view.")
+    path: str = Attribute("Its directory.")
     clusterId: str = Attribute("The id of the cluster, made at random when the log was made.")
     leaderEpoch: int = Attribute(
         "The leader epoch that is written into every batch.  It grows with each start after which records may be "
@@ -384,6 +385,16 @@ class ILog(Interface):
         @raise LogFailed: if the storage fails.  If that was in writing, everything appended
             since the last commit is lost as well, the callbacks are
             told, and nothing can be appended for the rest of this turn.
+        """
+
+    def deleteRecords(partition: Partition, offset: int) -> None:
+        """
+        Let a partition begin at C{offset}, if it begins before.  Files that are not needed any more are removed later.
+        Before a client is told, wait for the disk with L{whenFlushed}.
+
+        @raise OffsetOutOfRange: if it is negative or above the high watermark.
+        @raise UnknownTopic: if the topic has been deleted.
+        @raise LogFailed: if the storage fails.
         """
 
     def commit() -> None:

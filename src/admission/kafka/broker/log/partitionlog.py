@@ -416,12 +416,13 @@ class PartitionLog(Partition):
                 if removed:
                     break
                 raise
-            if (isLast and not segment.sizeBytes) or not (isTooMuch or isTooOld):
+            isDeleted = segment.nextOffset <= self.logStartOffset
+            if (isLast and not segment.sizeBytes) or not (isTooMuch or isTooOld or isDeleted):
                 break
             removed.append(self.segments.pop(0))
             segment.sealed = None
             self.sizeBytes -= segment.sizeBytes
-            self.logStartOffset = segment.nextOffset
+            self.logStartOffset = max(self.logStartOffset, segment.nextOffset)
         return removed
 
     def closeTrimmed(self, files: SegmentFiles, segments: Sequence[Segment]) -> None:

@@ -144,7 +144,7 @@ class SegmentLog:
         # How many commits there were, how many of them have everything on the disk that somebody waits for, and how
         # many will have when the present flush has ended.
         self._commitCount = self._flushedCount = self._flushingCount = 0
-        self._path = path
+        self.path = path
         self._clock = clock
         self._wallSeconds = wallSeconds
         self._deferToThread = deferToThread
@@ -244,6 +244,21 @@ class SegmentLog:
     def setTopicConfigs(self, name: str, configs: Mapping[str, str]) -> Topic:
         return self._topics.setConfigs(name, configs)
 
+    def deleteRecords(self, partition: Partition, offset: int) -> None:
+        stored = self._stored(partition)
+        if not 0 <= offset <= partition.highWatermark:
+            raise OffsetOutOfRange(
+                f"records of {partition.topicName}-{partition.index} can be deleted up to offset"
+                f" {partition.highWatermark}, and not {offset}"
+            )
+        if offset > partition.logStartOffset:
+            before, partition.logStartOffset = partition.logStartOffset, offset
+            try:
+                self.commitStart(stored)
+            except LogFailed:
+                partition.logStartOffset = before
+                raise
+
     def append(
         self,
         partition: Partition,
@@ -318,10 +333,11 @@ class SegmentLog:
         return stored.bytesFrom(self._files, offset)
 
     def offsetForTimestamp(self, partition: Partition, timestampMs: int) -> TimestampedOffset | None:
-        return self._stored(partition).findTimestamp(self._files, timestampMs)
+        found = self._stored(partition).findTimestamp(self._files, timestampMs)
+        return _notDeleted(partition, found)
 
     def maxTimestampOffset(self, partition: Partition) -> TimestampedOffset | None:
-        return self._stored(partition).findMaxTimestamp(self._files)
+        return _notDeleted(partition, self._stored(partition).findMaxTimestamp(self._files))
 
     def endOfEpoch(self, partition: Partition, leaderEpoch: int) -> EpochEnd:
         stored = self._stored(partition)
@@ -527,7 +543,7 @@ class SegmentLog:
         files, directories = self._documents.takeDirty()
         for logFile in files:
             self._openFiles.beginFlush(logFile).flush()
-        for directory in (*directories, self._path):
+        for directory in (*directories, self.path):
             self._disk.flushDirectory(directory)
         self._openFiles.endFlush(files)
 
@@ -821,3 +837,14 @@ class SegmentLog:
 
 def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * 1000)
+
+
+def _notDeleted(partition: Partition, found: TimestampedOffset | None) -> TimestampedOffset | None:
+    """
+    A partition may begin inside the segment in which a time was found, and the first record left is near enough then.
+    """
+    if found is None or found.offset >= partition.logStartOffset:
+        return found
+    if partition.logStartOffset == partition.highWatermark:
+        return None
+    return TimestampedOffset(partition.logStartOffset, found.timestampMs)

@@ -27,10 +27,13 @@ RATE = "producer_byte_rate"
 
 OF_SUPER_USERS = {
     "AlterClientQuotas": ErrorCode.cluster_authorization_failed,
+    "AlterConfigs": ErrorCode.topic_authorization_failed,
     "CreatePartitions": ErrorCode.topic_authorization_failed,
     "CreateTopics": ErrorCode.topic_authorization_failed,
     "DeleteGroups": ErrorCode.group_authorization_failed,
+    "DeleteRecords": ErrorCode.topic_authorization_failed,
     "DeleteTopics": ErrorCode.topic_authorization_failed,
+    "DescribeLogDirs": ErrorCode.cluster_authorization_failed,
     "IncrementalAlterConfigs": ErrorCode.topic_authorization_failed,
     "OffsetDelete": ErrorCode.group_authorization_failed,
 }
@@ -38,18 +41,25 @@ OF_SUPER_USERS = {
 
 OF_EVERYBODY = {
     "ApiVersions",
+    "DescribeAcls",
     "DescribeClientQuotas",
     "DescribeCluster",
     "DescribeConfigs",
     "DescribeGroups",
+    "DescribeProducers",
+    "DescribeTopicPartitions",
+    "ElectLeaders",
     "Fetch",
     "FindCoordinator",
     "Heartbeat",
     "InitProducerId",
     "JoinGroup",
     "LeaveGroup",
+    "ListConfigResources",
     "ListGroups",
     "ListOffsets",
+    "ListPartitionReassignments",
+    "ListTransactions",
     "Metadata",
     "OffsetCommit",
     "OffsetFetch",
@@ -158,6 +168,15 @@ class AuthorizationTests(BrokerTestCase):
             before = self.state()
             self.assertEqual(set(errorCodes(root.ask(name, apiVersion, **CHANGES[name]))), {ErrorCode.none}, name)
             self.assertNotEqual(self.state(), before)
+
+    def test_accessControlLists(self) -> None:
+        """
+        Who asks for access control lists is told that there are none, and what there is instead.
+        """
+        for apiVersion in (1, 2, 3):
+            answer = self.client.ask("DescribeAcls", apiVersion, resource_type_filter=1, operation=1, permission_type=1)
+            self.assertEqual((answer.error_code, answer.resources), (ErrorCode.security_disabled, ()))
+            self.assertIn("super.users", answer.error_message)
 
     def test_sentence(self) -> None:
         """

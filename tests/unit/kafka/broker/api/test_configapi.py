@@ -368,3 +368,70 @@ class IncrementalAlterConfigsTests(BrokerTestCase):
         Without a setting of its own, a topic takes what the broker takes.
         """
         self.assertEqual(maxMessageBytes(self.broker, self.log.topic("events")), self.broker.settings.messageMaxBytes)
+
+
+class AlterConfigsTests(BrokerTestCase):
+    """
+    AlterConfigs, which older tools use, replaces all settings of a topic.
+    """
+
+    def test_replaced(self) -> None:
+        """
+        What is not named has its default again, in every version.
+        """
+        for apiVersion in (0, 1, 2):
+            self.log.topics.get("events") and self.log.deleteTopic("events")
+            self.topic("events", 1, {"retention.ms": "1000"})
+            for isOnlyValidated, left in ((True, {"retention.ms": "1000"}), (False, {"retention.bytes": "5"})):
+                resource = {
+                    "resource_type": TOPIC,
+                    "resource_name": "events",
+                    "configs": [{"name": "retention.bytes", "value": "5"}],
+                }
+                answer = self.connect().ask(
+                    "AlterConfigs", apiVersion, resources=[resource], validate_only=isOnlyValidated
+                )
+                self.assertEqual(codes(answer.responses), [ErrorCode.none])
+                self.assertEqual(self.log.topic("events").configs, left)
+
+    def test_refused(self) -> None:
+        """
+        Nothing changes where a setting makes no sense, is named twice, or belongs to nothing here.
+        """
+        self.topic("events", 1, {"retention.ms": "1000"})
+        good = {"name": "retention.bytes", "value": "5"}
+        for resourceType, name, configs, errorCode in (
+            (TOPIC, "events", [good, {"name": "retention.ms", "value": "soon"}], ErrorCode.invalid_config),
+            (TOPIC, "events", [good, good], ErrorCode.invalid_request),
+            (TOPIC, "none", [good], ErrorCode.unknown_topic_or_partition),
+            (BROKER, "1", [good], ErrorCode.invalid_request),
+        ):
+            resource = {"resource_type": resourceType, "resource_name": name, "configs": configs}
+            answer = self.connect().ask("AlterConfigs", 2, resources=[resource])
+            self.assertEqual(codes(answer.responses), [errorCode])
+        self.assertEqual(self.log.topic("events").configs, {"retention.ms": "1000"})
+
+
+class ListConfigResourcesTests(BrokerTestCase):
+    """
+    ListConfigResources tells what has settings.
+    """
+
+    def test_types(self) -> None:
+        """
+        Topics and the broker have; version 0 asks for something else.
+        """
+        self.topic("events")
+        broker, events = (BROKER, "1"), (TOPIC, "events")
+        for apiVersion, types, wanted in (
+            (0, (), []),
+            (1, (), [broker, events]),
+            (1, (TOPIC,), [events]),
+            (1, (BROKER, 16), [broker]),
+            (1, (32,), []),
+        ):
+            answer = self.connect().ask(
+                "ListConfigResources", apiVersion, **({"resource_types": types} if types else {})
+            )
+            told = [(each.resource_type, each.resource_name) for each in answer.config_resources]
+            self.assertEqual((answer.error_code, told), (ErrorCode.none, wanted))

@@ -291,3 +291,99 @@ class AddressTests(BrokerTestCase):
         second.transport.getHost = lambda: IPv4Address("TCP", "198.51.100.7", 9094)  # type: ignore[method-assign]
         hosts = [client.ask("Metadata", 9, topics=[]).brokers[0].host for client in (first, second)]
         self.assertEqual(hosts, ["192.0.2.2", "198.51.100.7"])
+
+
+class DescribeTopicPartitionsTests(BrokerTestCase):
+    """
+    DescribeTopicPartitions tells of topics page by page.
+    """
+
+    def pages(self, limit: int, *names: str) -> list[list[tuple[str, list[int]]]]:
+        """
+        Follow the cursor to the end.
+
+        @return: for each page its topics with the indexes of their partitions.
+        """
+        pages, cursor = [], None
+        while True:
+            answer = self.connect().ask(
+                "DescribeTopicPartitions",
+                0,
+                topics=[{"name": name} for name in names],
+                response_partition_limit=limit,
+                cursor=cursor,
+            )
+            pages.append([(topic.name, [each.partition_index for each in topic.partitions]) for topic in answer.topics])
+            if answer.next_cursor is None:
+                return pages
+            cursor = {
+                "topic_name": answer.next_cursor.topic_name,
+                "partition_index": answer.next_cursor.partition_index,
+            }
+
+    def test_pages(self) -> None:
+        """
+        A page has no more partitions than wanted, but one at least; topics come by name, and once.
+        """
+        for name, partitionCount in (("b", 3), ("a", 2), ("c", 1)):
+            self.topic(name, partitionCount)
+        self.assertEqual(self.pages(2000), [[("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]])
+        self.assertEqual(self.pages(2), [[("a", [0, 1])], [("b", [0, 1])], [("b", [2]), ("c", [0])]])
+        self.assertEqual(len(self.pages(0)), 6)
+        self.assertEqual(self.pages(9, "c", "none", "a", "c"), [[("a", [0, 1]), ("c", [0]), ("none", [])]])
+
+    def test_described(self) -> None:
+        """
+        A partition is described as in Metadata; a topic that is not there has an error.
+        """
+        topic = self.topic("events")
+        asked = [{"name": "events"}, {"name": "none"}]
+        answer = self.connect().ask("DescribeTopicPartitions", 0, topics=asked, response_partition_limit=9, cursor=None)
+        self.assertEqual(codes(answer.topics), [ErrorCode.none, ErrorCode.unknown_topic_or_partition])
+        events = answer.topics[0]
+        (partition,) = events.partitions
+        self.assertEqual((events.topic_id, partition.leader_id, partition.isr_nodes), (topic.topicId, 1, (1,)))
+
+
+class AuthorizedOperationsTests(BrokerTestCase):
+    """
+    Clients that ask are told what they may do.
+    """
+
+    properties = {"super.users": "User:root"}
+
+    def test_operations(self) -> None:
+        """
+        Others than super users may not create, change or delete; who does not ask is told nothing.
+        """
+        self.topic("events")
+        everything, nothing = [], -(2**31)
+        for principal in ("root", "alice"):
+            client = self.connect()
+            client.protocol.principal = principal
+            told = []
+            for isAsked in (True, False):
+                metadata = client.ask(
+                    "Metadata",
+                    8,
+                    topics=[{"name": "events"}],
+                    include_topic_authorized_operations=isAsked,
+                    include_cluster_authorized_operations=isAsked,
+                )
+                cluster = client.ask("DescribeCluster", 1, include_cluster_authorized_operations=isAsked)
+                told.append(
+                    (
+                        metadata.topics[0].topic_authorized_operations,
+                        metadata.cluster_authorized_operations,
+                        cluster.cluster_authorized_operations,
+                    )
+                )
+            self.assertEqual(told[1], (nothing,) * 3)
+            everything.append(told[0])
+        root, alice = everything
+        # As bits: READ is 3, WRITE 4, CREATE 5, DELETE 6, ALTER 7, DESCRIBE 8.
+        self.assertEqual([bits >> 3 & 0b111111 for bits in (root[0], alice[0])], [0b111111, 0b100011])
+        for rights, others in zip(root, alice, strict=True):
+            self.assertEqual(others & ~rights, 0)
+            self.assertNotEqual(others, rights)
+        self.assertEqual(root[1], root[2])

@@ -422,3 +422,59 @@ class CreatePartitionsTests(BrokerTestCase):
             (result,) = self.widen(topic)
             self.assertEqual(result.error_code, errorCode, assignments)
         self.assertEqual(self.count(), 4)
+
+
+class DeleteRecordsTests(BrokerTestCase):
+    """
+    DeleteRecords lets partitions begin later.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a topic with three batches.
+        """
+        super().setUp()
+        self.partition = self.topic("events").partitions[0]
+        for value in (b"1", b"2", b"3"):
+            self.store(self.partition, value)
+        self.client = self.connect()
+
+    def delete(self, *wanted: tuple[str, int, int], apiVersion: int = 2) -> list[tuple[int, int, int]]:
+        """
+        Delete records of partitions up to offsets.
+
+        @return: for each partition its index, where it begins, and the error.
+        """
+        topics = [
+            {"name": name, "partitions": [{"partition_index": index, "offset": offset}]}
+            for name, index, offset in wanted
+        ]
+        answer = self.client.ask("DeleteRecords", apiVersion, topics=topics, timeout=60_000)
+        return [
+            (each.partition_index, each.low_watermark, each.error_code)
+            for topic in answer.topics
+            for each in topic.partitions
+        ]
+
+    def test_everyVersion(self) -> None:
+        """
+        What is before the offset is gone, and never comes back; deleting less than that changes nothing.
+        """
+        for apiVersion, offset, left in ((0, 1, 1), (1, 2, 2), (2, 1, 2), (2, -1, 3)):
+            self.assertEqual(self.delete(("events", 0, offset), apiVersion=apiVersion), [(0, left, 0)])
+            self.assertEqual(self.partition.logStartOffset, left)
+            self.assertEqual(self.partition.highWatermark, 3)
+
+    def test_refused(self) -> None:
+        """
+        What is not there cannot be deleted, and a partition is named once.
+        """
+        for wanted, errors in (
+            ([("events", 0, 4)], [ErrorCode.offset_out_of_range]),
+            ([("events", 0, -2)], [ErrorCode.offset_out_of_range]),
+            ([("events", 1, 0), ("none", 0, 0)], [ErrorCode.unknown_topic_or_partition] * 2),
+        ):
+            self.assertEqual([error for _, _, error in self.delete(*wanted)], errors)
+        ((_, _, error),) = self.delete(("events", 0, 1), ("events", 0, 1))
+        self.assertEqual(error, ErrorCode.invalid_request)
+        self.assertLessEqual(self.partition.logStartOffset, 1)

@@ -81,6 +81,50 @@ class RetentionTests(RetentionTestCase):
         self.assertEqual(len(self.read(events, 2)), 1)
         self.assertEqual(self.log.bytesAvailable(events, 2), 3 * BATCH_BYTES)
 
+    def test_deletedRecords(self) -> None:
+        """
+        A partition begins where its records were deleted to, at once and after a restart, and segments that it does not
+        need any more go.
+        """
+        events = self.partition()
+        self.fill(events, 5, 6, 7, 8)
+        self.log.deleteRecords(events, 3)
+        self.assertEqual(self.log.offsetForTimestamp(events, 0), (3, 8))
+        self.assertRaises(OffsetOutOfRange, self.log.read, events, 2, 1000)
+        for left in ([0, 1, 2, 3], [3]):
+            self.assertEqual(self.bases(events), left)
+            self.sweep()
+        self.assertEqual(self.extent(events), (3, 4, BATCH_BYTES))
+        self.log.deleteRecords(events, 2)
+        self.log.deleteRecords(events, 4)
+        for offset in (-1, 5):
+            self.assertRaises(OffsetOutOfRange, self.log.deleteRecords, events, offset)
+        self.clock.turn()
+        self.reopenLog()
+        events = self.partition()
+        self.assertEqual((events.logStartOffset, events.nextOffset), (4, 4))
+        self.assertIsNone(self.log.offsetForTimestamp(events, 0))
+        self.assertEqual(self.append(events, 1).baseOffset, 4)
+
+    def test_deletedInside(self) -> None:
+        """
+        A partition may begin inside a segment, and even inside a batch, also after a restart.
+        """
+        events = self.partition()
+        self.append(events, 7, 7, 7)
+        self.clock.turn()
+        self.log.deleteRecords(events, 1)
+        self.clock.turn()
+        for _ in range(2):
+            self.sweep()
+            self.assertEqual((events.logStartOffset, events.highWatermark), (1, 3))
+            self.assertEqual(len(self.read(events, 1)), 1)
+            found = self.log.offsetForTimestamp(events, 0)
+            assert found is not None
+            self.assertGreaterEqual(found.offset, 1)
+            self.reopenLog()
+            events = self.partition()
+
     def test_checkpoints(self) -> None:
         """
         With a segment its checkpoint goes.
