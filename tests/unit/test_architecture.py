@@ -29,8 +29,8 @@ from admission.kafka.wire.codec import encodeResponse
 from admission.kafka.wire.versions import BY_KEY
 from admission.recording import REQUESTS, RequestEvent
 
-assert SERVED[BY_KEY[66].name].serve(None, None) == {"transaction_states": ()}
-assert encodeResponse(66, 1, {"transaction_states": ()})
+assert SERVED[BY_KEY[41].name].serve(None, None) == {"tokens": ()}
+assert encodeResponse(41, 3, {"tokens": ()})
 assert loadSettings(None, ["fetch.min.bytes.max=2MiB"]).fetchMinBytesMax == 2 << 20
 context = PolicyContext(Clock(), wallSeconds)
 policy = buildPolicy(IQuotaPolicyFactory, "request-size:1KiB", context)
