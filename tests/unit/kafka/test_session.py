@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
+from kio.schema.errors import ErrorCode
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -197,16 +198,35 @@ class BadRequestTests(BrokerTestCase):
 
     def test_version(self) -> None:
         """
-        Versions that are not served are refused; so is Produce 0 to 2, though advertised.
+        Versions that are not served are refused.
         """
         for apiKey, apiVersion, name in (
             (3, 99, "Metadata"),
             (3, -1, "Metadata"),
-            (0, 2, "Produce"),
-            (0, 0, "Produce"),
+            (0, 13, "Produce"),
+            (0, -1, "Produce"),
         ):
             body = header(apiKey, apiVersion) + bytes(100)
             self.assertCloses(framed(body), f"{name} in version {apiVersion}, which is not served")
+
+    def test_oldProduce(self) -> None:
+        """
+        Produce 0 to 2, advertised and not served, is refused in an answer that those clients understand, so that they
+        do not send it again until their time is up.  Who wants no answer is hung up on.
+        """
+        partition = struct.pack(">ii3s", 7, 3, b"abc")
+        topics = struct.pack(">ih6si", 1, 6, b"events", 1) + partition
+        for apiVersion, behind in ((0, b""), (1, bytes(4)), (2, struct.pack(">qi", -1, 0))):
+            body = header(0, apiVersion) + struct.pack(">hi", 1, 1000) + topics
+            client = self.connect()
+            client.sendBytes(framed(body))
+            answer = struct.pack(">ih6siihq", 1, 6, b"events", 1, 7, ErrorCode.unsupported_version, -1) + behind
+            self.assertEqual(bytes(client.transport.received)[8:], answer)
+            client.transport.received.clear()
+            self.assertRefused(client, f"Produce in version {apiVersion}, which is not served")
+            client.disconnect()
+            unanswered = header(0, apiVersion) + struct.pack(">hi", 0, 1000) + topics
+            self.assertCloses(framed(unanswered), f"Produce in version {apiVersion}, which is not served")
 
     def test_responsesBeforeIt(self) -> None:
         """

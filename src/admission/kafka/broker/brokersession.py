@@ -35,7 +35,7 @@ from ..wire.codec import (
 from ..wire.guard import countElements
 from ..wire.headers import frame
 from ..wire.primitives import MalformedRequest
-from ..wire.produce import PartitionResult, parseProduce, refuseAll
+from ..wire.produce import PartitionResult, encodeProduceResponse, parseProduce, refuseAll
 from ..wire.throttletime import throttleTimeMs
 from ..wire.versions import API_VERSIONS, BY_KEY, PRODUCE, Api, served
 from .api import metadataapi, produceapi
@@ -118,7 +118,7 @@ class BrokerSession(KafkaSession):
             self._isPutOff = True
             request.postpone()
         elif api is None:
-            self._refuseVersion(request)
+            self._refuseVersion(request, buffer)
         elif not self._isKnown and self.holdBack(api.name, request):
             pass
         elif api.apiKey == PRODUCE:
@@ -186,7 +186,7 @@ class BrokerSession(KafkaSession):
         self._cancelParked()
         super().peerGone()
 
-    def _refuseVersion(self, request: KafkaRequest) -> None:
+    def _refuseVersion(self, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
         if header.apiKey == API_VERSIONS:
             # The one request whose version may be too new: the answer says which are served (KIP-511).
@@ -194,7 +194,16 @@ class BrokerSession(KafkaSession):
             return
         api = BY_KEY.get(header.apiKey)
         name = f"API key {header.apiKey}" if api is None else api.name
-        self.reject(request, f"it sent {name} in version {header.apiVersion}, which is not served")
+        reason = f"it sent {name} in version {header.apiVersion}, which is not served"
+        if api is not None and api.apiKey == PRODUCE and 0 <= header.apiVersion < api.minVersion:
+            # That it is advertised is for librdkafka; see APIS.
+            produced = parseProduce(buffer, header.bodyOffset, header.apiVersion)
+            if produced.acks:
+                results = refuseAll(produced, ErrorCode.unsupported_version, reason)
+                body = encodeProduceResponse(header.apiVersion, results)
+                self._answerAndClose(request, [body], reason, reason)
+                return
+        self.reject(request, reason)
 
     def _serve(self, api: Api, request: KafkaRequest, buffer: memoryview) -> None:
         header = request.header
@@ -327,13 +336,19 @@ class BrokerSession(KafkaSession):
             self._respond(request, answer, 0.0)
             return
         response = encodeResponse(request.header.apiKey, request.header.apiVersion, answer)
-        request.responseBytes = sum(map(len, response))
-        request.reject(LOGIN_FAILED)
+        self._answerAndClose(request, response, LOGIN_FAILED, refusal)
+
+    def _answerAndClose(self, request: KafkaRequest, body: list[bytes], recorded: str, reason: str) -> None:
+        """
+        Refuse a request with an answer, the last one.
+        """
+        request.responseBytes = sum(map(len, body))
+        request.reject(recorded)
         self.request = None
-        self.send(frame(request.header, response))
+        self.send(frame(request.header, body))
         self.requestAnswered(request, self.factory.clock.seconds())
         # Nothing else that it has sent may be read.
-        self.close(refusal)
+        self.close(reason)
         self.finish()
 
     def _loggedIn(self, principal: str) -> None:

@@ -1,6 +1,8 @@
 """
-Hand-written code for Produce, versions 3 to 12: records stay where they were received,
-and no objects are built only to be written out again.
+Hand-written code for Produce: records stay where they were received, and no objects
+are built only to be written out again.
+
+Versions 3 to 12 are served.  What older clients send is understood as far as it takes to refuse it.
 """
 
 import struct
@@ -18,6 +20,7 @@ from .versions import BY_KEY, PRODUCE
 _API: Final = BY_KEY[PRODUCE]
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _INT32: Final = struct.Struct(">i")
+_RESULT_WITHOUT_TIME: Final = struct.Struct(">ihq")
 _RESULT: Final = struct.Struct(">ihqq")
 _RESULT_WITH_LOG_START: Final = struct.Struct(">ihqqq")
 
@@ -33,6 +36,9 @@ _USUAL_ELEMENTS: Final = 2
 # No tagged fields of the partition, of the topic, or of the request.
 _NO_TAGS_AT_ALL: Final = 3 * NO_TAGS
 
+_FIRST_VERSION_WITH_THROTTLE_TIME: Final = 1
+_FIRST_VERSION_WITH_TIME: Final = 2
+_FIRST_VERSION_WITH_TRANSACTIONS: Final = 3
 _FIRST_VERSION_WITH_LOG_START: Final = 5
 _FIRST_VERSION_WITH_MESSAGE: Final = 8
 
@@ -103,7 +109,7 @@ def parseProduce(view: memoryview, offset: int, version: int, maxElements: int =
     @param view: the frame, as bytes; it must not change while the
         slices of it that are returned are used.
     @param offset: where the body begins.
-    @param version: 3 to 12.
+    @param version: 0 to 12.
     @param maxElements: how many topics and partitions there may be in all.
     @raise MalformedRequest: if a length does not fit into the frame, a required
         field is null, a name is not UTF-8, there are too many
@@ -111,7 +117,7 @@ def parseProduce(view: memoryview, offset: int, version: int, maxElements: int =
     """
     isFlexible = version >= _API.firstFlexibleVersion
     try:
-        if maxElements >= _USUAL_ELEMENTS:
+        if maxElements >= _USUAL_ELEMENTS and version >= _FIRST_VERSION_WITH_TRANSACTIONS:
             usual = _parseUsualFlexible(view, offset) if isFlexible else _parseUsualClassic(view, offset)
             if usual is not None:
                 return usual
@@ -119,7 +125,7 @@ def parseProduce(view: memoryview, offset: int, version: int, maxElements: int =
         # Whatever it is, it is not usual.
         pass
     try:
-        return _parse(view, offset, FLEXIBLE if isFlexible else CLASSIC, maxElements)
+        return _parse(view, offset, version, FLEXIBLE if isFlexible else CLASSIC, maxElements)
     except PAST_THE_END:
         raise MalformedRequest("a Produce request ends before its fields do") from None
     except UnicodeDecodeError:
@@ -164,8 +170,10 @@ def _parseUsualFlexible(view: memoryview, offset: int) -> ProduceRequest | None:
     return ProduceRequest(None, acks, timeoutMs, [produced], _USUAL_ELEMENTS)
 
 
-def _parse(view: memoryview, offset: int, dialect: Dialect, maxElements: int) -> ProduceRequest:
-    transactionalId, offset = _readString(dialect, view, offset)
+def _parse(view: memoryview, offset: int, version: int, dialect: Dialect, maxElements: int) -> ProduceRequest:
+    transactionalId = None
+    if version >= _FIRST_VERSION_WITH_TRANSACTIONS:
+        transactionalId, offset = _readString(dialect, view, offset)
     acks, timeoutMs = _ACKS_AND_TIMEOUT.unpack_from(view, offset)
     topicCount, offset = _readCount(dialect, view, offset + _ACKS_AND_TIMEOUT.size, maxElements)
     elementCount = topicCount
@@ -238,7 +246,7 @@ def encodeProduceResponse(version: int, results: Sequence[PartitionResult], thro
     """
     The body of a Produce response.
 
-    @param version: 3 to 12, that of the request.
+    @param version: 0 to 12, that of the request.
     @param results: one for each partition; topics are sent in the order in which
         each occurs first.
     @param throttleTimeMs: how long the client must wait.
@@ -246,7 +254,7 @@ def encodeProduceResponse(version: int, results: Sequence[PartitionResult], thro
     if len(results) == 1 and not throttleTimeMs:
         topicName, index, errorCode, baseOffset, logAppendTimeMs, logStartOffset, errorMessage = results[0]
         # Names in errors need not be those of topics, and there are as many as clients like.
-        if not errorCode and errorMessage is None:
+        if not errorCode and errorMessage is None and version >= _FIRST_VERSION_WITH_TRANSACTIONS:
             before, behind = _aroundOne(version, topicName)
             if version >= _FIRST_VERSION_WITH_LOG_START:
                 fixed = _RESULT_WITH_LOG_START.pack(index, 0, baseOffset, logAppendTimeMs, logStartOffset)
@@ -280,12 +288,15 @@ def _encode(version: int, results: Sequence[PartitionResult], throttleTimeMs: in
         for _, index, errorCode, baseOffset, logAppendTimeMs, logStartOffset, errorMessage in partitions:
             if version >= _FIRST_VERSION_WITH_LOG_START:
                 fixed = _RESULT_WITH_LOG_START.pack(index, errorCode, baseOffset, logAppendTimeMs, logStartOffset)
-            else:
+            elif version >= _FIRST_VERSION_WITH_TIME:
                 fixed = _RESULT.pack(index, errorCode, baseOffset, logAppendTimeMs)
+            else:
+                fixed = _RESULT_WITHOUT_TIME.pack(index, errorCode, baseOffset)
             parts.append(fixed)
             if version >= _FIRST_VERSION_WITH_MESSAGE:
                 parts += noRecordErrors, dialect.string(errorMessage)
             parts.append(dialect.tags)
         parts.append(dialect.tags)
-    parts += _INT32.pack(throttleTimeMs), dialect.tags
+    if version >= _FIRST_VERSION_WITH_THROTTLE_TIME:
+        parts += _INT32.pack(throttleTimeMs), dialect.tags
     return b"".join(parts)
