@@ -55,8 +55,14 @@ class ScramKeys:
         Hash a password.  With SHA-256 this takes about a third of a microsecond per
         iteration.  May be called in any thread.
         """
+        return cls.ofSaltedPassword(mechanism, hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, iterations))
+
+    @classmethod
+    def ofSaltedPassword(cls, mechanism: str, salted: bytes) -> ScramKeys:
+        """
+        Derive the keys from a password that was hashed already.
+        """
         hashName = HASHES[mechanism]
-        salted = hashlib.pbkdf2_hmac(hashName, password, salt, iterations)
         client = hmac.digest(salted, b"Client Key", hashName)
         return cls(client, hashlib.new(hashName, client).digest(), hmac.digest(salted, b"Server Key", hashName))
 
@@ -83,6 +89,14 @@ class ScramSecret:
         Hash a password; L{ScramKeys.ofPassword} says how long that takes.
         """
         keys = ScramKeys.ofPassword(mechanism, password, iterations, salt)
+        return cls(mechanism, iterations, salt, keys.stored, keys.server)
+
+    @classmethod
+    def ofSaltedPassword(cls, mechanism: str, salted: bytes, iterations: int, salt: bytes) -> ScramSecret:
+        """
+        @param salted: the password, which the client has hashed with C{iterations} and C{salt}.
+        """
+        keys = ScramKeys.ofSaltedPassword(mechanism, salted)
         return cls(mechanism, iterations, salt, keys.stored, keys.server)
 
     def isPassword(self, password: bytes) -> bool:

@@ -16,6 +16,7 @@ from ..kafkarequest import KafkaRequest
 from .api import (
     authorization,
     configapi,
+    credentialapi,
     fetchapi,
     groupadminapi,
     groupapi,
@@ -63,6 +64,9 @@ class ServedApi:
 SERVED: Mapping[str, ServedApi] = {
     "AlterClientQuotas": ServedApi(quotaapi.alterClientQuotas, Refusal.NEVER, forbid=authorization.quotasForbidden),
     "AlterConfigs": ServedApi(configapi.alterConfigs, forbid=authorization.configsForbidden),
+    "AlterUserScramCredentials": ServedApi(
+        credentialapi.alterUserScramCredentials, Refusal.NEVER, forbid=authorization.credentialsForbidden
+    ),
     "ApiVersions": ServedApi(metadataapi.apiVersions, Refusal.NEVER),
     "CreatePartitions": ServedApi(topicapi.createPartitions, forbid=authorization.partitionsForbidden),
     "CreateTopics": ServedApi(topicapi.createTopics, forbid=authorization.creationForbidden),
@@ -77,6 +81,9 @@ SERVED: Mapping[str, ServedApi] = {
     "DescribeLogDirs": ServedApi(replicaapi.describeLogDirs, forbid=authorization.directoriesForbidden),
     "DescribeProducers": ServedApi(transactionapi.describeProducers),
     "DescribeTopicPartitions": ServedApi(metadataapi.describeTopicPartitions),
+    "DescribeUserScramCredentials": ServedApi(
+        credentialapi.describeUserScramCredentials, forbid=authorization.credentialsHidden
+    ),
     "ElectLeaders": ServedApi(replicaapi.electLeaders),
     "Fetch": ServedApi(fetchapi.fetch, Refusal.ERROR, fetchapi.refused),
     "FindCoordinator": ServedApi(metadataapi.findCoordinator),

@@ -12,13 +12,13 @@ from twisted.cred.checkers import FilePasswordDB, ICredentialsChecker, InMemoryU
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred, DeferredSemaphore, fail, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredLock, DeferredSemaphore, fail, maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from .credentials import IScramCredentials, PrincipalRealm
-from .passwordfile import PasswordFile
+from .passwordfile import PasswordFile, Users, changeUsers
 
 SUPPORTED = (IUsernamePassword, IScramCredentials)
 """The credentials that clients of the broker can present."""
@@ -37,10 +37,11 @@ class ScramChecker:
 
     credentialInterfaces = SUPPORTED
 
-    def __init__(self, file: PasswordFile, deferToThread: Callable[..., Deferred[bool]] = deferToThread) -> None:
+    def __init__(self, file: PasswordFile, deferToThread: Callable[..., Deferred[Any]] = deferToThread) -> None:
         self.file = file
         self._deferToThread = deferToThread
         self._turns = DeferredSemaphore(PASSWORDS_AT_ONCE)
+        self._changes = DeferredLock()
 
     def requestAvatarId(self, credentials: Any) -> Deferred[Any]:
         username = credentials.username
@@ -54,6 +55,17 @@ class ScramChecker:
             turn = self._turns.acquire()
             checking = turn.addCallback(lambda _: self._hashed(secret.isPassword, credentials.password))
         return checking.addCallback(self._verdict, username)
+
+    def changeUsers(self, change: Callable[[Users], None]) -> Deferred[None]:
+        """
+        Change the file, in a thread; one change at a time.
+
+        @return: fails as L{admission.kafka.security.passwordfile.changeUsers} does.
+        """
+        # As with hashing, who has gone does not end the change, nor begin the next one.
+        wanted: Deferred[None] = Deferred()
+        self._changes.run(self._deferToThread, changeUsers, self.file.path, change).addBoth(wanted.callback)
+        return wanted
 
     def _hashed(self, isPassword: Callable[[bytes], bool], password: bytes) -> Deferred[bool]:
         # A thread cannot be cancelled: its turn is over when the thread is done, even if the login was cancelled.

@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attrs import define, field
@@ -61,8 +61,7 @@ class Users:
 
         @raise PasswordFileError: if the name or the password cannot be used.
         """
-        if not name or name != name.strip() or any(unicodedata.category(each).startswith("C") for each in name):
-            raise PasswordFileError(f"{name!r} cannot be a name: it is empty, begins or ends in a space or is not text")
+        checkName(name)
         if not password or "\0" in password:
             raise PasswordFileError("a password has at least one character, and none of them is NUL")
         try:
@@ -86,6 +85,16 @@ class Users:
         """
         if self.secretsByName.pop(name, None) is None:
             raise PasswordFileError(f"there is no user {name!r}")
+
+
+def checkName(name: str) -> None:
+    """
+    @raise PasswordFileError: if no user can have the name.
+    """
+    if not name or name != name.strip() or any(unicodedata.category(each).startswith("C") for each in name):
+        raise PasswordFileError(
+            f"{name!r:.300} cannot be a name: it is empty, begins or ends in a space or is not text"
+        )
 
 
 def parseUsers(text: str) -> Users:
@@ -197,11 +206,24 @@ class PasswordFile:
         self._version = self._lookedAt()
         self._take(readUsers(path))
 
+    def secretsByName(self) -> Mapping[str, Mapping[str, ScramSecret]]:
+        """
+        The secrets of each user by mechanism.
+        """
+        self._readAgain()
+        return self._users.secretsByName
+
     def secretOf(self, name: str, mechanism: str) -> ScramSecret:
         """
         The secret of a user.  An unknown user gets a decoy, which looks like
         other secrets, is the same each time and fits no password.
         """
+        self._readAgain()
+        # Derived in either case, so that both cases take the same time.
+        decoy = self._decoy(name, mechanism)
+        return self._users.secretsByName.get(name, {}).get(mechanism, decoy)
+
+    def _readAgain(self) -> None:
         version = self._lookedAt()
         if version != self._version:
             self._version = version
@@ -209,9 +231,6 @@ class PasswordFile:
                 self._take(readUsers(self.path))
             except PasswordFileError as error:
                 self.log.error("{error}; the users stay as they were", error=error)
-        # Derived in either case, so that both cases take the same time.
-        decoy = self._decoy(name, mechanism)
-        return self._users.secretsByName.get(name, {}).get(mechanism, decoy)
 
     def _lookedAt(self) -> tuple[int, int, int] | None:
         try:

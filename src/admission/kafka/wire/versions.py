@@ -47,6 +47,8 @@ LIST_PARTITION_REASSIGNMENTS: Final = 46
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLIENT_QUOTAS: Final = 48
 ALTER_CLIENT_QUOTAS: Final = 49
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
+ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 DESCRIBE_CLUSTER: Final = 60
 DESCRIBE_PRODUCERS: Final = 61
 LIST_TRANSACTIONS: Final = 66
@@ -138,6 +140,8 @@ APIS: Final[tuple[Api, ...]] = (
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
     Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, maxElements=16),
     Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, maxElements=1_000),
+    Api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", 0, 0, 0),
+    Api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", 0, 0, 0, maxElements=1_000),
     Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
     Api(LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),

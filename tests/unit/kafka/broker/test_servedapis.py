@@ -48,6 +48,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "DescribeGroups": {"groups": []},
     "DescribeLogDirs": {"topics": None},
     "DescribeProducers": {"topics": [{"name": "events", "partition_indexes": [0]}]},
+    "AlterUserScramCredentials": {"deletions": [], "upsertions": []},
+    "DescribeUserScramCredentials": {"users": None},
     "DescribeTopicPartitions": {"topics": [{"name": "events"}], "response_partition_limit": 1, "cursor": None},
     "ElectLeaders": {"election_type": 0, "topic_partitions": None},
     "FindCoordinator": {"key": "group", "coordinator_keys": ["group"], "key_type": 0},

@@ -155,6 +155,22 @@ def directoriesForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any
     return {"error_code": errorCode, "results": []}
 
 
+def credentialsHidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
+    """
+    The answer to DescribeUserScramCredentials.
+    """
+    return {"error_code": ErrorCode.cluster_authorization_failed, "error_message": reason, "results": []}
+
+
+def credentialsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
+    """
+    The answer to AlterUserScramCredentials.
+    """
+    names = dict.fromkeys(each.name for each in (*request.entity.deletions, *request.entity.upsertions))
+    errorCode = ErrorCode.cluster_authorization_failed
+    return {"results": _explained(names, lambda name: {"user": name, "error_code": errorCode}, reason)}
+
+
 def groupsForbidden(request: KafkaRequest, reason: str) -> Mapping[str, Any]:
     """
     The answer to DeleteGroups.

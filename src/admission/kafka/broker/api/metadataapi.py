@@ -232,10 +232,13 @@ def _described(broker: Broker, request: KafkaRequest, topic: Topic) -> dict[str,
 
 def _partitionDescribed(broker: Broker, partition: Partition) -> Mapping[str, Any]:
     replicas = [broker.nodeId]
+    # Java's clients take no null for the last two.
     return {
         "partition_index": partition.index,
         "leader_id": broker.nodeId,
         "leader_epoch": broker.log.leaderEpoch,
         "replica_nodes": replicas,
         "isr_nodes": replicas,
+        "eligible_leader_replicas": [],
+        "last_known_elr": [],
     }

@@ -28,6 +28,8 @@ RATE = "producer_byte_rate"
 OF_SUPER_USERS = {
     "AlterClientQuotas": ErrorCode.cluster_authorization_failed,
     "AlterConfigs": ErrorCode.topic_authorization_failed,
+    "AlterUserScramCredentials": ErrorCode.cluster_authorization_failed,
+    "DescribeUserScramCredentials": ErrorCode.cluster_authorization_failed,
     "CreatePartitions": ErrorCode.topic_authorization_failed,
     "CreateTopics": ErrorCode.topic_authorization_failed,
     "DeleteGroups": ErrorCode.group_authorization_failed,
@@ -80,6 +82,7 @@ ALTERATION: dict[str, Any] = {
 CHANGES: dict[str, dict[str, Any]] = {
     **REQUESTS,
     "AlterClientQuotas": ALTERATION,
+    "AlterUserScramCredentials": {"deletions": [{"name": "bob", "mechanism": 1}], "upsertions": []},
     "CreatePartitions": {"topics": [{"name": "events", "count": 3, "assignments": None}]},
     "CreateTopics": {"topics": [{"name": "fresh", "num_partitions": 1, "replication_factor": 1}]},
     "DeleteGroups": {"groups_names": ["readers"]},

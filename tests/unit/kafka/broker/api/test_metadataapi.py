@@ -343,6 +343,8 @@ class DescribeTopicPartitionsTests(BrokerTestCase):
         events = answer.topics[0]
         (partition,) = events.partitions
         self.assertEqual((events.topic_id, partition.leader_id, partition.isr_nodes), (topic.topicId, 1, (1,)))
+        # Java's clients fail at null.
+        self.assertEqual((partition.eligible_leader_replicas, partition.last_known_elr), ((), ()))
 
 
 class AuthorizedOperationsTests(BrokerTestCase):
