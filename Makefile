@@ -13,7 +13,7 @@ CONNECTED := tests/sockets tests/clients tests/simulation --ignore=tests/clients
 ALONE := tests/clients/gateway tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
-.PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults simulate fuzz soak lint parity demo-offline demo-gateway follow-docs clean
+.PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults what-works simulate fuzz soak lint parity demo-offline demo-gateway follow-docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test-compiled  run those of make test in $(VENV)-compiled, where the hot modules are compiled"
 	@echo "make test-attacks  attack a broker and show what that costs it; LONG=1 attacks harder"
 	@echo "make test-faults  kill a broker, fill its disk and so on, and show what clients notice; LONG=1 more often"
+	@echo "make what-works  run other people's software against a broker, and write docs/what-works.md anew"
 	@echo "make simulate  let simulated brokers live through what seeds say; SEEDS=1000, or SEED=17 again"
 	@echo "make fuzz    fuzz everything that parses, for MINUTES=10 or SECONDS"
 	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
@@ -64,6 +65,11 @@ test-attacks: $(VENV)/test.stamp
 
 test-faults: $(VENV)/test.stamp
 	$(if $(LONG),ADMISSION_LONG=yes )$(BIN)/python -m pytest -rs -s tests/faults
+
+# Suites whose software is not to be had here keep the results that they have.
+what-works: $(VENV)/test.stamp
+	RECORD=yes $(BIN)/python -m pytest -q -rs tests/clients/suites --ignore=tests/clients/suites/test_page.py
+	$(BIN)/python -m tests.clients.suites.results
 
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
