@@ -37,6 +37,7 @@ class Outcome(Enum):
 
     WORKS = "works"
     REFUSED = "refused"
+    DOES_NOT_APPLY = "does not apply"
 
 
 @frozen

@@ -4,6 +4,7 @@ A suite: other people's software with a broker of its own.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -52,17 +53,19 @@ class SuiteCase(SynchronousTestCase):
     A test that notes what it finds.
 
     @cvar suite: which suite it is.
+    @cvar properties: settings of the broker.
     @ivar broker: runs.
     """
 
     suite: ClassVar[Suite]
+    properties: ClassVar[Sequence[str]] = ("group.initial.rebalance.delay.ms=0",)
 
     def setUp(self) -> None:
         """
         See what is there; start a broker; find nothing yet.
         """
         self.prepare()
-        self.broker = BrokerProcess("--set", "group.initial.rebalance.delay.ms=0")
+        self.broker = BrokerProcess(*(word for each in self.properties for word in ("--set", each)))
         self.addCleanup(self.broker.remove)
         self.broker.start()
         self._findings: list[Finding] = []
@@ -75,14 +78,29 @@ class SuiteCase(SynchronousTestCase):
         """
         raise NotImplementedError
 
-    def ran(self, command: Sequence[str], input: str = "", cwd: Path | None = None) -> tuple[str, bool]:
+    def ran(
+        self,
+        command: Sequence[str],
+        input: str = "",
+        cwd: Path | None = None,
+        environment: Mapping[str, str] = {},
+        seconds: float = PATIENCE_SECONDS,
+    ) -> tuple[str, bool]:
         """
         Run a program.
 
+        @param environment: what is added to ours.
+        @param seconds: how long it may take.
         @return: what it has printed, and whether it ended well.
         """
         ended = subprocess.run(
-            [*DYING_WITH_US, *command], input=input, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            [*DYING_WITH_US, *command],
+            input=input,
+            cwd=cwd,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
         )
         return ended.stdout + ended.stderr, ended.returncode == 0
 
@@ -103,6 +121,12 @@ class SuiteCase(SynchronousTestCase):
             self.assertIn(each, printed)
             what, _, looks = each.partition(": ")
             self._findings.append(Finding(what, outcome.value, looks))
+
+    def note(self, what: str, outcome: Outcome, looks: str = "") -> None:
+        """
+        Note what was found otherwise.
+        """
+        self._findings.append(Finding(what, outcome.value, looks))
 
     def check(self) -> None:
         """
