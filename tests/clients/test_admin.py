@@ -278,7 +278,7 @@ class KafkaPythonAdminTests(AdminCases):
             ({"replication_factor": 2}, ErrorCode.invalid_replication_factor),
             ({"assignments": {0: [1, 2]}}, ErrorCode.invalid_replica_assignment),
             ({"assignments": {1: [1]}}, ErrorCode.invalid_replica_assignment),
-            ({"configs": {"compression.type": "gzip"}}, ErrorCode.invalid_config),
+            ({"configs": {"cleanup.policy": "compact"}}, ErrorCode.invalid_config),
         ):
             self.assertEqual(self.create(**settings), expected)
         self.assertEqual(self.partitionCount(self.topic), 0)

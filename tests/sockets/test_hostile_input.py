@@ -83,7 +83,7 @@ ATTACKS = {
     "an API that is negative": Attack(rawRequest(-1, 0, b""), "API key -1, which is not served"),
     "a version of the future": Attack(rawRequest(METADATA, 99, b""), "it sent Metadata in version 99"),
     "a negative version": Attack(rawRequest(METADATA, -1, b""), "it sent Metadata in version -1"),
-    "a version that is only advertised": Attack(rawRequest(PRODUCE, 2, b""), "it sent Produce in version 2"),
+    "a version that is only advertised": Attack(rawRequest(PRODUCE, 2, bytes(10)), "it sent Produce in version 2"),
     "a client id of negative length": Attack(_header(METADATA, 1, b"\xff\xfe"), "says that its client id has -2 bytes"),
     "a client id without an end": Attack(_header(METADATA, 1, b"\x7f\xffraw"), "ends within its header"),
     "a client id that is no text": Attack(_header(METADATA, 1, b"\x00\x01\xff"), "is not UTF-8"),
