@@ -27,6 +27,12 @@ _BROKER_DEFAULT = -1
 _TO_THE_END = -1
 """In DeleteRecords."""
 
+_DESCRIBED_AT_ONCE = 1_000
+"""
+Topics.  The settings of one are more than a kilobyte of answer, and what is
+created has to be answered.
+"""
+
 
 def createTopic(
     broker: Broker, name: str, partitionCount: int, configs: Mapping[str, str], validateOnly: bool = False
@@ -67,11 +73,13 @@ def partitionIn(topic: Topic, index: int) -> Partition:
 
 def createTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waiting]:
     """
-    CreateTopics: create topics, independently of each other.
+    CreateTopics: create topics, independently of each other.  Their settings
+    are told where it is few that are created.
     """
     entity = request.entity
     duplicates = repeated(topic.name for topic in entity.topics)
-    create = partial(_created, broker, duplicates, entity.validate_only)
+    isDescribed = len(entity.topics) <= _DESCRIBED_AT_ONCE
+    create = partial(_created, broker, duplicates, entity.validate_only, isDescribed)
     if entity.validate_only:
         return {"topics": Rows(entity.topics, create)}
     answers: list[dict[str, Any]] = []
@@ -82,7 +90,7 @@ def createTopics(broker: Broker, request: KafkaRequest) -> Steps[Answer | Waitin
     return onceFlushed(broker, request, changed, {"topics": answers})
 
 
-def _created(broker: Broker, duplicates: Set[str], validateOnly: bool, topic: Any) -> dict[str, Any]:
+def _created(broker: Broker, duplicates: Set[str], validateOnly: bool, isDescribed: bool, topic: Any) -> dict[str, Any]:
     answer: dict[str, Any] = {"name": topic.name, "num_partitions": -1, "replication_factor": -1}
     try:
         if topic.name in duplicates:
@@ -93,7 +101,10 @@ def _created(broker: Broker, duplicates: Set[str], validateOnly: bool, topic: An
         if not validateOnly:
             answer["topic_id"] = created.topicId
         answer |= {"num_partitions": partitionCount, "replication_factor": 1, "error_message": None}
-        answer["configs"] = _effective(broker, configs)
+        if isDescribed:
+            answer["configs"] = _effective(broker, configs)
+        else:
+            answer |= {"configs": None, "topic_config_error_code": ErrorCode.policy_violation}
     except LogRefusal as refusal:
         answer |= errorOf(refusal)
     return answer

@@ -70,6 +70,16 @@ class CreateTopicsTests(BrokerTestCase):
         self.assertEqual(described["retention.ms"], ("1000", 1))
         self.assertEqual(described["retention.bytes"], ("-1", 5))
 
+    def test_manyAreNotDescribed(self) -> None:
+        """
+        Who creates thousands of topics at once is answered with all of them and without their settings.
+        """
+        results = self.create(*(creatable(f"t{number}") for number in range(1_001)))
+        self.assertEqual(len(self.log.topics), 1_001)
+        self.assertEqual(set(codes(results)), {ErrorCode.none})
+        described = {(each.configs, each.topic_config_error_code, each.num_partitions) for each in results}
+        self.assertEqual(described, {(None, ErrorCode.policy_violation, 1)})
+
     def test_defaults(self) -> None:
         """
         -1 leaves the number of partitions and of replicas to the broker.
