@@ -50,6 +50,9 @@ class Watch:
         self.begin()
         self._last = self._clock.seconds()
         self._lastCpu = time.process_time()
+        # A peak within one turn of the reactor is over when the next timer is due.
+        pool: Any = self._gate.pool
+        pool.tryAllocate, pool.charge = self._seen(pool.tryAllocate), self._seen(pool.charge)
         self._look()
 
     def begin(self) -> None:
@@ -66,6 +69,18 @@ class Watch:
         """
         return sum(self._gate.ledger.values())
 
+    def _seen(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
+        def allocated(*arguments: Any, **named: Any) -> Any:
+            lease = allocate(*arguments, **named)
+            self._lookAtMemory()
+            return lease
+
+        return allocated
+
+    def _lookAtMemory(self) -> None:
+        self.peakLedgerBytes = max(self.peakLedgerBytes, self.ledgerBytes())
+        self.leastAvailableBytes = min(self.leastAvailableBytes, self._gate.pool.availableBytes)
+
     def _look(self) -> None:
         now = self._clock.seconds()
         self.stallSeconds = max(self.stallSeconds, now - self._last - _WATCHED_EVERY_SECONDS)
@@ -73,8 +88,7 @@ class Watch:
         cpu = time.process_time()
         self.stallCpuSeconds = max(self.stallCpuSeconds, cpu - self._lastCpu)
         self._lastCpu = cpu
-        self.peakLedgerBytes = max(self.peakLedgerBytes, self.ledgerBytes())
-        self.leastAvailableBytes = min(self.leastAvailableBytes, self._gate.pool.availableBytes)
+        self._lookAtMemory()
         reactor.callLater(_WATCHED_EVERY_SECONDS, self._look)
 
 
