@@ -52,7 +52,6 @@ class TopicConfig:
         would promise what this broker does not do.
     @ivar default: the value for topics without an override, where no property of the broker's has it.
     @ivar property: the broker's property that has it.
-    @ivar hasEffect: whether anything obeys it; others are kept for those who have set them.
     """
 
     name: str
@@ -61,7 +60,6 @@ class TopicConfig:
     default: str
     help: str
     property: str | None = field(kw_only=True, default=None)
-    hasEffect: bool = field(kw_only=True, default=True)
 
     def defaultIn(self, settings: Settings) -> str:
         """
@@ -113,7 +111,7 @@ _TRUE_OR_FALSE: Final = _oneOf("true", "false")
 
 
 def _without(why: str) -> Callable[..., TopicConfig]:
-    return partial(TopicConfig, help=f"Has no effect here: {why}.", hasEffect=False)
+    return partial(TopicConfig, help=f"Has no effect here: {why}.")
 
 
 def _topicConfigs() -> Iterator[TopicConfig]:
