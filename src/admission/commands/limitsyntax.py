@@ -5,6 +5,7 @@ Limits and their entities as people write them.
 
 from __future__ import annotations
 
+import difflib
 import math
 import shlex
 from decimal import Decimal
@@ -15,15 +16,29 @@ from ..units import formatBytes, parseRate
 ATTRIBUTES = {"user": "user", "client-id": "clientId", "ip": "ip"}
 """The attribute of L{QuotaEntity} for each type of entity, as the protocol and our options name the types."""
 
+_SHIPPED = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "producer_ids_rate",
+    "connection_creation_rate",
+)
+"""The limits of the policies that come with us; others may know others."""
+
 _NOT_BY_TIME = ("producer_ids_rate",)
 """Limits that are called rates but count in windows of any length, so that no unit of time fits."""
+
+
+_LIKENESS = 0.9
+"""Of a slip, by difflib's ratio: one letter or two."""
 
 
 def parseAmount(name: str, text: str) -> float:
     """
     Read the value of the limit C{name}.
 
-    @raise ValueError: if it is not a positive number, or not a rate where the limit is one.
+    @raise ValueError: if it is not a positive number, or not a rate where the limit is one, be it because the name is
+        misspelt.
     """
     if _isRate(name):
         amount = parseRate(text)
@@ -31,6 +46,8 @@ def parseAmount(name: str, text: str) -> float:
         try:
             amount = float(text)
         except ValueError:
+            if name not in _SHIPPED and (meant := difflib.get_close_matches(name, _SHIPPED, 1, _LIKENESS)):
+                raise ValueError(f"no limit has this name; the nearest is {meant[0]}") from None
             raise ValueError(f"{text!r} is not a number") from None
     if not (math.isfinite(amount) and amount > 0):
         raise ValueError(f"a limit is a number greater than zero, not {text!r}")

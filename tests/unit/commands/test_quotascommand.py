@@ -85,6 +85,10 @@ class QuotasOptionsTests(CommandTestCase):
                 ("quotas set --user a x=1 x=2", "x is given twice; keep one"),
                 ("quotas set --user a producer_byte_rate=fast", "producer_byte_rate: 'fast' is not a rate"),
                 ("quotas set --user a request_percentage=4M", "request_percentage: '4M' is not a number"),
+                (
+                    "quotas set --user a producer_byte_rat=5M",
+                    "producer_byte_rat: no limit has this name; the nearest is producer_byte_rate",
+                ),
                 ("quotas remove producer_byte_rate --user a", "--user: options go before the first NAME"),
                 ("quotas remove --user a producer_byte_rate=4M", "write the limit's name alone to remove it"),
                 ("quotas describe alice", "Wrong number of arguments"),
