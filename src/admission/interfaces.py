@@ -618,6 +618,7 @@ class QuotaEntity:
     """
     The clients that a limit is for: a user, a client id, a client id of one user,
     or an address.  Each is a name, L{DEFAULT}, or L{None} if it does not matter.
+    In a L{QuotaStatus} none of them may matter: then all clients share the limit.
 
     @ivar user: a principal.
     @ivar clientId: what a client calls itself.

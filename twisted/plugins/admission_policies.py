@@ -152,6 +152,33 @@ connections = PolicyFactory(
     implementation="admission_plugins.clientquotas.buildConnectionRate",
 )
 
+concurrency = PolicyFactory(
+    IQuotaPolicyFactory,
+    name="concurrency",
+    format=(
+        "concurrency[:limit=NUMBER][:total=NUMBER][:shadow=yes|no] or "
+        "concurrency:adaptive[:target=100ms][:by=all|client][:max=1000][:shadow=yes|no]"
+    ),
+    help="""
+        How many requests may be in progress at a time: the limit
+        concurrent_requests of users, client ids and client ids of a user.
+        Requests that wait for the disk or for another server are in progress.
+        Those that wait for other clients, for records or for the rest of a group,
+        do not count.
+
+        limit is the limit of client ids that have no other, total that of all
+        clients together.
+
+        An adaptive limit grows while requests take no longer than target, and
+        shrinks when they do: the server finds out by itself how many requests at
+        a time are too many.  It is one limit for all, or with by=client one for
+        each user with each client id, and grows to max at most.
+
+        With shadow=yes it only counts.
+    """,
+    implementation="admission_plugins.concurrency.buildConcurrency",
+)
+
 producerIds = PolicyFactory(
     IQuotaPolicyFactory,
     name="producer-ids",

@@ -72,7 +72,7 @@ def _described(explained: Mapping[str, Any]) -> str:
         (
             f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
             f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
-            asArguments(QuotaEntity(**each["entity"])),
+            asArguments(QuotaEntity(**each["entity"])) or "all clients together",
             "?" if each["used"] is None else roundedAmount(each["used"]),
             "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
             _delay(each),

@@ -22,6 +22,7 @@ _SHIPPED = (
     "request_percentage",
     "producer_ids_rate",
     "connection_creation_rate",
+    "concurrent_requests",
 )
 """The limits of the policies that come with us; others may know others."""
 
@@ -68,7 +69,7 @@ def formatAmount(name: str, amount: float) -> str:
 
 def asArguments(entity: QuotaEntity) -> str:
     """
-    The options for C{entity}, quoted for a shell.
+    The options for C{entity}, quoted for a shell; nothing if all clients share the limit.
     """
     return " ".join(
         f"--{kind}-default" if name == DEFAULT else f"--{kind} {shlex.quote(name)}"

@@ -17,6 +17,8 @@ from zope.interface.verify import verifyObject
 from ..interfaces import (
     CONNECTION,
     NOTHING,
+    RECEIVED,
+    SENT,
     IAccountable,
     IIdentityAudit,
     IQuotaPolicy,
@@ -98,15 +100,28 @@ class QuotaFixture(Contract):
 
     def send(self, policy: IQuotaPolicy, request: Request) -> tuple[Any, ...]:
         """
-        Treat a request as a server does.
+        Treat a request as a server does, but for its end: if the policy follows requests, it is in progress until
+        L{passSeconds}.
 
         @return: the answers of the policy.
         """
         decision = policy.decide(request, self.now)
         delaySeconds = decision.delaySeconds
         if decision.admitted:
+            if IRequestLifecycle.providedBy(policy) and request.kind not in (CONNECTION, RECEIVED, SENT):
+                IRequestLifecycle(policy).begun(request, self.now)
+                self._inProgress.append((policy, request))
             delaySeconds = policy.record(request, self.usage(request), self.now)
         return (decision, delaySeconds, policy.budgetBytes(request, self.now))
+
+    def passSeconds(self, seconds: float) -> None:
+        """
+        Let all requests in progress end, and then let time pass.
+        """
+        while self._inProgress:
+            policy, request = self._inProgress.pop()
+            IRequestLifecycle(policy).ended(request, Outcome(), self.now)
+        self.now += seconds
 
     def exceed(self, policy: IQuotaPolicy, client: int = 0) -> list[tuple[Any, ...]]:
         """
@@ -137,6 +152,7 @@ class QuotaFixture(Contract):
 
     def setUp(self) -> None:
         self.now = 1000.0
+        self._inProgress: list[tuple[IQuotaPolicy, Request]] = []
 
 
 class FixedQuotaPolicyContract(QuotaFixture):
@@ -200,7 +216,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
         """
         policy = self.build()
         first = self.exceed(policy)
-        self.now += self.forgetSeconds
+        self.passSeconds(self.forgetSeconds)
         self.assertEqual(self.exceed(policy), first)
 
     def test_horizon(self) -> None:
@@ -212,7 +228,7 @@ class FixedQuotaPolicyContract(QuotaFixture):
         horizonSeconds = IReplayable(policy).horizonSeconds if IReplayable.providedBy(policy) else None
         if horizonSeconds is not None:
             first = self.exceed(policy)
-            self.now += horizonSeconds
+            self.passSeconds(horizonSeconds)
             self.assertEqual(self.exceed(policy), first)
 
     def test_otherKinds(self) -> None:
@@ -422,7 +438,7 @@ class QuotaPolicyContract(FixedQuotaPolicyContract):
         policy = self.build()
         self.exceed(policy)
         policy.configure(self.entity(0), {self.limitName: self.limit * 1e6}, self.now)
-        self.now += 1.0
+        self.passSeconds(1.0)
         self.assertFalse(self.isThrottled(self.exceed(policy)))
 
     def test_removingTheLimit(self) -> None:

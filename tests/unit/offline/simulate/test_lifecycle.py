@@ -14,6 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTION, Outcome, QuotaEntity, Request, Usage
+from admission.offline.simulate.candidates import resolveCandidate
 from admission.offline.simulate.live import EVERYTHING, LivePolicy
 from admission.offline.simulate.runs import LimitChange
 from admission.offline.simulate.shards import planReplays
@@ -191,6 +192,24 @@ class LifecycleTests(SynchronousTestCase):
         for trial in trials.values():
             self.assertTrue(trial.isFollowing)
             self.assertIsNone(trial.horizonSeconds)
+
+    def test_shipped(self) -> None:
+        """
+        The limit that comes with us is replayed as this one is, in one place or by client; one that adapts, too.
+        """
+        recording = recorded()
+        for description, key in (("concurrency:limit=2", "(None, 'client 0')"), ("concurrency:limit=2:total=99", "()")):
+            trials = planTrials([resolveCandidate(description)], recording.runs())
+            decisions = openLoop(recording, trials).to_pylist()
+            self.assertEqual({(row["seq"], row["is_refused"]) for row in decisions}, openTruth(recording, 2))
+            self.assertIn(key, {row["replay_key"] for row in decisions})
+        for description, isRefusing in (
+            ("concurrency:adaptive:target=1ms", True),
+            ("concurrency:adaptive:target=1m", False),
+        ):
+            trials = planTrials([resolveCandidate(description)], recording.runs())
+            decisions = openLoop(recording, trials).to_pylist()
+            self.assertEqual(any(row["is_refused"] for row in decisions), isRefusing)
 
     def test_sharing(self) -> None:
         """

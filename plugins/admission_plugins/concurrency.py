@@ -1,0 +1,361 @@
+# -*- test-case-name: tests.contracts.test_concurrency -*-
+"""
+How many requests may be in progress at a time: a fixed number, or as many as keep them fast.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from math import inf
+from sys import getsizeof
+
+from zope.interface import implementer
+
+from admission.interfaces import (
+    ADMITTED,
+    CONNECTION,
+    DEFAULT,
+    RECEIVED,
+    SENT,
+    Decision,
+    IAccountable,
+    IReplayable,
+    IRequestLifecycle,
+    ISensorRegistry,
+    Outcome,
+    PolicyContext,
+    QuotaEntity,
+    QuotaStatus,
+    Request,
+    Usage,
+)
+from admission.quotas.limits import EntityKey, LimitTable
+from admission.quotas.policy import QuotaPolicy
+
+from .clientquotas import parseCount, parseDuration, parseYes
+
+CONCURRENT_REQUESTS = "concurrent_requests"
+
+RETRY_SECONDS = 0.1
+"""After which time a refused client may ask again."""
+
+NOT_COUNTED = (CONNECTION, RECEIVED, SENT, "Fetch", "JoinGroup", "SyncGroup")
+"""Kinds without an end of their own, and those that wait for other clients: for records, or for the rest of a group."""
+
+EVERYBODY: EntityKey = ()
+"""The key under which all requests in progress are counted."""
+
+START = 20
+"""An adaptive limit before anything is known."""
+
+TARGET_SECONDS = 0.1
+"""How long a request may take under an adaptive limit, unless told otherwise."""
+
+MAX_REQUESTS = 1000
+"""What an adaptive limit grows to at most, unless told otherwise."""
+
+DECREASE = 0.9
+"""What remains of an adaptive limit when requests are slow."""
+
+FORGET_SECONDS = 60.0
+"""After this time without a request what an adaptive limit has learnt may be wrong, and it begins anew."""
+
+MAX_CLIENTS = 10_000
+"""How many clients have adaptive limits of their own; who comes back after as many others begins anew."""
+
+_CLIENT_BYTES = 350
+"""About what a client takes with its place in a table, without its names."""
+
+
+class RequestsInProgress:
+    """
+    Counts requests from their beginning to their end, by key.  Only what is in progress is kept.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[EntityKey] = Counter()
+
+    def __getitem__(self, key: EntityKey) -> int:
+        return self._counts[key]
+
+    @property
+    def sizeBytes(self) -> int:
+        """
+        About how much memory this takes.
+        """
+        return len(self._counts) * _CLIENT_BYTES
+
+    def begin(self, keys: Sequence[EntityKey]) -> None:
+        """
+        A request begins that counts for all C{keys}.
+        """
+        for key in keys:
+            self._counts[key] += 1
+
+    def end(self, keys: Sequence[EntityKey]) -> None:
+        """
+        It is over.
+        """
+        for key in keys:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
+
+
+@implementer(IRequestLifecycle, IReplayable, IAccountable)
+class ConcurrencyPolicy(QuotaPolicy):
+    """
+    Refuses requests while too many are in progress.  Those that wait for a disk or for another server are in progress;
+    those that wait for other clients (L{NOT_COUNTED}) are not.
+    """
+
+    countsParked = True
+    horizonSeconds: float | None = None
+
+    def __init__(self, isShadow: bool = False) -> None:
+        self.isShadow = isShadow
+        self._running = RequestsInProgress()
+
+    @property
+    def sizeBytes(self) -> int:
+        return self._running.sizeBytes
+
+    @abstractmethod
+    def keysOf(self, request: Request) -> Sequence[EntityKey]:
+        """
+        The keys under which a request counts, whatever limits are in force.
+        """
+
+    @abstractmethod
+    def limitsOf(self, request: Request, now: float) -> Iterator[tuple[EntityKey, float, QuotaEntity]]:
+        """
+        The limits that hold for a request, the widest first: under which key it counts, how many there may be, and for
+        whom that was set.
+        """
+
+    def decide(self, request: Request, now: float) -> Decision:
+        if request.kind not in NOT_COUNTED:
+            for key, limit, entity in self.limitsOf(request, now):
+                running = self._running[key]
+                if running >= limit:
+                    whose = "all clients" if entity == QuotaEntity() else "this client"
+                    reason = f"{running} requests of {whose} are in progress, and {limit:.0f} may be"
+                    return Decision(False, RETRY_SECONDS, reason)
+        return ADMITTED
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return 0.0
+
+    def begun(self, request: Request, now: float) -> None:
+        if request.kind not in NOT_COUNTED:
+            self._running.begin(self.keysOf(request))
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        if request.kind not in NOT_COUNTED:
+            self._running.end(self.keysOf(request))
+
+    def explain(self, request: Request, now: float) -> Sequence[QuotaStatus]:
+        return [
+            QuotaStatus(
+                CONCURRENT_REQUESTS,
+                limit,
+                entity,
+                float(self._running[key]),
+                RETRY_SECONDS if self._running[key] >= limit else 0.0,
+            )
+            for key, limit, entity in self.limitsOf(request, now)
+        ]
+
+    def replayKey(self, request: Request) -> Hashable:
+        # Which limits hold does not depend on the time, only what they are.
+        keys = [key for key, _, _ in self.limitsOf(request, 0.0)]
+        return keys[0] if keys and request.kind not in NOT_COUNTED else None
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        """
+        Publish C{NAME.running}: how many requests are in progress.
+        """
+        registry.addGauge(f"{name}.running", lambda now: self._running[EVERYBODY])
+
+
+class FixedConcurrency(ConcurrencyPolicy):
+    """
+    A fixed number of requests for each client, and one for all together.
+    """
+
+    def __init__(self, total: int | None = None, isShadow: bool = False) -> None:
+        """
+        @param total: how many requests of all clients may be in progress; L{None} for any number.
+        """
+        super().__init__(isShadow)
+        self._total = total
+        self._limits = LimitTable((CONCURRENT_REQUESTS,))
+        self.limitNames = self._limits.limitNames
+        self.limits = self._limits.limits
+        self.isLimiting = total is not None
+
+    def configure(self, entity: QuotaEntity, limits: Mapping[str, float | None], now: float) -> None:
+        self._limits.configure(entity, limits)
+        self.isLimiting = self._total is not None or self._limits.isLimiting
+
+    def keysOf(self, request: Request) -> Sequence[EntityKey]:
+        user, clientId = request.principal, request.clientId
+        return EVERYBODY, (user, None), (None, clientId), (user, clientId)
+
+    def limitsOf(self, request: Request, now: float) -> Iterator[tuple[EntityKey, float, QuotaEntity]]:
+        if self._total is not None:
+            yield EVERYBODY, self._total, QuotaEntity()
+        limit = self._limits.resolve(request.principal, request.clientId, CONCURRENT_REQUESTS)
+        if limit is not None:
+            user = None if limit.entity.user is None else request.principal
+            clientId = None if limit.entity.clientId is None else request.clientId
+            yield (user, clientId), limit.value, limit.entity
+
+
+class AdaptiveLimit:
+    """
+    Additive increase and multiplicative decrease (Chiu and Jain, Analysis of the increase and decrease algorithms for
+    congestion avoidance, 1989): a little more while requests are fast and the limit is in use, a tenth less when one is
+    slow.
+
+    @ivar limit: how many requests may be in progress.
+    @ivar usedSeconds: when a request last ended.
+    """
+
+    __slots__ = ("_cutSeconds", "_maxRequests", "_targetSeconds", "limit", "usedSeconds")
+
+    def __init__(self, targetSeconds: float, maxRequests: int) -> None:
+        self.limit = float(START)
+        self.usedSeconds = self._cutSeconds = -inf
+        self._targetSeconds = targetSeconds
+        self._maxRequests = maxRequests
+
+    def requestEnded(self, tookSeconds: float, running: int, now: float) -> None:
+        """
+        @param running: how many were in progress, with this one.
+        """
+        self.usedSeconds = now
+        if tookSeconds > self._targetSeconds:
+            # Those that began before a cut tell nothing about it.
+            if now - tookSeconds >= self._cutSeconds:
+                self._cutSeconds = now
+                self.limit = max(self.limit * DECREASE, 1.0)
+        elif running >= self.limit / 2:
+            self.limit = min(self.limit + 1 / self.limit, self._maxRequests)
+
+
+class AdaptiveConcurrency(ConcurrencyPolicy):
+    """
+    As many requests as keep them faster than a target, in all or of each client.
+    """
+
+    def __init__(
+        self,
+        targetSeconds: float = TARGET_SECONDS,
+        maxRequests: int = MAX_REQUESTS,
+        isByClient: bool = False,
+        isShadow: bool = False,
+    ) -> None:
+        """
+        @param targetSeconds: how long a request may take, from its beginning to its answer.
+        @param maxRequests: the most that the limit grows to.
+        @param isByClient: whether each user with each client id has a limit of its own.
+        """
+        super().__init__(isShadow)
+        self._targetSeconds = targetSeconds
+        self._maxRequests = maxRequests
+        self._isByClient = isByClient
+        # Whose last request ended longest ago first.
+        self._adaptive: OrderedDict[EntityKey, AdaptiveLimit] = OrderedDict()
+        self._nameBytes = 0
+
+    @property
+    def sizeBytes(self) -> int:
+        return super().sizeBytes + len(self._adaptive) * _CLIENT_BYTES + self._nameBytes
+
+    def keysOf(self, request: Request) -> Sequence[EntityKey]:
+        return (EVERYBODY, (request.principal, request.clientId)) if self._isByClient else (EVERYBODY,)
+
+    def limitsOf(self, request: Request, now: float) -> Iterator[tuple[EntityKey, float, QuotaEntity]]:
+        key = self.keysOf(request)[-1]
+        adaptive = self._adaptive.get(key)
+        limit = float(START)
+        if adaptive is not None and now - adaptive.usedSeconds < FORGET_SECONDS:
+            limit = adaptive.limit
+        yield key, limit, QuotaEntity(user=DEFAULT, clientId=DEFAULT) if self._isByClient else QuotaEntity()
+
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None:
+        if request.kind in NOT_COUNTED:
+            return
+        self.sweep(now)
+        key = self.keysOf(request)[-1]
+        adaptive = self._adaptive.get(key)
+        if adaptive is None:
+            if len(self._adaptive) >= MAX_CLIENTS:
+                self._forgetFirst()
+            adaptive = self._adaptive[key] = AdaptiveLimit(self._targetSeconds, self._maxRequests)
+            self._nameBytes += sum(map(getsizeof, key))
+        self._adaptive.move_to_end(key)
+        tookSeconds = outcome.serviceSeconds + outcome.parkedSeconds
+        adaptive.requestEnded(tookSeconds, self._running[key], now)
+        super().ended(request, outcome, now)
+
+    def sweep(self, now: float) -> None:
+        while self._adaptive and now - next(iter(self._adaptive.values())).usedSeconds >= FORGET_SECONDS:
+            self._forgetFirst()
+
+    def _forgetFirst(self) -> None:
+        key, _ = self._adaptive.popitem(last=False)
+        self._nameBytes -= sum(map(getsizeof, key))
+
+    def addSensors(self, registry: ISensorRegistry, name: str) -> None:
+        """
+        Publish C{NAME.limit}, too: the limit, or the lowest of all clients.
+        """
+        super().addSensors(registry, name)
+        registry.addGauge(
+            f"{name}.limit", lambda now: min((each.limit for each in self._adaptive.values()), default=float(START))
+        )
+
+
+def buildConcurrency(
+    context: PolicyContext,
+    mode: str = "fixed",
+    limit: str | None = None,
+    total: str | None = None,
+    target: str | None = None,
+    by: str | None = None,
+    max: str | None = None,
+    shadow: str = "no",
+) -> ConcurrencyPolicy:
+    """
+    C{concurrency[:limit=NUMBER][:total=NUMBER][:shadow=yes]} or
+    C{concurrency:adaptive[:target=TIME][:by=all|client][:max=NUMBER][:shadow=yes]}.
+    """
+    given = {"limit": limit, "total": total, "target": target, "by": by, "max": max}
+    if mode == "adaptive":
+        _refuse(given, ("limit", "total"), "does not go with adaptive, whose limit is max at most")
+        if by not in (None, "all", "client"):
+            raise ValueError(f"by={by}: say all or client")
+        return AdaptiveConcurrency(
+            TARGET_SECONDS if target is None else parseDuration("target", target),
+            MAX_REQUESTS if max is None else parseCount("max", max),
+            by == "client",
+            parseYes("shadow", shadow),
+        )
+    if mode != "fixed":
+        raise ValueError(f"{mode}: say adaptive, or give a limit, as in limit=100")
+    _refuse(given, ("target", "by", "max"), "goes with adaptive only")
+    policy = FixedConcurrency(None if total is None else parseCount("total", total), parseYes("shadow", shadow))
+    if limit is not None:
+        amount = float(parseCount("limit", limit))
+        policy.configure(QuotaEntity(clientId=DEFAULT), {CONCURRENT_REQUESTS: amount}, context.clock.seconds())
+    return policy
+
+
+def _refuse(given: Mapping[str, str | None], names: Sequence[str], why: str) -> None:
+    for name in names:
+        if given[name] is not None:
+            raise ValueError(f"{name}={given[name]} {why}")
