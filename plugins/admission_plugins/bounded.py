@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.contracts.test_bounded -*-
 """
-Memory pools: a bounded one, as in KIP-72, and an unbounded one.
+Memory pools: a bounded one, as in KIP-72, one that is fair besides, and an unbounded one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 from zope.interface import classImplements
 
-from admission.interfaces import FRAMES, ILease, IMemoryPool, ISensorRegistry, PolicyContext
+from admission.interfaces import FRAMES, IFairPool, ILease, IMemoryPool, ISensorRegistry, PolicyContext
 from admission.metrics.rate import TimeShare
 from admission.units import formatBytes, parseBytes
 
@@ -27,9 +27,11 @@ IDLE_CAP_BYTES = 64 << 20
 class Lease:
     """
     Bytes allocated from a L{BoundedPool} or an L{UnboundedPool}.
+
+    @ivar holder: who asked for them; L{None} for a charge, which nobody asks for.
     """
 
-    __slots__ = ("_pool", "buffer", "purpose", "sizeBytes")
+    __slots__ = ("_pool", "buffer", "holder", "purpose", "sizeBytes")
 
     def __init__(
         self,
@@ -37,11 +39,13 @@ class Lease:
         sizeBytes: int,
         purpose: str,
         buffer: memoryview | None = None,
+        holder: str | None = None,
     ) -> None:
         self._pool: BoundedPool | UnboundedPool | None = pool
         self.sizeBytes = sizeBytes
         self.purpose = purpose
         self.buffer = buffer
+        self.holder = holder
 
     def release(self) -> None:
         """
@@ -59,7 +63,7 @@ class Lease:
         pool = self._pool
         if pool is not None:
             self._pool = None
-            pool.dropped(self.sizeBytes, self.purpose)
+            pool.dropped(self.sizeBytes, self.purpose, self.holder)
 
     def __repr__(self) -> str:
         state = "released" if self._pool is None else "held"
@@ -87,18 +91,18 @@ class Ledger:
         self.peakFrameBytes = 0
         self.reclaimedLeases = 0
         self._listeners: list[Callable[[], None]] = []
-        self._dropped: deque[tuple[int, str]] = deque()
+        self._dropped: deque[tuple[int, str, str | None]] = deque()
         self._ownThread = threading.get_ident()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 
-    def dropped(self, sizeBytes: int, purpose: str) -> None:
+    def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
         """
         For L{Lease.__del__} only, which may run in any thread: the garbage collector decides.  In another thread it
         only takes note, for the next allocation to find.
         """
-        self._dropped.append((sizeBytes, purpose))
+        self._dropped.append((sizeBytes, purpose, holder))
         if threading.get_ident() == self._ownThread:
             self._reclaim()
             self._tell()
@@ -112,8 +116,8 @@ class Ledger:
 
     def _reclaim(self) -> None:
         while self._dropped:
-            sizeBytes, purpose = self._dropped.popleft()
-            self._uncount(sizeBytes, purpose)
+            sizeBytes, purpose, holder = self._dropped.popleft()
+            self._uncount(sizeBytes, purpose, holder)
             self.reclaimedLeases += 1
             self._log.error(
                 "a lease of {sizeBytes} bytes for {purpose} was dropped without being released: this is a bug; "
@@ -122,7 +126,7 @@ class Ledger:
                 purpose=purpose,
             )
 
-    def _uncount(self, sizeBytes: int, purpose: str) -> None:
+    def _uncount(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
         self._used[purpose] -= sizeBytes
 
 
@@ -184,7 +188,7 @@ class BoundedPool(Ledger):
         Allocate C{sizeBytes} bytes if the pool has any (in strict mode: if it has them all), or if charges alone use it
         up.
 
-        @param holder: ignored here.
+        @param holder: kept in the lease.
         @return: a lease, or L{None} when there is no memory.
         @raise ValueError: if C{sizeBytes} is not from 1 to C{largestBytes}.
         """
@@ -208,7 +212,7 @@ class BoundedPool(Ledger):
             self.peakFrameBytes = frames
         if self._buffers.idleBytes and self._buffers.idleBytes > self.availableBytes:
             self._evictIdle()
-        return Lease(self, sizeBytes, FRAMES, buffer)
+        return Lease(self, sizeBytes, FRAMES, buffer, holder)
 
     def charge(self, sizeBytes: int, purpose: str) -> Lease:
         if sizeBytes < 0:
@@ -253,20 +257,71 @@ class BoundedPool(Ledger):
         self._isDry = False
         self.depleted.end(self._seconds())
 
-    def _uncount(self, sizeBytes: int, purpose: str) -> None:
-        super()._uncount(sizeBytes, purpose)
+    def _uncount(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
+        super()._uncount(sizeBytes, purpose, holder)
         self.availableBytes += sizeBytes
         if self._isDry:
             self._endDrySpell()
 
     def __repr__(self) -> str:
-        return (
-            f"<BoundedPool {formatBytes(self.sizeBytes - self.availableBytes)} of {formatBytes(self.sizeBytes)} used"
-            f"{', strict' if self.strict else ''}>"
-        )
+        used = formatBytes(self.sizeBytes - self.availableBytes)
+        strict = ", strict" if self.strict else ""
+        return f"<{type(self).__name__} {used} of {formatBytes(self.sizeBytes)} used{strict}>"
 
 
 classImplements(BoundedPool, IMemoryPool)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FairPool(BoundedPool):
+    """
+    A L{BoundedPool} of which a holder may take more as long as it has less than is free (dynamic thresholds, Choudhury
+    and Hahne, Dynamic Queue Length Thresholds for Shared-Memory Packet Switches, 1998).  So one holder alone comes to
+    half of the pool and one request more, of N that want all they can get each to one part in N + 1, and whoever comes
+    next finds memory.
+    """
+
+    def __init__(
+        self,
+        sizeBytes: int,
+        largestBytes: int | None = None,
+        seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        super().__init__(sizeBytes, largestBytes, False, seconds)
+        self._heldBytes: dict[str, int] = {}
+
+    def isBelowShare(self, holder: str) -> bool:
+        return holder not in self._heldBytes or self._heldBytes[holder] < self.availableBytes
+
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease | None:
+        if self._dropped:
+            self._reclaim()
+        if 0 < sizeBytes <= self.largestBytes and not self.isBelowShare(holder):
+            return None
+        lease = super().tryAllocate(sizeBytes, holder)
+        if lease is not None:
+            self._heldBytes[holder] = self._heldBytes.get(holder, 0) + sizeBytes
+        return lease
+
+    def giveBack(self, lease: Lease) -> None:
+        if lease.holder is not None:
+            self._countOff(lease.sizeBytes, lease.holder)
+        super().giveBack(lease)
+
+    def _uncount(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
+        if holder is not None:
+            self._countOff(sizeBytes, holder)
+        super()._uncount(sizeBytes, purpose, holder)
+
+    def _countOff(self, sizeBytes: int, holder: str) -> None:
+        remainingBytes = self._heldBytes[holder] - sizeBytes
+        if remainingBytes:
+            self._heldBytes[holder] = remainingBytes
+        else:
+            del self._heldBytes[holder]
+
+
+classImplements(FairPool, IFairPool)
 
 
 class UnboundedPool(Ledger):
@@ -324,14 +379,21 @@ def buildBounded(context: PolicyContext, size: str, strict: str = "no", max: str
     """
     if strict not in ("yes", "no"):
         raise ValueError(f"strict={strict}: say yes or no")
+    return BoundedPool(*_sizes(context, size, max), strict == "yes", context.clock.seconds)
+
+
+def buildFair(context: PolicyContext, size: str, max: str | None = None) -> FairPool:
+    """
+    C{fair:SIZE[:max=SIZE]}.
+    """
+    return FairPool(*_sizes(context, size, max), context.clock.seconds)
+
+
+def _sizes(context: PolicyContext, size: str, largest: str | None) -> tuple[int, int]:
     sizeBytes = parseBytes(size)
-    if max is not None:
-        largestBytes = parseBytes(max)
-    elif context.largestRequestBytes is not None:
-        largestBytes = min(sizeBytes, context.largestRequestBytes)
-    else:
-        largestBytes = sizeBytes
-    return BoundedPool(sizeBytes, largestBytes, strict == "yes", context.clock.seconds)
+    if largest is not None:
+        return sizeBytes, parseBytes(largest)
+    return sizeBytes, sizeBytes if context.largestRequestBytes is None else min(sizeBytes, context.largestRequestBytes)
 
 
 def buildUnbounded(context: PolicyContext) -> UnboundedPool:

@@ -6,6 +6,7 @@ worked on, and where the memory is.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol
 
@@ -19,6 +20,7 @@ from .interfaces import (
     FRAMES,
     PARKED,
     RESPONSES,
+    IFairPool,
     ILease,
     IMemoryPool,
     IWaiter,
@@ -30,6 +32,9 @@ from .metrics.registry import SensorRegistry
 from .plugins import buildPolicy
 
 GRANTS_PER_TURN = 64
+
+HOLDERS_PER_TURN = 64
+"""How many holders above their share are looked at in one turn of the reactor."""
 
 TURN_SECONDS = 0.005
 """For how long requests are begun in one turn of the reactor; the others wait for the next."""
@@ -142,6 +147,8 @@ class Gate:
     worked on as may be, or a turn of the reactor has brought more than it has
     time for.
 
+    Who has more than its share of an L{IFairPool} waits aside, and keeps nobody waiting.
+
     A length that is announced is a claim.  Where the memory is claimed for what has not come, or large requests wait
     for more than they have, there is a reserve beyond the pool for frames that are not large; and a body that comes too
     slowly gives way to those that wait.
@@ -179,7 +186,12 @@ class Gate:
         # Who is in which order: nearly always nobody, and each request looks.
         self._memoryWaiters: set[IWaiter] = set()
         self._turnWaiters: set[IWaiter] = set()
-        # Those among the former that the reserve may serve, and what they want: for small frames, and for others.
+        self._fairPool: IFairPool | None = IFairPool(pool, None)
+        # Who waits outside the order until its holder is below its share, by holder: looked at longest ago first.
+        self._aside: dict[IWaiter, str] = {}
+        self._holdersAside: OrderedDict[str, OrderedDict[IWaiter, None]] = OrderedDict()
+        self._unexaminedHolders = 0
+        # Those in the order of memory that the reserve may serve, and what they want: for small frames, and for others.
         self._reservable: tuple[dict[IWaiter, int], dict[IWaiter, int]] = ({}, {})
         # In the order in which they came.
         # Those who hold memory while they wait for more of it, with how much, and those who hold none.
@@ -232,7 +244,7 @@ class Gate:
         """
         How many connections wait for memory.
         """
-        return len(self._memoryWaiters)
+        return len(self._memoryWaiters) + len(self._aside)
 
     def addSensors(self, registry: SensorRegistry) -> None:
         """
@@ -257,12 +269,15 @@ class Gate:
             C{leaseGranted} in a later turn, unless L{forget} comes first.
         @raise ValueError: if C{sizeBytes} is more than the pool hands out.
         """
-        if not self._memoryWaiters:
+        if not self._memoryWaiters and waiter.holder not in self._holdersAside:
             lease = self.pool.tryAllocate(sizeBytes, waiter.holder)
             if lease is not None:
                 return lease
         elif not 0 < sizeBytes <= self.pool.largestBytes:
             raise ValueError(f"cannot allocate {sizeBytes} bytes: not from 1 to {self.pool.largestBytes}")
+        if waiter.holder in self._holdersAside or self._isAboveShare(waiter.holder):
+            self._setAside(waiter)
+            return None
         if self._mayBeReserved(sizeBytes) and self._isClaimed():
             return self._allocateReserved(sizeBytes)
         if sizeBytes <= max(self.pool.sizeBytes // LARGEST_SHARE, SMALL_FRAME_BYTES):
@@ -348,6 +363,8 @@ class Gate:
         """
         if waiter in self._memoryWaiters:
             self._memoryOver(waiter)
+        elif waiter in self._aside:
+            self._takeBack(waiter)
         if waiter in self._turnWaiters:
             self._turnWaiters.discard(waiter)
             self._turnOrder.discard(waiter)
@@ -392,7 +409,8 @@ class Gate:
         self._serving = self._relief = self._makingWay = self._turn = None
 
     def _memoryReleased(self) -> None:
-        if self._isUnderPressure:
+        self._unexaminedHolders = len(self._holdersAside)
+        if self._isUnderPressure or self._unexaminedHolders:
             self._serveSoon()
 
     def _serveSoon(self) -> None:
@@ -415,6 +433,8 @@ class Gate:
 
     def _serve(self) -> None:
         self._serving = None
+        if self._holdersAside:
+            self._admitFromAside()
         end = self._clock.seconds() + TURN_SECONDS
         for _ in range(GRANTS_PER_TURN):
             if not (self._grantMemory() or self._grantReserve() or self._grantTurn()):
@@ -472,13 +492,68 @@ class Gate:
         try:
             waiter = self._memoryOrder.next()
             lease = self.pool.tryAllocate(waiter.wantedBytes, waiter.holder)
+            isAboveShare = lease is None and self._isAboveShare(waiter.holder)
         except Exception:
             self._log.failure("the memory pool or the order of waiters failed; both are asked again later")
             return False
-        if lease is None:
-            return False
-        self._grantLease(waiter, lease)
-        return True
+        if lease is not None:
+            self._grantLease(waiter, lease)
+            return True
+        if isAboveShare:
+            self._memoryOver(waiter)
+            self._setAside(waiter, isFirst=True)
+            return True
+        # Those who come from aside have not said so.
+        self.press()
+        self._expectRelief()
+        return False
+
+    def _isAboveShare(self, holder: str) -> bool:
+        """
+        Whether there is memory, and C{holder} is refused all the same.
+        """
+        fairPool = self._fairPool
+        return fairPool is not None and not self.pool.isOutOfMemory() and not fairPool.isBelowShare(holder)
+
+    def _setAside(self, waiter: IWaiter, isFirst: bool = False) -> None:
+        holder = self._aside[waiter] = waiter.holder
+        waiters = self._holdersAside.setdefault(holder, OrderedDict())
+        waiters[waiter] = None
+        if isFirst:
+            waiters.move_to_end(waiter, last=False)
+
+    def _takeBack(self, waiter: IWaiter) -> None:
+        holder = self._aside.pop(waiter)
+        waiters = self._holdersAside[holder]
+        del waiters[waiter]
+        if not waiters:
+            del self._holdersAside[holder]
+
+    def _admitFromAside(self) -> None:
+        """
+        Let one waiter join the order of each holder that is above its share no more, or is like all others because
+        there is no memory.  Some holders in this turn of the reactor, the others in the next.
+        """
+        for _ in range(min(HOLDERS_PER_TURN, self._unexaminedHolders, len(self._holdersAside))):
+            self._unexaminedHolders -= 1
+            holder, waiters = next(iter(self._holdersAside.items()))
+            self._holdersAside.move_to_end(holder)
+            try:
+                isAboveShare = self._isAboveShare(holder)
+            except Exception:
+                self._log.failure("the memory pool failed; it is asked again later")
+                return
+            if isAboveShare:
+                continue
+            waiter = next(iter(waiters))
+            self._takeBack(waiter)
+            self._memoryWaiters.add(waiter)
+            self._memoryOrder.add(waiter)
+            if not self.pool.isOutOfMemory():
+                # There may be enough for another.
+                self._unexaminedHolders += 1
+        if self._unexaminedHolders and self._holdersAside:
+            self._serveSoon()
 
     def _grantReserve(self) -> bool:
         """

@@ -181,8 +181,8 @@ class IMemoryPool(Interface):
             read: the principal, or else the address; empty if neither is known.
             A pool may divide its memory by it.  A refused client waits at the
             gate, which asks for one waiter at a time, and after a refusal only
-            after the next release: a pool that refuses one waiter delays the
-            others, too.
+            after the next release, so that all others wait, too; unless the
+            pool is an L{IFairPool} and says that it is about this holder.
         @return: a lease with a buffer and the purpose L{FRAMES}, or L{None}
             when there is no memory.  Never waits.
         @raise ValueError: if C{sizeBytes} is out of range, whatever is available.
@@ -217,6 +217,20 @@ class IMemoryPool(Interface):
         @param registry: an L{admission.metrics.registry.SensorRegistry}.
         @param name: what the names of the sensors begin with: C{MemoryPool}.
         @raise ValueError: if there are sensors of these names.
+        """
+
+
+class IFairPool(Interface):
+    """
+    A pool that refuses a holder while there is memory for others.  The gate then
+    goes on with these, and asks again for that holder after each release.
+    """
+
+    def isBelowShare(holder: str) -> bool:
+        """
+        Whether C{holder} has less than its share: if not, and there is memory, it
+        is the only one that is refused.  A holder that has nothing always has.
+        Quick, and changes nothing.
         """
 
 

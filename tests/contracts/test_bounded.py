@@ -17,9 +17,17 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import CONNECTIONS, FRAMES, PARKED, RESPONSES, IMemoryPool, PolicyContext
-from admission.testing.poolcontract import MemoryPoolContract, UnboundedPoolContract
+from admission.testing.poolcontract import FairPoolContract, MemoryPoolContract, UnboundedPoolContract
 from admission_plugins import buffers
-from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool, buildBounded, buildUnbounded
+from admission_plugins.bounded import (
+    BoundedPool,
+    FairPool,
+    Lease,
+    UnboundedPool,
+    buildBounded,
+    buildFair,
+    buildUnbounded,
+)
 from admission_plugins.buffers import LARGEST_SLAB_BYTES, SMALLEST_SLAB_BYTES, Buffers
 
 
@@ -54,6 +62,100 @@ class StrictContractTests(MemoryPoolContract, SynchronousTestCase):
         A strict pool.
         """
         return BoundedPool(sizeBytes, strict=True)
+
+
+class FairContractTests(FairPoolContract, SynchronousTestCase):
+    """
+    L{FairPool} is an L{IFairPool}.
+    """
+
+    def buildPool(self, sizeBytes: int) -> IMemoryPool:
+        """
+        A fair pool.
+        """
+        return FairPool(sizeBytes)
+
+
+class FairPoolTests(SynchronousTestCase):
+    """
+    L{FairPool}.
+    """
+
+    def filled(self, pool: FairPool, holders: int) -> dict[str, int]:
+        """
+        How much each of so many holders comes to that want all they can get.
+        """
+        held = {f"holder {number}": 0 for number in range(holders)}
+        self.leases: list[Lease] = []
+        isGranted = True
+        while isGranted:
+            isGranted = False
+            for holder in held:
+                lease = pool.tryAllocate(1, holder)
+                if lease is not None:
+                    self.leases.append(lease)
+                    held[holder] += 1
+                    isGranted = True
+        return held
+
+    def test_shares(self) -> None:
+        """
+        One alone comes to half; of N each comes to one part in N + 1, and as much is left.
+        """
+        for holders in (1, 2, 3, 9, 99):
+            pool = FairPool(10_000)
+            held = self.filled(pool, holders)
+            share = 10_000 // (holders + 1)
+            self.assertTrue(share <= min(held.values()) <= max(held.values()) <= share + 1, held)
+            self.assertTrue(share - holders <= pool.availableBytes <= share, pool.availableBytes)
+            for lease in self.leases:
+                lease.release()
+            self.assertEqual(pool.availableBytes, 10_000)
+
+    def test_charges(self) -> None:
+        """
+        Memory that is charged is not free, whoever caused it, and belongs to no holder.
+        """
+        pool = FairPool(1000)
+        charge = pool.charge(800, RESPONSES)
+        self.assertEqual(self.filled(pool, 1), {"holder 0": 100})
+        charge.release()
+        self.assertTrue(pool.isBelowShare("holder 0"))
+        for lease in self.leases:
+            lease.release()
+
+    def test_nothingIsKept(self) -> None:
+        """
+        Of holders that have nothing any more nothing is kept.
+        """
+        pool = FairPool(1000)
+        self.filled(pool, 50)
+        for lease in self.leases:
+            lease.release()
+        self.assertEqual(pool._heldBytes, {})
+
+    def test_outOfRange(self) -> None:
+        """
+        A size out of range is a mistake, also of a holder that has its share.
+        """
+        pool = FairPool(1000, 500)
+        self.filled(pool, 1)
+        for sizeBytes in (0, 501):
+            self.assertRaises(ValueError, pool.tryAllocate, sizeBytes, "holder 0")
+        for lease in self.leases:
+            lease.release()
+
+    def test_built(self) -> None:
+        """
+        C{fair:SIZE:max=SIZE}; the largest request is the server's unless said.
+        """
+        context = PolicyContext(Clock(), lambda: 0.0, largestRequestBytes=2 << 20)
+        for pool, largestBytes in (
+            (buildFair(context, "8MiB"), 2 << 20),
+            (buildFair(context, "8MiB", "4MiB"), 4 << 20),
+        ):
+            self.assertEqual((pool.sizeBytes, pool.largestBytes), (8 << 20, largestBytes))
+        self.assertEqual(repr(buildFair(context, "8MiB")), "<FairPool 0 of 8MiB used>")
 
 
 class UnboundedContractTests(UnboundedPoolContract, SynchronousTestCase):

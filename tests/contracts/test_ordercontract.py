@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from admission.interfaces import IWaiter, IWaitOrder
 from admission.testing.ordercontract import WaitOrderContract
-from admission_plugins.rounds import RandomRounds
+from admission_plugins.orders import RandomRounds
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import FRAMES, IMemoryPool, ISensorRegistry
-from admission.testing.poolcontract import MemoryPoolContract, UnboundedPoolContract
+from admission.testing.poolcontract import FairPoolContract, MemoryPoolContract, UnboundedPoolContract
 from admission.testing.scriptedpool import ScriptedPool
-from admission_plugins.bounded import BoundedPool, Lease, UnboundedPool
+from admission_plugins.bounded import BoundedPool, FairPool, Lease, UnboundedPool
 from tests.kit.seededfaults import SeededFaultsTestCase
 
 
@@ -216,7 +216,7 @@ class Forgetful(BoundedPool):
     Loses what is dropped.
     """
 
-    def dropped(self, sizeBytes: int, purpose: str) -> None:
+    def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
         pass
 
 
@@ -225,8 +225,8 @@ class Discreet(BoundedPool):
     Reclaims what is dropped, and says nothing.
     """
 
-    def dropped(self, sizeBytes: int, purpose: str) -> None:
-        self._uncount(sizeBytes, purpose)
+    def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
+        self._uncount(sizeBytes, purpose, holder)
 
 
 class Sticky(BoundedPool):
@@ -291,6 +291,66 @@ class Repetitive(BoundedPool):
         registry.addGauge(f"{name}Available", lambda now: self.availableBytes)
 
 
+class FirstCome(FairPool):
+    """
+    Whoever comes first gets all of it.
+    """
+
+    def isBelowShare(self, holder: str) -> bool:
+        return True
+
+
+class Unforgiving(FairPool):
+    """
+    Who has had its share once gets no more.
+    """
+
+    def __init__(self, sizeBytes: int) -> None:
+        super().__init__(sizeBytes)
+        self.refused: set[str] = set()
+
+    def isBelowShare(self, holder: str) -> bool:
+        return holder not in self.refused and super().isBelowShare(holder)
+
+    def tryAllocate(self, sizeBytes: int, holder: str = "") -> Lease | None:
+        lease = super().tryAllocate(sizeBytes, holder)
+        if lease is None:
+            self.refused.add(holder)
+        return lease
+
+
+class Overdrawn(FairPool):
+    """
+    Where nothing is left, nobody has a share.
+    """
+
+    def isBelowShare(self, holder: str) -> bool:
+        return self.availableBytes > 0 and super().isBelowShare(holder)
+
+
+class Counting(FairPool):
+    """
+    Takes a question for a request.
+    """
+
+    def __init__(self, sizeBytes: int) -> None:
+        super().__init__(sizeBytes)
+        self.questions = 0
+
+    def isBelowShare(self, holder: str) -> bool:
+        self.questions += 1
+        return self.questions < 3 and super().isBelowShare(holder)
+
+
+class Unreclaimed(FairPool):
+    """
+    What is dropped stays counted to its holder.
+    """
+
+    def dropped(self, sizeBytes: int, purpose: str, holder: str | None) -> None:
+        super().dropped(sizeBytes, purpose, None)
+
+
 class MemoryPoolContractTests(SeededFaultsTestCase):
     """
     L{MemoryPoolContract}.
@@ -301,6 +361,7 @@ class MemoryPoolContractTests(SeededFaultsTestCase):
         Sound pools pass, each kind what is for it.
         """
         self.assertSound(MemoryPoolContract, buildPool=BoundedPool)
+        self.assertSound(FairPoolContract, buildPool=FairPool)
         self.assertSound(UnboundedPoolContract, buildPool=lambda sizeBytes: UnboundedPool())
 
     def test_faults(self) -> None:
@@ -333,6 +394,21 @@ class MemoryPoolContractTests(SeededFaultsTestCase):
         ]
         for pool, test in faults:
             self.assertBroken(MemoryPoolContract, test, str(pool), buildPool=pool)
+
+    def test_unfair(self) -> None:
+        """
+        Each way in which a pool may be unfair is found, too.
+        """
+        faults: list[tuple[Callable[[int], BoundedPool], str]] = [
+            (BoundedPool, "test_providesFairPool"),
+            (FirstCome, "test_leavesMemory"),
+            (Unforgiving, "test_shareComesBack"),
+            (Overdrawn, "test_nothingIsBelowAnyShare"),
+            (Counting, "test_askingForShares"),
+            (Unreclaimed, "test_droppedShareComesBack"),
+        ]
+        for pool, test in faults:
+            self.assertBroken(FairPoolContract, test, str(pool), buildPool=pool)
 
     def test_unboundedIsNotBounded(self) -> None:
         """

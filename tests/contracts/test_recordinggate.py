@@ -15,7 +15,7 @@ from admission.testing.faketransport import FakeTransport
 from admission.testing.recordinggate import Asked, RecordingGate
 from admission.testing.recordingwaiter import RecordingWaiter
 from admission.testing.scriptedpool import ScriptedPool
-from admission_plugins.rounds import RandomRounds
+from admission_plugins.orders import RandomRounds
 from tests.kit.admitted import RecordingProtocol, RecordingWatch, framed
 
 

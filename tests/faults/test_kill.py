@@ -83,7 +83,7 @@ class KillTests(FaultTestCase):
 
     settings = ("group.initial.rebalance.delay.ms=0",)
 
-    def test_rounds(self) -> None:
+    def test_orders(self) -> None:
         """
         Whatever was acknowledged stays where it was said to be; what idempotent producers send is there once, in order;
         offsets whose commit was confirmed stand; generations of groups do not go back.

@@ -23,7 +23,7 @@ from admission.gate import Gate
 from admission.interfaces import IMemoryPool
 from admission.request import ServerRequest
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
-from admission_plugins.rounds import RandomRounds
+from admission_plugins.orders import RandomRounds
 from tests.kit.patchable import PatchableGate, PatchablePool
 
 WHIM = Pause.OPENING

@@ -18,6 +18,7 @@ from zope.interface import implementer
 
 from admission.gate import (
     GRANTS_PER_TURN,
+    HOLDERS_PER_TURN,
     MIN_BODY_SECONDS,
     RETRY_SECONDS,
     SMALL_FRAME_BYTES,
@@ -31,8 +32,8 @@ from admission.metrics.registry import SensorRegistry
 from admission.plugins import PolicyError
 from admission.testing.recordingwaiter import RecordingWaiter
 from admission.testing.scriptedpool import ScriptedPool
-from admission_plugins.bounded import BoundedPool
-from admission_plugins.rounds import RandomRounds
+from admission_plugins.bounded import BoundedPool, FairPool
+from admission_plugins.orders import FirstInFirstOut, RandomRounds
 from tests.kit.admitted import gateFor
 from tests.kit.logfixture import TurnClock
 
@@ -399,6 +400,217 @@ class SlowTurnClock(TurnClock):
     """
 
     TURN_SECONDS = 1.0
+
+
+class WatchedFairPool(FairPool):
+    """
+    A fair pool that counts how often it is asked for shares, and can fail then.
+    """
+
+    looks = 0
+    isFailing = False
+
+    def isBelowShare(self, holder: str) -> bool:
+        self.looks += 1
+        if self.isFailing:
+            raise ZeroDivisionError
+        return super().isBelowShare(holder)
+
+
+class FairTests(SynchronousTestCase):
+    """
+    A gate before a fair pool of 1000 bytes: who has its share waits aside.
+    """
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.pool = WatchedFairPool(1000)
+        self.gate = Gate(self.pool, self.clock, FirstInFirstOut(), FirstInFirstOut())
+        self.pressures: list[bool] = []
+        self.gate.onPressure(self.pressures.append)
+
+    def ask(self, holder: str, wantedBytes: int = 100) -> RecordingWaiter:
+        """
+        Have somebody ask for memory; what is granted at once is among its leases.
+        """
+        waiter = RecordingWaiter(wantedBytes, holder=holder)
+        lease = self.gate.tryAllocate(waiter, wantedBytes)
+        if lease is not None:
+            waiter.leases.append(lease)
+        return waiter
+
+    def finish(self, waiter: RecordingWaiter) -> None:
+        """
+        Release what C{waiter} has.
+        """
+        for lease in waiter.leases:
+            lease.release()
+        waiter.leases.clear()
+
+    def test_others(self) -> None:
+        """
+        While one waits for its share, others get memory at once, and memory does not count as short.
+        """
+        greedy = [self.ask("greedy") for _ in range(8)]
+        self.assertEqual([len(each.leases) for each in greedy], [1] * 5 + [0] * 3)
+        self.assertEqual(self.gate.waitingForMemory, 3)
+        self.assertEqual(len(self.ask("modest").leases), 1)
+        self.clock.advance(0)
+        self.assertEqual((self.gate.waitingForMemory, self.pressures), (3, []))
+
+    def test_shareComesBack(self) -> None:
+        """
+        With what is released, those who wait aside get memory, in the order in which they came.
+        """
+        greedy = [self.ask("greedy") for _ in range(8)]
+        for number in range(3):
+            self.finish(greedy[number])
+            self.clock.advance(0)
+            self.assertEqual([len(each.leases) for each in greedy[5:]], [1] * (number + 1) + [0] * (2 - number))
+        self.assertEqual(self.gate.waitingForMemory, 0)
+
+    def test_manyAtOnce(self) -> None:
+        """
+        One large release serves as many as there is room for.
+        """
+        large = self.ask("greedy", 900)
+        others = [self.ask("greedy") for _ in range(8)]
+        self.finish(large)
+        for _ in range(20):
+            self.clock.advance(0)
+        self.assertEqual([len(each.leases) for each in others], [1] * 5 + [0] * 3)
+        for each in others[:5]:
+            self.finish(each)
+        for _ in range(20):
+            self.clock.advance(0)
+        self.assertEqual([len(each.leases) for each in others[5:]], [1] * 3)
+
+    def test_newcomers(self) -> None:
+        """
+        A newcomer does not overtake those of its own holder.
+        """
+        greedy = [self.ask("greedy") for _ in range(6)]
+        self.finish(greedy[0])
+        late = self.ask("greedy")
+        self.assertEqual(len(late.leases), 0)
+        self.clock.advance(0)
+        self.assertEqual((len(greedy[5].leases), len(late.leases)), (1, 0))
+
+    def test_queueGoesOn(self) -> None:
+        """
+        Where memory was short for all, who then has its share lets those behind it go first.
+        """
+        first = self.ask("large", 1000)
+        waiting = [self.ask(holder, 300) for holder in ("greedy", "greedy", "greedy", "modest")]
+        self.assertEqual(self.pressures, [True])
+        self.finish(first)
+        for _ in range(5):
+            self.clock.advance(0)
+        # 300 and 300 are above the 400 that are left.
+        self.assertEqual([len(each.leases) for each in waiting], [1, 1, 0, 1])
+        self.assertEqual(self.pressures, [True, False])
+
+    def test_forgotten(self) -> None:
+        """
+        Who leaves while it waits aside gets nothing, and leaves nothing behind, also if its holder has changed.
+        """
+        greedy = [self.ask("greedy") for _ in range(7)]
+        greedy[5].holder = "alice"
+        for each in greedy[5:]:
+            self.gate.forget(each)
+        self.finish(greedy[0])
+        self.clock.advance(0)
+        self.assertEqual([len(each.leases) for each in greedy[5:]], [0, 0])
+        self.assertEqual(self.gate.waitingForMemory, 0)
+
+    def test_failingPool(self) -> None:
+        """
+        A pool that fails when it is asked for shares is asked again.
+        """
+        greedy = [self.ask("greedy") for _ in range(6)]
+        self.pool.isFailing = True
+        self.finish(greedy[0])
+        self.clock.advance(0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.pool.isFailing = False
+        self.finish(greedy[1])
+        self.clock.advance(0)
+        self.assertEqual(len(greedy[5].leases), 1)
+
+    def test_manyHolders(self) -> None:
+        """
+        However many holders wait aside, few are looked at in one turn of the reactor, and all in the end.
+        """
+        clock, pool = TurnClock(), WatchedFairPool(1_000_000)
+        gate = Gate(pool, clock, FirstInFirstOut(), FirstInFirstOut())
+        holders = [f"holder {number}" for number in range(500)]
+        leases = [pool.tryAllocate(1, holder) for holder in holders]
+        charge = pool.charge(pool.availableBytes - 1, RESPONSES)
+        waiters = [RecordingWaiter(1, holder=holder) for holder in holders]
+        for waiter in waiters:
+            self.assertIs(gate.tryAllocate(waiter, 1), None)
+        charge.release()
+        granted = 0
+        while gate.waitingForMemory:
+            pool.looks = 0
+            clock.turn()
+            self.assertLessEqual(pool.looks, HOLDERS_PER_TURN + GRANTS_PER_TURN)
+            served = sum(len(waiter.leases) for waiter in waiters)
+            self.assertGreater(served, granted)
+            granted = served
+        self.assertEqual(granted, 500)
+        for lease in [*leases, *(each for waiter in waiters for each in waiter.leases)]:
+            assert lease is not None
+            lease.release()
+
+    @given(seed=st.integers(0, 2**32))
+    def test_nobodyIsForgotten(self, seed: int) -> None:
+        """
+        Whoever asks, leaves, changes its holder or releases, charges included, and whoever of them does so within a
+        grant: once all memory has been released, nobody waits, and nobody who waits could have had memory before.
+        """
+        random = Random(seed)
+        clock, pool = Clock(), FairPool(1000)
+        gate = Gate(pool, clock, RandomRounds(Random(seed)), RandomRounds(Random(seed)))
+        waiters: list[RecordingWaiter] = []
+        charges: list[ILease] = []
+        isEnding = False
+
+        def step() -> None:
+            if isEnding:
+                return
+            action = random.randrange(6)
+            if action < 2:
+                granted = random.choice([None, lambda waiter: step()])
+                waiter = RecordingWaiter(random.randint(1, 400), granted, random.choice("abc"))
+                lease = gate.tryAllocate(waiter, waiter.wantedBytes)
+                if lease is not None:
+                    waiter.leases.append(lease)
+                waiters.append(waiter)
+            elif action == 2 and waiters:
+                waiter = waiters.pop(random.randrange(len(waiters)))
+                gate.forget(waiter)
+                self.finish(waiter)
+            elif action == 3 and waiters:
+                random.choice(waiters).holder = random.choice("abcd")
+            elif action == 4:
+                charges.append(pool.charge(random.randint(0, 600), RESPONSES))
+            elif charges:
+                charges.pop(random.randrange(len(charges))).release()
+
+        for _ in range(60):
+            step()
+            if random.random() < 0.5:
+                clock.advance(0)
+        isEnding = True
+        while charges:
+            charges.pop().release()
+        for _ in range(3 * len(waiters) + 3):
+            for waiter in waiters:
+                self.finish(waiter)
+            clock.advance(0)
+        self.assertEqual(gate.waitingForMemory, 0)
+        self.assertEqual((pool.availableBytes, gate.isUnderPressure), (1000, False))
 
 
 class TurnTimeTests(SynchronousTestCase):

@@ -28,6 +28,23 @@ bounded = PolicyFactory(
     implementation="admission_plugins.bounded.buildBounded",
 )
 
+fair = PolicyFactory(
+    IMemoryPoolFactory,
+    name="fair",
+    format="fair:SIZE[:max=SIZE]",
+    help="""
+        At most SIZE bytes, like bounded, and no client gets more while it has
+        as much as is free.  A client is a principal, or else an address.
+
+        One client alone comes to half of SIZE; of several that want all they can
+        get each comes to the same, and as much is left for who comes next.  A
+        connection whose client has its share waits, and keeps nobody waiting.
+
+        max is the largest single request, by default what the server allows.
+    """,
+    implementation="admission_plugins.bounded.buildFair",
+)
+
 unbounded = PolicyFactory(
     IMemoryPoolFactory,
     name="unbounded",
@@ -48,7 +65,7 @@ holders = PolicyFactory(
         principal, or else an address.  So nobody waits long since somebody else
         has many connections.
     """,
-    implementation="admission_plugins.rounds.buildHolderRounds",
+    implementation="admission_plugins.orders.buildHolderRounds",
 )
 
 rounds = PolicyFactory(
@@ -60,7 +77,18 @@ rounds = PolicyFactory(
         in the next one.  Asking first gains nothing, and no connection waits for
         longer than the rest of a round and all of another.
     """,
-    implementation="admission_plugins.rounds.buildRounds",
+    implementation="admission_plugins.orders.buildRounds",
+)
+
+fifo = PolicyFactory(
+    IWaitOrderFactory,
+    name="fifo",
+    format="fifo",
+    help="""
+        First in, first out: the connection that has waited longest.  The waits
+        differ least, and who has many connections gets most.
+    """,
+    implementation="admission_plugins.orders.buildFirstInFirstOut",
 )
 
 wheel = PolicyFactory(

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from .mutabilitycontract import TransportMutabilityContract as TransportMutabilityContract
     from .ordercontract import WaitOrderContract as WaitOrderContract
     from .orderedclock import OrderedClock as OrderedClock
-    from .poolcontract import MemoryPoolContract as MemoryPoolContract, UnboundedPoolContract as UnboundedPoolContract
+    from .poolcontract import (
+        FairPoolContract as FairPoolContract,
+        MemoryPoolContract as MemoryPoolContract,
+        UnboundedPoolContract as UnboundedPoolContract,
+    )
     from .purgatorycontract import PurgatoryContract as PurgatoryContract
     from .quotacontract import (
         FixedQuotaPolicyContract as FixedQuotaPolicyContract,
@@ -43,6 +47,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         "ordercontract": ("WaitOrderContract",),
         "orderedclock": ("OrderedClock",),
         "poolcontract": (
+            "FairPoolContract",
             "MemoryPoolContract",
             "UnboundedPoolContract",
         ),

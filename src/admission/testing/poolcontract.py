@@ -13,7 +13,7 @@ import gc
 from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
-from ..interfaces import CONNECTIONS, FRAMES, RESPONSES, ILease, IMemoryPool
+from ..interfaces import CONNECTIONS, FRAMES, RESPONSES, IFairPool, ILease, IMemoryPool
 from ..metrics.registry import SensorRegistry
 from .contract import Contract
 
@@ -22,6 +22,8 @@ class UnboundedPoolContract(Contract):
     """
     The rules of L{MemoryPoolContract} that hold for a pool that never refuses.
     """
+
+    _allocations = 0
 
     def buildPool(self, sizeBytes: int) -> IMemoryPool:
         """
@@ -32,9 +34,10 @@ class UnboundedPoolContract(Contract):
 
     def allocate(self, pool: IMemoryPool, sizeBytes: int) -> ILease:
         """
-        Allocate; the pool must grant it.
+        Allocate, each time for another holder; the pool must grant it.
         """
-        lease = pool.tryAllocate(sizeBytes)
+        self._allocations += 1
+        lease = pool.tryAllocate(sizeBytes, f"holder {self._allocations}")
         assert lease is not None, f"{pool!r} refused {sizeBytes} bytes"
         return lease
 
@@ -281,4 +284,91 @@ class MemoryPoolContract(UnboundedPoolContract):
             self.allocate(pool, 1).release()
         self.assertEqual(pool.usedBytesByPurpose[FRAMES], 0)
         self.assertTrue([event for event in events if event["log_level"] >= LogLevel.error])
+        self.flushLoggedErrors()
+
+
+class FairPoolContract(MemoryPoolContract):
+    """
+    The rules for an L{IMemoryPool} that is an L{IFairPool}, too.
+    """
+
+    def exhaustShare(self, pool: IMemoryPool, holder: str) -> list[ILease]:
+        """
+        Allocate for one holder until it is refused.
+        """
+        leases: list[ILease] = []
+        while (lease := pool.tryAllocate(10, holder)) is not None:
+            leases.append(lease)
+        return leases
+
+    def test_providesFairPool(self) -> None:
+        """
+        The pool has the method of L{IFairPool}.
+        """
+        verifyObject(IFairPool, self.buildPool(1000))
+
+    def test_leavesMemory(self) -> None:
+        """
+        Whoever wants all of the memory does not get it, and all others still do.
+        """
+        pool = self.buildPool(1000)
+        leases = self.exhaustShare(pool, "greedy")
+        self.assertFalse(pool.isOutOfMemory())
+        self.assertFalse(IFairPool(pool).isBelowShare("greedy"))
+        self.assertTrue(IFairPool(pool).isBelowShare("modest"))
+        for lease in [*leases, self.allocate(pool, 10)]:
+            lease.release()
+
+    def test_shareComesBack(self) -> None:
+        """
+        Who is refused for having its share gets memory again once enough is released, by whomever.
+        """
+        pool = self.buildPool(1000)
+        others = self.exhaustShare(pool, "other")
+        own = self.exhaustShare(pool, "greedy")
+        for leases in (others, own):
+            while not IFairPool(pool).isBelowShare("greedy"):
+                leases.pop().release()
+            own += self.exhaustShare(pool, "greedy")
+        for lease in others + own:
+            lease.release()
+        self.assertTrue(IFairPool(pool).isBelowShare("greedy"))
+
+    def test_nothingIsBelowAnyShare(self) -> None:
+        """
+        A holder that has nothing is below its share, even where nothing is left for it.
+        """
+        pool = self.buildPool(1000)
+        charge = pool.charge(2000, RESPONSES)
+        self.assertTrue(IFairPool(pool).isBelowShare("anybody"))
+        charge.release()
+
+    def test_askingForShares(self) -> None:
+        """
+        Asking for a share changes nothing.
+        """
+        pool = self.buildPool(1000)
+        for _ in range(3):
+            self.assertTrue(IFairPool(pool).isBelowShare("anybody"))
+        leases = self.exhaustShare(pool, "greedy")
+        for _ in range(3):
+            self.assertFalse(IFairPool(pool).isBelowShare("greedy"))
+        for lease in leases:
+            lease.release()
+
+    def test_droppedShareComesBack(self) -> None:
+        """
+        A lease that is dropped instead of released is not counted to its holder any more.
+        """
+        pool = self.buildPool(1000)
+        leases = self.exhaustShare(pool, "greedy")
+        share = len(leases)
+        with capturedLogs():
+            leases.clear()
+            gc.collect()
+            self.allocate(pool, 1).release()
+        leases = self.exhaustShare(pool, "greedy")
+        self.assertEqual(len(leases), share)
+        for lease in leases:
+            lease.release()
         self.flushLoggedErrors()

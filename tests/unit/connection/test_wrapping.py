@@ -39,7 +39,7 @@ from admission.quotas.metering import Buckets
 from admission.testing.faketransport import FakeTLSHandle, FakeTLSTransport, FakeTransport
 from admission.testing.scriptedpool import ScriptedPool
 from admission_plugins.clientquotas import ClientBytes
-from admission_plugins.rounds import RandomRounds
+from admission_plugins.orders import RandomRounds
 from tests.kit.holding import KINDS, HoldingTransport
 from tests.kit.wrapped import BUCKET, KIB, Foreign, RecordingProducer, Wrapped, echo, limiting, wrapped
 

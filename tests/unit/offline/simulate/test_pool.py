@@ -202,6 +202,20 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(total["unreleased_bytes"], 0)
         self.assertEqual(replay("bounded:1100B", rows).total["waits"], 0)
 
+    def test_fair(self) -> None:
+        """
+        With a fair pool who comes with one request waits for nobody who comes with many.
+        """
+        large = {"request_bytes": 100, "pool_hold_us": SECOND, "sent_mono_us": 2 * SECOND}
+        many = [{"mono_us": 0, "conn_id": place, **large} for place in range(1, 11)]
+        one = {"mono_us": 1000, "conn_id": 99, "principal": "bob", **large}
+        waits = {}
+        for description in ("bounded:1000B", "fair:1000B"):
+            clients = replay(description, rowsOf(*many, one)).clients
+            waits[description] = clients["client 99"]["wait_us"], sum(each["waits"] for each in clients.values())
+        self.assertGreater(waits["bounded:1000B"][0], SECOND // 2)
+        self.assertEqual(waits["fair:1000B"], (0, 5))
+
     def test_horizon(self) -> None:
         """
         What would come behind the end does not count, and who waits at the end
@@ -346,7 +360,7 @@ class AnyTraceTests(SynchronousTestCase):
     What holds for every recording.
     """
 
-    @given(traces, st.sampled_from(["bounded:100B", "bounded:50B:strict=yes", "bounded:1k:max=60B"]))
+    @given(traces, st.sampled_from(["bounded:100B", "bounded:50B:strict=yes", "bounded:1k:max=60B", "fair:100B"]))
     def test_conserved(self, requests: Sequence[Mapping[str, Any]], pool: str) -> None:
         """
         All memory comes back, every request that waited did so for some time,

@@ -1,6 +1,7 @@
-# -*- test-case-name: tests.contracts.test_rounds -*-
+# -*- test-case-name: tests.contracts.test_orders -*-
 """
-The order in which waiters are served: random, in rounds, whoever they are or by turns with their holders.
+The order in which waiters are served: random, in rounds, whoever they are or by turns with their holders; or as they
+came.
 """
 
 from __future__ import annotations
@@ -148,6 +149,42 @@ class HolderRounds:
             waiters = next(iter(self._byHolder.values()))
         self._named = waiters.next()
         return self._named
+
+
+@implementer(IWaitOrder)
+class FirstInFirstOut:
+    """
+    Who has waited longest is served first.
+    """
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        # A plain dictionary looks for its first key behind all that have been removed.
+        self._waiters: OrderedDict[IWaiter, None] = OrderedDict()
+
+    def add(self, waiter: IWaiter) -> None:
+        self._waiters.setdefault(waiter)
+
+    def discard(self, waiter: IWaiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def next(self) -> IWaiter:
+        """
+        Who has waited longest.
+
+        @raise LookupError: if there are no waiters.
+        """
+        for waiter in self._waiters:
+            return waiter
+        raise LookupError("nobody waits")
+
+
+def buildFirstInFirstOut(context: PolicyContext) -> FirstInFirstOut:
+    """
+    C{fifo}.
+    """
+    return FirstInFirstOut()
 
 
 def buildRounds(context: PolicyContext) -> RandomRounds:

@@ -1,5 +1,5 @@
 """
-L{admission_plugins.rounds}.
+L{admission_plugins.orders}.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from admission.interfaces import IWaiter, IWaitOrder, IWaitOrderFactory, PolicyC
 from admission.plugins import buildPolicy
 from admission.testing.ordercontract import WaitOrderContract
 from admission.testing.recordingwaiter import RecordingWaiter
-from admission_plugins.rounds import HolderRounds, RandomRounds
+from admission_plugins.orders import FirstInFirstOut, HolderRounds, RandomRounds
 
 
 def contextWith(random: Random | None) -> PolicyContext:
@@ -37,6 +37,44 @@ class RandomRoundsContractTests(WaitOrderContract, SynchronousTestCase):
         With a seed, so that it is the same each time.
         """
         return RandomRounds(Random(1))
+
+
+class FirstInFirstOutContractTests(WaitOrderContract, SynchronousTestCase):
+    """
+    L{FirstInFirstOut} is an L{IWaitOrder}.
+    """
+
+    servicesPerWaiter = 1
+
+    def buildOrder(self) -> IWaitOrder:
+        """
+        As a server builds it.
+        """
+        order: IWaitOrder = buildPolicy(IWaitOrderFactory, "fifo", contextWith(None))
+        return order
+
+
+class FirstInFirstOutTests(SynchronousTestCase):
+    """
+    L{FirstInFirstOut}.
+    """
+
+    def test_order(self) -> None:
+        """
+        Who came first is first, also after it has asked again; who left and came back is last.
+        """
+        order = FirstInFirstOut()
+        first, second, third = (RecordingWaiter(holder=name) for name in "abc")
+        for waiter in (first, second, third, first):
+            order.add(waiter)
+        self.assertIs(order.next(), first)
+        order.discard(first)
+        order.add(first)
+        served = []
+        for _ in range(3):
+            served.append(order.next())
+            order.discard(served[-1])
+        self.assertEqual(served, [second, third, first])
 
 
 class RandomRoundsTests(SynchronousTestCase):
@@ -82,7 +120,7 @@ class RandomRoundsTests(SynchronousTestCase):
         self.assertEqual(set(drawn), set(waiters[1:]))
         self.assertTrue(all(900 < count < 1100 for count in drawn.values()), drawn)
 
-    def test_rounds(self) -> None:
+    def test_orders(self) -> None:
         """
         Who joins during a round is served when that is over.
         """
