@@ -22,17 +22,15 @@ from admission.interfaces import (
     Decision,
     IAccountable,
     IReplayable,
-    IRequestLifecycle,
     ISensorRegistry,
     Outcome,
     PolicyContext,
     QuotaEntity,
     QuotaStatus,
     Request,
-    Usage,
 )
 from admission.quotas.limits import EntityKey, LimitTable
-from admission.quotas.policy import QuotaPolicy
+from admission.quotas.policy import LifecyclePolicy
 
 from .clientquotas import parseCount, parseDuration, parseYes
 
@@ -104,14 +102,13 @@ class RequestsInProgress:
                 del self._counts[key]
 
 
-@implementer(IRequestLifecycle, IReplayable, IAccountable)
-class ConcurrencyPolicy(QuotaPolicy):
+@implementer(IReplayable, IAccountable)
+class ConcurrencyPolicy(LifecyclePolicy):
     """
     Refuses requests while too many are in progress.  Those that wait for a disk or for another server are in progress;
     those that wait for other clients (L{NOT_COUNTED}) are not.
     """
 
-    countsParked = True
     horizonSeconds: float | None = None
 
     def __init__(self, isShadow: bool = False) -> None:
@@ -144,9 +141,6 @@ class ConcurrencyPolicy(QuotaPolicy):
                     reason = f"{running} requests of {whose} are in progress, and {limit:.0f} may be"
                     return Decision(False, RETRY_SECONDS, reason)
         return ADMITTED
-
-    def record(self, request: Request, usage: Usage, now: float) -> float:
-        return 0.0
 
     def begun(self, request: Request, now: float) -> None:
         if request.kind not in NOT_COUNTED:

@@ -65,7 +65,11 @@ if TYPE_CHECKING:
     from .plugins import PolicyError as PolicyError, PolicyFactory as PolicyFactory, buildPolicy as buildPolicy
     from .quotas.limits import LimitTable as LimitTable
     from .quotas.metering import Buckets as Buckets, Meters as Meters, Windows as Windows
-    from .quotas.policy import MeteredPolicy as MeteredPolicy, QuotaPolicy as QuotaPolicy
+    from .quotas.policy import (
+        LifecyclePolicy as LifecyclePolicy,
+        MeteredPolicy as MeteredPolicy,
+        QuotaPolicy as QuotaPolicy,
+    )
     from .request import ServerRequest as ServerRequest
     from .units import (
         formatBytes as formatBytes,
@@ -142,6 +146,7 @@ __all__, __getattr__, __dir__ = lazyNames(
             "Windows",
         ),
         "quotas.policy": (
+            "LifecyclePolicy",
             "MeteredPolicy",
             "QuotaPolicy",
         ),

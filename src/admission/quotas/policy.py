@@ -18,7 +18,9 @@ from ..interfaces import (
     IAccountable,
     IQuotaPolicy,
     IReplayable,
+    IRequestLifecycle,
     ISensorRegistry,
+    Outcome,
     QuotaEntity,
     QuotaStatus,
     Request,
@@ -66,6 +68,25 @@ class QuotaPolicy(ABC):
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:  # noqa: B027
         pass
+
+
+@implementer(IRequestLifecycle)
+class LifecyclePolicy(QuotaPolicy):
+    """
+    A policy that follows requests and charges nothing for them.  L{decide},
+    L{begun} and L{ended} are left to be written.
+    """
+
+    countsParked: bool = True
+
+    def record(self, request: Request, usage: Usage, now: float) -> float:
+        return 0.0
+
+    @abstractmethod
+    def begun(self, request: Request, now: float) -> None: ...
+
+    @abstractmethod
+    def ended(self, request: Request, outcome: Outcome, now: float) -> None: ...
 
 
 @implementer(IReplayable, IAccountable)
