@@ -17,9 +17,11 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SkipTest, TestCase
-from twisted.web.server import Site
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import File
 
 from admission.connection.factory import ConnectionLimits
@@ -34,6 +36,27 @@ from tests.sockets.test_connection_sockets import AUTHORITY, TLS_OVERSHOOT_BYTES
 MIB = 1 << 20
 KINDS = ("tcp", "tls")
 SLOW = "client-bytes:produce=1000:fetch=1000:algorithm=bucket"
+
+
+class PageWithoutLength(Resource):
+    """
+    A page that is written in pieces, all at once.
+    """
+
+    isLeaf = True
+
+    def __init__(self, *pieces: bytes) -> None:
+        super().__init__()
+        self.pieces = (*pieces, b"the end")
+
+    def render_GET(self, request: Any) -> int:
+        """
+        Write it.
+        """
+        for piece in self.pieces:
+            request.write(piece)
+        request.finish()
+        return NOT_DONE_YET
 
 
 class WrapSocketTestCase(TestCase):
@@ -219,11 +242,68 @@ class PassingTests(WrapSocketTestCase):
             peer = await self.connect(kind, self.listen(kind, factory))
             for _ in range(2):
                 await self.do(peer.send, b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                head = b""
-                while not head.endswith(b"\r\n\r\n"):
-                    head += await self.do(peer.receive, 1)
-                self.assertIn(b" 200 OK\r\n", head)
+                self.assertIn(b" 200 OK\r\n", await self.head(peer))
                 self.assertEqual(await self.do(peer.receive, len(content)), content)
+
+    async def test_pageWithoutLength(self) -> None:
+        """
+        A page that is larger than the pool and does not say how large it is is written in three pieces, of which the
+        last two are small: all of them are sent.
+        """
+        content = Random(5).randbytes(3 * MIB)
+        for kind in KINDS:
+            factory = self.wrap(Site(PageWithoutLength(content)))
+            peer = await self.connect(kind, self.listen(kind, factory))
+            await self.do(peer.send, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            head = await self.head(peer)
+            self.assertIn(b"Transfer-Encoding: chunked\r\n", head)
+            for chunk in (content, b"the end", b""):
+                self.assertEqual(await self.do(peer.receive, len(b"%x\r\n" % len(chunk))), b"%x\r\n" % len(chunk))
+                self.assertEqual(await self.do(peer.receive, len(chunk) + 2), chunk + b"\r\n")
+            self.assertEqual(factory.cutOffs, 0)
+
+    async def test_neverEnding(self) -> None:
+        """
+        A server that goes on and on without a producer sends what was accepted of that, and no more; the log says what
+        to do.
+        """
+        for kind in KINDS:
+            factory = self.wrap(Site(PageWithoutLength(*[bytes(MIB)] * 20)))
+            with capturedLogs() as events:
+                peer = await self.connect(kind, self.listen(kind, factory))
+                await self.do(peer.send, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await self.head(peer)
+                received = await self.do(peer.receive, 30 * MIB)
+            self.assertTrue(2 * MIB <= len(received) <= 5 * MIB, len(received))
+            [reason] = [event["reason"] for event in events if "reason" in event]
+            self.assertIn(
+                "register a producer, which is paused meanwhile, or allow more than maxUnsentBytes=1048576", reason
+            )
+
+    async def test_tooManyConnections(self) -> None:
+        """
+        The log names the limits as the user of C{wrapFactory} writes them.
+        """
+        for limits, name in (
+            (ConnectionLimits(maxConnections=1), "maxConnections"),
+            (ConnectionLimits(maxConnectionsPerAddress=1), "maxConnectionsPerAddress"),
+        ):
+            address = self.listen("tcp", self.wrap(limits=limits))
+            with capturedLogs() as events:
+                await self.connect("tcp", address)
+                with socket.create_connection(address):
+                    await self.until(lambda: any("reason" in event for event in events))  # noqa: B023
+            [reason] = [event["reason"] for event in events if "reason" in event]
+            self.assertIn(f"already ({name})", reason)
+
+    async def head(self, peer: Peer) -> bytes:
+        """
+        The head of an answer.
+        """
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += await self.do(peer.receive, 1)
+        return head
 
 
 class QuotaTests(WrapSocketTestCase):
@@ -365,12 +445,10 @@ class SendingTests(WrapSocketTestCase):
             heldBytes.append(protocol.transport.factory.gate.ledger.get(RESPONSES, 0))
             transports.append(protocol.transport.transport)
             protocol.transport.write(bytes(4 * MIB))
-            # More than there may be, so it is cut off.
-            protocol.transport.write(b"x")
 
         self.behave = behave
         for kind in KINDS:
-            factory = self.wrap()
+            factory = self.wrap(limits=ConnectionLimits(sendSeconds=0.1))
             address = self.listen(kind, factory)
             peers = [await self.connect(kind, address, receiveBytes=4096) for _ in range(8)]
             await self.until(lambda: len(factory.connections) == 8)  # noqa: B023

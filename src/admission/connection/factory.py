@@ -5,12 +5,12 @@ The connections of one server, and how many there may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Protocol
 
-from attrs import asdict, frozen
+from attrs import field, fields, frozen
 from twisted.internet import protocol, tcp
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
@@ -127,6 +127,8 @@ class ConnectionLimits:
     @ivar sendSeconds: in which a peer must take some of its responses.
     @ivar closeGraceSeconds: how long a closing connection may take over it.
     @ivar handshakeSeconds: in which a TLS handshake must be over.
+    @ivar settingNames: what the user calls these limits in a configuration, by the names here; the log names the limits
+        so.
     """
 
     maxConnections: int = 10_000
@@ -136,12 +138,24 @@ class ConnectionLimits:
     sendSeconds: float = 30.0
     closeGraceSeconds: float = 5.0
     handshakeSeconds: float = 10.0
+    settingNames: Mapping[str, str] = field(factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name in LIMIT_NAMES:
+            value = getattr(self, name)
             isPositive = name in ("idleSeconds", "receiveSeconds", "sendSeconds", "handshakeSeconds")
             if not isinstance(value, int | float) or not (value > 0 if isPositive else value >= 0):
                 raise ValueError(f"{name}={value!r}: write a number, {'more than 0' if isPositive else '0 or more'}")
+
+    def settingOf(self, name: str) -> str:
+        """
+        What the user calls the limit C{name}.
+        """
+        return self.settingNames.get(name, name)
+
+
+LIMIT_NAMES: Sequence[str] = [each.name for each in fields(ConnectionLimits) if each.name != "settingNames"]
+"""The limits themselves."""
 
 
 class Connection(Protocol):
@@ -438,11 +452,11 @@ class AdmittedFactory(protocol.ServerFactory):
         isFull = len(self.connections) - len(self._leaving) >= limits.maxConnections
         if isFull and (len(self._leaving) >= MAX_LEAVING or not self._giveWay()):
             self.fullSeconds = self.clock.seconds()
-            return f"there are {len(self.connections)} connections already (max.connections)"
+            return f"there are {len(self.connections)} connections already ({limits.settingOf('maxConnections')})"
         if host and self._perAddress.get(host, 0) >= limits.maxConnectionsPerAddress:
             return (
                 f"there are {limits.maxConnectionsPerAddress} connections from its address already "
-                "(max.connections.per.ip)"
+                f"({limits.settingOf('maxConnectionsPerAddress')})"
             )
         return None
 

@@ -29,19 +29,31 @@ class Handshake:
         where the transport is another.
     """
 
-    __slots__ = ("_deadline", "_failed", "_isOver", "_over", "_receive", "_seconds", "_transport", "receivedBytes")
+    __slots__ = (
+        "_deadline",
+        "_failed",
+        "_isOver",
+        "_over",
+        "_receive",
+        "_seconds",
+        "_setting",
+        "_transport",
+        "receivedBytes",
+    )
 
     def __init__(
         self,
         transport: Any,
         clock: IReactorTime,
         seconds: float,
+        setting: str,
         isOver: Callable[[], bool],
         over: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
         """
         @param seconds: how long it may take; C{math.inf} is for ever.
+        @param setting: what the user calls that.
         @param isOver: asks the transport.
         @param over: called when it turns out to be over, though nobody said so.
         @param failed: called with the reason when it takes too long or too much.
@@ -51,6 +63,7 @@ class Handshake:
         self._over = over
         self._failed = failed
         self._seconds = seconds
+        self._setting = setting
         self._deadline = Deadline(clock, self._overdue)
         self.receivedBytes = 0
         self._receive: Callable[[bytes], None] | None = None
@@ -84,4 +97,4 @@ class Handshake:
             # Whatever is between the transport and us has not passed it on.
             self._over()
         else:
-            self._failed(f"its TLS handshake is not over after {self._seconds:g} s (tls.handshake.timeout)")
+            self._failed(f"its TLS handshake is not over after {self._seconds:g} s ({self._setting})")

@@ -462,6 +462,7 @@ class Link:
             self._transport,
             factory.clock,
             factory.limits.handshakeSeconds,
+            factory.limits.settingOf("handshakeSeconds"),
             lambda: not self.pauses.isHandshaking(),
             self.handshakeCompleted,
             self.cutOff,
@@ -511,10 +512,10 @@ class Link:
             self.resume(Pause.UNSENT)
 
     def _sendingStopped(self) -> None:
-        queue = self.responses
+        queue, limits = self.responses, self._factory.limits
         self.cutOff(
-            f"{queue.heldBytes} {queue.heldWords}, and for {self._factory.limits.sendSeconds:g} s it has taken none "
-            f"({queue.timeoutName})"
+            f"{queue.heldBytes} {queue.heldWords}, and for {limits.sendSeconds:g} s it has taken none "
+            f"({limits.settingOf('sendSeconds')})"
         )
 
     def __repr__(self) -> str:

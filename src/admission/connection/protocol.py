@@ -663,7 +663,8 @@ class AdmittedProtocol(Linked, Protocol):
         body = self._body
         if body is None:
             return
-        receiveSeconds = self.factory.limits.receiveSeconds
+        limits = self.factory.limits
+        receiveSeconds = limits.receiveSeconds
         if self.pauses.isApplied:
             self._bodyDeadline.start(receiveSeconds)
             return
@@ -674,7 +675,7 @@ class AdmittedProtocol(Linked, Protocol):
             return
         self.close(
             f"{self.framer.filledBytes} of the {body.sizeBytes} bytes of its request have come, and for "
-            f"{receiveSeconds:g} s hardly any (request.receive.timeout)"
+            f"{receiveSeconds:g} s hardly any ({limits.settingOf('receiveSeconds')})"
         )
 
     def __repr__(self) -> str:

@@ -90,7 +90,6 @@ class ResponseQueue:
     @cvar isHurried: whether what is written goes to the kernel at once if possible; otherwise it goes at the end of the
         turn, together with what is written until then.
     @cvar heldWords: what to call C{heldBytes} in the log.
-    @cvar timeoutName: which setting says how long they may wait.
     @ivar heldBytes: bytes charged now.
     @ivar pausedSinceSeconds: since when the transport has taken nothing, or
         L{None} while it takes what it gets.
@@ -98,7 +97,6 @@ class ResponseQueue:
 
     isHurried = True
     heldWords = "bytes of responses wait"
-    timeoutName = "response.send.timeout"
 
     __slots__ = (
         "_blocked",
@@ -267,7 +265,6 @@ class WrittenQueue(ResponseQueue):
 
     isHurried = False
     heldWords = "bytes wait to be sent"
-    timeoutName = "sendSeconds"
 
     def write(self, parts: Sequence[bytes], sizeBytes: int) -> None:
         """

@@ -18,6 +18,7 @@ from zope.interface import directlyProvides, implementer, providedBy
 from ..clock import wholeMicroseconds
 from ..interfaces import CONNECTION, RECEIVED, SENT, Request, Usage
 from ..names import boundedName
+from ..units import formatBytes
 from .bytequota import ByteQuota
 from .deadline import Deadline
 from .factory import AdmittedFactory
@@ -54,6 +55,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
     _hostAddress: IAddress
     _peerAddress: IAddress
     _isHalfClosing = False
+    _isFull = False
+    _largestUnsentBytes = 0
     _isIntroduced = False
 
     def __init__(self, factory: AdmittedFactory) -> None:
@@ -184,7 +187,8 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
-        Send all of C{data}.
+        Send all of C{data}; unless there is so much already that the peer has
+        not taken that what was accepted is all it gets.
 
         @raise TypeError: if any of it is not bytes.
         """
@@ -193,15 +197,17 @@ class WrappedConnection(Linked, ProtocolWrapper):
             raise TypeError("Data must be bytes")
         sizeBytes = sum(map(len, parts))
         link = self.link
-        if not sizeBytes or link.state >= CLOSED:
+        if not sizeBytes or link.state >= CLOSED or self._isFull:
             return
         link.lastActiveSeconds = self.factory.clock.seconds()
-        heldBytes = link.responses.heldBytes
-        if heldBytes >= self.factory.maxUnsentBytes:
-            self.cutOff(f"{heldBytes} bytes wait to be sent, and more are written (maxUnsentBytes)")
-        else:
-            link.responses.write(parts, sizeBytes)
-            self._producer.wrote()
+        responses = link.responses
+        # The largest write is accepted whatever its size, and so is what belongs to it: it has been made already.
+        if responses.heldBytes - self._largestUnsentBytes >= self.factory.maxUnsentBytes:
+            self._tooMuchWritten()
+            return
+        responses.write(parts, sizeBytes)
+        self._largestUnsentBytes = max(self._largestUnsentBytes, sizeBytes) if responses.heldBytes else 0
+        self._producer.wrote()
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
 
     def getHost(self) -> IAddress:
@@ -301,6 +307,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         if isBlocked:
             self._producer.hold(Pause.UNSENT)
             return
+        self._largestUnsentBytes = 0
         self._producer.release(Pause.UNSENT)
         # The producer may have filled the transport again.
         if self.link.responses.isTaken:
@@ -417,13 +424,23 @@ class WrappedConnection(Linked, ProtocolWrapper):
 
     # Closing
 
+    def _tooMuchWritten(self) -> None:
+        self._isFull = True
+        unsentBytes, maxBytes = self.link.responses.heldBytes, self.factory.maxUnsentBytes
+        self.factory.refused(
+            self,
+            f"{formatBytes(unsentBytes)} wait to be sent, and more is written: that much is sent, and nothing more; "
+            f"register a producer, which is paused meanwhile, or allow more than maxUnsentBytes={maxBytes}",
+        )
+        self.loseConnection()
+
     def _closeWhenSent(self) -> None:
         link, producer = self.link, self._producer
         isClosing = link.state is CLOSING
         if not (isClosing or (self._isHalfClosing and link.state < CLOSING)):
             return
         isSupplied = producer.producer is not None and (link.isTLS or not producer.isStreaming)
-        if isSupplied or not link.responses.isTaken:
+        if (isSupplied and not self._isFull) or not link.responses.isTaken:
             return
         if isClosing:
             link.closeWhenSent()

@@ -59,7 +59,7 @@ class WrappedFactory(AdmittedFactory):
     @ivar control: the quota policies; limits are changed by its C{configure}, told
         what C{clock.seconds()} says.
     @ivar nameOf: who is at the other end, see L{NameOf}.
-    @ivar maxUnsentBytes: who has so much unsent may not write more.
+    @ivar maxUnsentBytes: who has so much unsent, besides the largest write, may not write more.
     @ivar cutOffs: how many connections were cut off for what they did.
     """
 
@@ -193,7 +193,8 @@ def wrapFactory(
         id, or L{None} while nobody knows.  Until then, and without it, the
         client id is the peer's address.
     @param maxUnsentBytes: a connection that holds so much of what was written
-        to it may not be written to again; the size of the pool, unless given.
+        to it, besides the largest write, is sent that and closed if more is
+        written; the size of the pool, unless given.
     @param reactor: the one that runs, unless given.
     @param clock: for timers; the reactor on monotonic time, unless given.
     @raise PolicyError: for a description that means nothing.

@@ -59,6 +59,17 @@ from .session import KafkaSession
 
 PRESSURE_LOGGED_EVERY_SECONDS = 60.0
 
+LIMIT_SETTINGS = {
+    "maxConnections": "max.connections",
+    "maxConnectionsPerAddress": "max.connections.per.ip",
+    "idleSeconds": "connections.max.idle.ms",
+    "receiveSeconds": "request.receive.timeout",
+    "sendSeconds": "response.send.timeout",
+    "closeGraceSeconds": "close.grace.timeout",
+    "handshakeSeconds": "tls.handshake.timeout",
+}
+"""The properties that L{ConnectionLimits} are made of."""
+
 
 class CannotStart(SystemExit, Exception):
     """
@@ -350,6 +361,7 @@ class KafkaService(Service):
             sendSeconds=settings.responseSendTimeoutSeconds,
             closeGraceSeconds=settings.closeGraceTimeoutSeconds,
             handshakeSeconds=settings.tlsHandshakeTimeoutSeconds,
+            settingNames=LIMIT_SETTINGS,
         )
 
     def _startStatus(self, profiler: Profiler | None) -> None:

@@ -100,6 +100,11 @@ class Limits(Protocol):
     @property
     def maxConnections(self) -> int: ...
 
+    def settingOf(self, name: str) -> str:
+        """
+        What the user calls a limit.
+        """
+
 
 class Server(Protocol):
     """
@@ -316,7 +321,7 @@ class StatusDocument:
         if now - server.fullSeconds < FULL_SECONDS:
             yield (
                 f"newcomers are refused: of {server.limits.maxConnections} connections that are allowed "
-                f"{len(server.connections)} are open (max.connections, ulimit -n)"
+                f"{len(server.connections)} are open ({server.limits.settingOf('maxConnections')}, ulimit -n)"
             )
 
     def _pressed(self, isPressed: bool) -> None:

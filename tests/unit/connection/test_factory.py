@@ -147,8 +147,8 @@ class NumberTests(SynchronousTestCase):
                 self.server.connect(host="192.0.2.2")
         reasons = [event["reason"] for event in events]
         self.assertEqual(len(reasons), 2)
-        self.assertIn("max.connections.per.ip", reasons[0])
-        self.assertIn("(max.connections)", reasons[1])
+        self.assertIn("maxConnectionsPerAddress", reasons[0])
+        self.assertIn("(maxConnections)", reasons[1])
         self.assertEqual(events[0]["peer"], "192.0.2.1:50002")
 
     def test_throughTLS(self) -> None:
@@ -655,7 +655,7 @@ class StrangerTests(SynchronousTestCase):
             self.pass_(0.2)
         self.assertEqual((silent.isLost, done.isLost), (True, False))
         self.assertEqual(
-            [event["reason"] for event in events], ["its TLS handshake is not over after 10 s (tls.handshake.timeout)"]
+            [event["reason"] for event in events], ["its TLS handshake is not over after 10 s (handshakeSeconds)"]
         )
         transport.abortConnection()
         self.pass_(0)

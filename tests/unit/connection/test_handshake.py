@@ -46,7 +46,13 @@ class HandshakeTests(SynchronousTestCase):
         self.told: list[str] = []
         made = Transport() if transport is None else transport
         handshake = Handshake(
-            made, self.clock, seconds, lambda: made.isOver, lambda: self.told.append("over"), self.told.append
+            made,
+            self.clock,
+            seconds,
+            "a.timeout",
+            lambda: made.isOver,
+            lambda: self.told.append("over"),
+            self.told.append,
         )
         return handshake, made
 
@@ -55,7 +61,7 @@ class HandshakeTests(SynchronousTestCase):
         It fails when the time is over, unless it is over itself.
         """
         for isOver, expected in (
-            (False, "its TLS handshake is not over after 10 s (tls.handshake.timeout)"),
+            (False, "its TLS handshake is not over after 10 s (a.timeout)"),
             (True, "over"),
         ):
             _, transport = self.begin()

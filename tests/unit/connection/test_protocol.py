@@ -650,7 +650,7 @@ class BodyTests(ProtocolTestCase):
             self.clock.advance(0.1)
             self.server.settle()
         self.assertTrue(self.transport.isLost)
-        self.assertIn("request.receive.timeout", next(event["reason"] for event in events if "reason" in event))
+        self.assertIn("receiveSeconds", next(event["reason"] for event in events if "reason" in event))
         self.assertWhole()
 
     def test_drip(self) -> None:

@@ -202,21 +202,55 @@ class SendingTests(SynchronousTestCase):
 
     def test_tooMuch(self) -> None:
         """
-        Who has more unsent than there may be is cut off when more is written;
-        one write of any size is accepted.
+        Who has more unsent than there may be, besides the largest write, which
+        may have any size, is sent that, and closed.
+        """
+        for isTLS in (False, True):
+            server = wrapped(self, maxUnsentBytes=200 * KIB)
+            protocol, transport = server.connect(isTLS)
+            transport.isTaking = False
+            with capturedLogs() as events:
+                for sizeBytes in (500, 1, 198, 1, 1, 1000):
+                    protocol.transport.write(bytes(sizeBytes * KIB))
+            [reason] = [event["reason"] for event in events]
+            self.assertIn("maxUnsentBytes=204800", reason)
+            server.settle()
+            self.assertFalse(transport.isLost)
+            transport.isTaking = True
+            transport.wake()
+            server.settle()
+            self.assertEqual((len(transport.received), transport.isLost), (700 * KIB, True))
+            self.assertEqual((server.factory.cutOffs, server.used()), (1, {}))
+
+    def test_takenMeanwhile(self) -> None:
+        """
+        What the peer has taken makes room again.
         """
         server = wrapped(self, maxUnsentBytes=200 * KIB)
         protocol, transport = server.connect()
-        transport.isTaking = False
-        protocol.transport.write(bytes(500 * KIB))
-        self.assertFalse(transport.isBusy)
-        with capturedLogs() as events:
-            protocol.transport.write(b"x")
-            protocol.transport.write(b"x")
-        server.settle()
-        self.assertTrue(transport.isLost)
-        self.assertEqual(["(maxUnsentBytes)" in event["reason"] for event in events], [True])
-        self.assertEqual(server.factory.cutOffs, 1)
+        for _ in range(5):
+            transport.isTaking = False
+            for sizeBytes in (500, 150):
+                protocol.transport.write(bytes(sizeBytes * KIB))
+            transport.isTaking = True
+            transport.wake()
+            server.settle()
+        self.assertEqual((len(transport.received), server.factory.cutOffs), (5 * 650 * KIB, 0))
+
+    def test_tooMuchAndDeaf(self) -> None:
+        """
+        Who is closed so and takes nothing is cut off in time; a producer that is still there does not keep it open.
+        """
+        for isTLS in (False, True):
+            server = wrapped(self, maxUnsentBytes=200 * KIB)
+            protocol, transport = server.connect(isTLS)
+            protocol.transport.registerProducer(RecordingProducer(), True)
+            transport.isTaking = False
+            for _ in range(5):
+                protocol.transport.write(bytes(200 * KIB))
+            server.clock.pump([1.0] * 40)
+            server.settle()
+            self.assertEqual((transport.isLost, server.used()), (True, {}))
 
     def test_manyTakeNothing(self) -> None:
         """

@@ -26,15 +26,15 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from admission.connection.factory import AdmittedFactory
+from admission.connection.factory import LIMIT_NAMES, AdmittedFactory
 from admission.kafka import kafkaservice
 from admission.kafka.broker.broker import Broker
 from admission.kafka.broker.groups.groupcoordinator import GroupCoordinator
 from admission.kafka.broker.log.interface import LogRefusal
 from admission.kafka.broker.log.segmentlog import SegmentLog
-from admission.kafka.brokersettings import loadSettings
+from admission.kafka.brokersettings import PROPERTIES, loadSettings
 from admission.kafka.kafkarequest import Address
-from admission.kafka.kafkaservice import ListenerFactory
+from admission.kafka.kafkaservice import LIMIT_SETTINGS, ListenerFactory
 from admission.kafka.options import Listener, Options, buildOrder
 from admission.kafka.serversettings import RESERVED_DESCRIPTORS
 from admission.kafka.service import BrokerConfig, BrokerService, makeService
@@ -265,6 +265,15 @@ class ServingTests(ServiceTestCase):
             ),
             (3, 7.0, 8.0, 9.0, 10.0, 11),
         )
+
+    def test_limitNames(self) -> None:
+        """
+        The log names the limits of connections as the user has to set them.
+        """
+        limits = self.start(self.service()).factory.limits
+        names = [limits.settingOf(name) for name in LIMIT_NAMES]
+        self.assertEqual(names, [*LIMIT_SETTINGS.values()])
+        self.assertEqual(set(names) - {each.name for each in PROPERTIES.values()}, set())
 
     def test_pressure(self) -> None:
         """

@@ -197,7 +197,7 @@ class HealthTests(DocumentTestCase):
         (reason,) = self.document.reasons
         self.assertEqual(
             reason,
-            "newcomers are refused: of 2 connections that are allowed 2 are open (max.connections, ulimit -n)",
+            "newcomers are refused: of 2 connections that are allowed 2 are open (maxConnections, ulimit -n)",
         )
         self.clock.advance(0.1)
         self.assertEqual(self.document.reasons, [])
