@@ -292,7 +292,7 @@ class PassingTests(WrapSocketTestCase):
             with capturedLogs() as events:
                 await self.connect("tcp", address)
                 with socket.create_connection(address):
-                    await self.until(lambda: any("reason" in event for event in events))  # noqa: B023
+                    await self.until(lambda: any("reason" in event for event in events))
             [reason] = [event["reason"] for event in events if "reason" in event]
             self.assertIn(f"already ({name})", reason)
 
