@@ -13,7 +13,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import entry_points
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, ClassVar
 
 from attrs import define, frozen
@@ -32,6 +34,12 @@ ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
 
 _log = Logger()
+
+_loaded: dict[tuple[str, str], Any] = {}
+"""
+What entry points named when they were first loaded.  A factory C{acme.limit} that is implemented in a module
+C{acme.limit} is hidden by it as soon as that is imported, which is when it is used.
+"""
 
 
 class PolicyError(ValueError):
@@ -151,40 +159,30 @@ def parseDescription(description: str) -> tuple[str, list[str], dict[str, str]]:
 def listFactories(interface: type[IPolicyFactory]) -> list[InstalledFactory]:
     """
     Find the installed factories of one kind: drop-ins in C{twisted.plugins}
-    first, then entry points.  A factory that cannot be loaded is logged and
-    left out.
+    first, then entry points.  What cannot be loaded, or is no factory, is
+    logged and left out.
 
     @param interface: one of the interfaces that extend L{IPolicyFactory}.
     @return: sorted by name; factories that share a name are all included.
     """
-    found: dict[int, InstalledFactory] = {}
-    for providedBy, load in (*_dropins(interface), *_entryPoints()):
-        try:
-            factory: Any = load()
-            if interface.providedBy(factory) and id(factory) not in found:
-                found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
-        except Exception as error:
-            _log.warn(
-                "{providedBy} cannot be used and is left out: {kind}: {error}",
-                providedBy=providedBy,
-                kind=type(error).__name__,
-                error=error,
-            )
-    return sorted(found.values(), key=lambda installed: installed.name)
+    installed, leftOut = _findAll(interface)
+    for sentence in leftOut:
+        _log.warn("{sentence}", sentence=sentence)
+    return installed
 
 
 def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
     """
     Find the factory of that name.
 
-    @raise PolicyError: if there is none, listing all factories, or if there
-        are several, naming their providers.
+    @raise PolicyError: if there is none, listing all factories and what is left
+        out, or if there are several, naming their providers.
     """
-    installed = listFactories(interface)
+    installed, leftOut = _findAll(interface)
     matching = [each for each in installed if each.name == name]
     if not matching:
         names = ", ".join(sorted({each.name for each in installed})) or "nothing"
-        raise PolicyError(f"no {_noun(interface)} is called {name!r}; installed: {names}")
+        raise PolicyError("; ".join([f"no {_noun(interface)} is called {name!r}", f"installed: {names}", *leftOut]))
     if len(matching) > 1:
         providers = " and ".join(each.providedBy for each in matching)
         raise PolicyError(f"{name!r} is provided by {providers}; uninstall all but one")
@@ -349,6 +347,23 @@ def _bind(
         raise PolicyError(f"{description!r}: {error}; expected {installed.format}") from error
 
 
+def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], list[str]]:
+    """
+    Find the installed factories, sorted by name, and say what is left out and why.
+    """
+    found: dict[int, InstalledFactory] = {}
+    leftOut: list[str] = []
+    for providedBy, load in (*_dropins(interface), *_entryPoints()):
+        try:
+            factory: Any = load()
+            if interface.providedBy(factory) and id(factory) not in found:
+                found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
+        except Exception as error:
+            kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
+            leftOut.append(f"{providedBy} cannot be used and is left out: {kind}{error}")
+    return sorted(found.values(), key=lambda installed: installed.name), leftOut
+
+
 def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[], Any]]]:
     # As twisted.plugin.getPlugins does it, which does not tell the module of a plug-in and logs tracebacks.
     dropins = getCache(plugins)  # type: ignore[no-untyped-call]
@@ -364,7 +379,23 @@ def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[]
 def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         distribution = f" of {entry.dist.name}" if entry.dist is not None else ""
-        yield f"entry point {entry.name} ({entry.value}){distribution}", entry.load
+        yield f"entry point {entry.name} ({entry.value}){distribution}", partial(_load, entry)
+
+
+def _load(entry: EntryPoint) -> Any:
+    """
+    The factory that an entry point names.
+
+    @raise PolicyError: if it names something else.
+    """
+    key = (entry.name, entry.value)
+    if key not in _loaded:
+        named: Any = entry.load()
+        if not IPolicyFactory.providedBy(named):
+            what = f"the module {named.__name__}" if isinstance(named, ModuleType) else f"a {type(named).__name__}"
+            raise PolicyError(f"it names {what}, which is no factory; name an admission.PolicyFactory")
+        _loaded[key] = named
+    return _loaded[key]
 
 
 def _noun(interface: type[IPolicyFactory]) -> str:

@@ -6,16 +6,18 @@ on the size of files would be another error, and would hold for one file only.)
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from twisted.trial.unittest import SkipTest
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.kit.attack import MIB, sized
 from tests.kit.brokerfixture import requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, TWISTD, BrokerProcess
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess
 from tests.kit.eagerproducer import EagerProducer
 from tests.kit.faults import Busy, FaultTestCase, copiesIn, recent
 from tests.kit.rawclient import RawClient, produceRequest
@@ -38,6 +40,57 @@ class SmallDiskBroker(BrokerProcess):
         f'mkdir -p data && mount -t tmpfs -o size={DISK_BYTES} none data && exec "$0" "$@"',
         *TWISTD,
     ]
+
+
+_DOCTOR_ON_FULL_DISK = """
+import os, subprocess, sys
+from tests.kit.oldlog import OldLogWriter
+
+kind = sys.argv[1]
+if kind == "old":
+    OldLogWriter("data/log").close()
+else:
+    os.mkdir("data/log")
+with open("data/filler", "wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4096))
+    except OSError:
+        pass
+sys.exit(subprocess.call([sys.executable, "-m", "admission", "doctor", "--data", "data/log"]))
+"""
+
+
+class FullDoctorTests(SynchronousTestCase):
+    """
+    The doctor where there is no room.
+    """
+
+    def test_doctor(self) -> None:
+        """
+        It says that there is no room, and dies of nothing: not where an earlier version mapped a file with a hole,
+        either.
+        """
+        tried = subprocess.run([*_OWN_NAMESPACE, "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True)
+        if tried.returncode:
+            raise SkipTest("only root may mount a small disk")
+        directory = os.path.abspath(self.mktemp())
+        os.makedirs(os.path.join(directory, "data"))
+        mount = 'mount -t tmpfs -o size=1m none data && exec "$0" "$@"'
+        for kind in ("empty", "old"):
+            done = subprocess.run(
+                [*_OWN_NAMESPACE, "sh", "-c", mount, sys.executable, "-c", _DOCTOR_ON_FULL_DISK, kind],
+                cwd=directory,
+                env=ENVIRONMENT,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+            )
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("0 B of 1 MiB free", done.stdout)
+            self.assertIn("make room", done.stdout)
+            if kind == "old":
+                self.assertIn("has a log of an earlier version", done.stdout)
 
 
 class FullDiskTests(FaultTestCase):

@@ -27,6 +27,7 @@ from zope.interface.verify import verifyObject
 
 from admission import plugins
 from admission.interfaces import (
+    IMemoryPool,
     IMemoryPoolFactory,
     IPolicyFactory,
     ITransportMutability,
@@ -189,6 +190,7 @@ class InstalledTestCase(SynchronousTestCase):
         Start without any entry points.
         """
         self.entryPoints()
+        self.patch(plugins, "_loaded", {})
         self.logged: list[str] = []
         self.patch(plugins, "_log", self)
 
@@ -301,6 +303,48 @@ class ListFactoriesTests(InstalledTestCase):
                 " ImportError: no module named acme"
             ],
         )
+
+    def test_noFactory(self) -> None:
+        """
+        What an entry point names and is no factory is left out, and whoever asks for a policy that is not there is
+        told.
+        """
+        for named, what in ((plugins, "the module admission.plugins"), (echoFactory, "a function"), ("x", "a str")):
+            self.entryPoints(FakeEntryPoint("bad", named))
+            sentence = (
+                f"entry point bad (bad.policies:factory) cannot be used and is left out: it names {what}, which is no "
+                "factory; name an admission.PolicyFactory"
+            )
+            self.assertNotIn("bad", [name for name, _ in self.names()])
+            self.assertEqual(self.logged.pop(), sentence)
+            error = self.assertRaises(PolicyError, findFactory, ILoudSpeakerFactory, "bad")
+            self.assertTrue(str(error).endswith(sentence), error)
+
+    def test_moduleOfItsName(self) -> None:
+        """
+        A factory that has the name of the module that implements it is found as often as it is looked for.
+        """
+        directory = Path(self.mktemp()).absolute()
+        package, information = directory / "acme_echo", directory / "acme_echo-1.0.dist-info"
+        for each in (package, information):
+            each.mkdir(parents=True)
+        information.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: acme-echo\nVersion: 1.0\n")
+        information.joinpath("entry_points.txt").write_text("[admission.policies]\necho = acme_echo:unbounded2\n")
+        package.joinpath("__init__.py").write_text(
+            "from admission import IMemoryPoolFactory, PolicyFactory\n"
+            "unbounded2 = PolicyFactory(\n"
+            "    IMemoryPoolFactory, 'unbounded2', 'As it says.', 'unbounded2', 'acme_echo.unbounded2.build')\n"
+        )
+        package.joinpath("unbounded2.py").write_text(
+            "from admission_plugins.bounded import buildUnbounded\ndef build(context): return buildUnbounded(context)\n"
+        )
+        self.patch(sys, "path", [str(directory), *sys.path])
+        self.addCleanup(lambda: [sys.modules.pop(name, None) for name in ("acme_echo", "acme_echo.unbounded2")])
+        self.patch(plugins, "entry_points", metadata.entry_points)
+        for _ in range(3):
+            pool = buildPolicy(IMemoryPoolFactory, "unbounded2", PolicyContext(Clock(), lambda: 0.0))
+            self.assertTrue(IMemoryPool.providedBy(pool))
+        self.assertEqual(self.logged, [])
 
     def test_factoryWithoutName(self) -> None:
         """
