@@ -4,10 +4,12 @@ C{spark.read.format("admission")}, by Spark itself.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from pyspark.errors import AnalysisException
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.recordedcolumns import KafkaRequestEvent
+from admission.offline.sparksession import javaEnvironment
 from admission.recording.events import Origin
 from admission.recording.schema import VERSION
 from admission.recording.segments import Segment
@@ -91,6 +94,23 @@ class SparkTestCase(SynchronousTestCase):
         What the source makes of the directory.
         """
         return self.session.read.format("admission").options(**options).load(str(self.directory))
+
+
+WORKERS = 'import os, sys; os.environ.setdefault("PYSPARK_PYTHON", sys.executable)\n'
+
+NOT_ACTIVATED = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    print(spark.read.format("admission").load(sys.argv[1]).count())
+    spark.read.format("admission").option("tabel", "limits").load(sys.argv[1]).count()
+except Exception as error:
+    told = str(error)
+    isFound = "DATA_SOURCE_NOT_FOUND" not in told
+    print(told.split("SQLSTATE")[0].strip().split("\\n")[-1] if isFound else "DATA_SOURCE_NOT_FOUND")
+"""
 
 
 class ReadTests(SparkTestCase):
@@ -251,6 +271,45 @@ class StreamTests(SparkTestCase):
         for number in range(1, 4):
             self.record(number)
         self.assertEqual(self.runQuery(maxFilesPerTrigger="2"), [[1, 2], [3]])
+
+
+class NotActivatedTests(SynchronousTestCase):
+    """
+    A program that is run by the Python of an environment which is not activated.
+    """
+
+    def test_workersPython(self) -> None:
+        """
+        The first line that the manual gives is what it takes: without it Spark's workers are another Python, and the
+        source is not found.  An option that is wrong is told in the last sentence.
+        """
+        directory = Path(self.mktemp()).absolute()
+        writeRecording(directory, someEvents())
+        place = directory.parent / "path"
+        place.mkdir()
+        other = place / "python3"
+        other.write_text(f'#!/bin/sh\nPYTHONPATH= exec {shlex.quote(sys.executable)} -S "$@"\n')
+        other.chmod(0o755)
+        inherited = {name: text for name, text in ENVIRONMENT.items() if name != "PYSPARK_PYTHON"}
+        with TemporaryDirectory() as scratch:
+            environment = {
+                **inherited,
+                **javaEnvironment(inherited, Path(scratch)),
+                "PATH": f"{place}:/usr/bin:/bin",
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
+            for line, expected in (
+                ("", ["DATA_SOURCE_NOT_FOUND"]),
+                (WORKERS, ["10", "ValueError: there is no option tabel: is it table?"]),
+            ):
+                done = subprocess.run(
+                    [sys.executable, "-c", line + NOT_ACTIVATED, str(directory)],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=CONNECT_SECONDS,
+                )
+                self.assertEqual(done.stdout.split("\n")[:-1], expected, done.stderr[-3000:])
 
 
 class ConnectTests(SynchronousTestCase):

