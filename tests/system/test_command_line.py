@@ -140,7 +140,7 @@ class MistakeTests(CommandLineCases):
         """
         self.assertSentences(
             [
-                (["--pool", "lake:1MiB"], "no memory pool is called 'lake'; installed: bounded, unbounded"),
+                (["--pool", "lake:1MiB"], "no memory pool is called 'lake'; installed: bounded, fair, unbounded"),
                 (["--pool", "bounded:much"], "--pool: 'bounded:much': 'much'"),
                 (
                     ["--set", "queued.max.request.bytes=1MiB", "--set", "socket.request.max.bytes=2MiB"],
@@ -211,6 +211,20 @@ class MistakeTests(CommandLineCases):
         )
         with RawClient(broker.port) as raw:
             raw.createTopic("still-served")
+
+    def test_short(self) -> None:
+        """
+        C{twistd} says what is wrong and how to get help, in a few lines, not below all options.
+        """
+        for plugin in ("admission", "admission-gateway"):
+            for arguments in (["--set", "num.partitons=4"], ["--nonsense"], ["--pool", "nonsense"]):
+                status, output = self.run_([*TWISTD, plugin, *arguments])
+                self.assertEqual(status, 1, output)
+                lines = output.strip().splitlines()
+                self.assertLessEqual(len(lines), 4, output)
+                self.assertIn(f"For help: twistd {plugin} --help", output)
+            status, output = self.run_([*TWISTD, plugin, "--help"])
+            self.assertGreater(len(output.splitlines()), 30)
 
     def test_twist(self) -> None:
         """

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from ..units import formatSeconds
+from ..units import formatBytes, formatSeconds
 from .property import (
     BOOLEAN,
     DURATION,
@@ -23,7 +23,7 @@ from .property import (
     setting,
     unlimited,
 )
-from .serversettings import ServerSettings, load
+from .serversettings import LARGEST_REQUEST, ServerSettings, load
 
 CREATE_TIME = "CreateTime"
 APPEND_TIME = "LogAppendTime"
@@ -232,6 +232,13 @@ class Settings(ServerSettings):
         if self.numPartitions > self.maxPartitions:
             raise SettingsError(
                 f"num.partitions ({self.numPartitions}) must not exceed max.partitions ({self.maxPartitions})"
+            )
+        place = self.places.get("message.max.bytes")
+        if place is not None and self.messageMaxBytes > self.socketRequestMaxBytes:
+            raise SettingsError(
+                f"message.max.bytes ({formatBytes(self.messageMaxBytes)}, {place}) must not exceed {LARGEST_REQUEST} "
+                f"({formatBytes(self.socketRequestMaxBytes)}, {self.places.get(LARGEST_REQUEST, 'the default')}): no "
+                "request could carry such a batch; make the one smaller or the other larger"
             )
         if self.groupMinSessionTimeoutSeconds > self.groupMaxSessionTimeoutSeconds:
             raise SettingsError(

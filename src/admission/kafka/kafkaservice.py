@@ -37,6 +37,7 @@ from ..profiling.reports import MemoryReports
 from ..recording.events import Origin
 from ..recording.recorder import EventRecorder
 from ..recording.tables import REQUESTS
+from ..status.sections import bounded
 from ..status.site import StatusPort
 from ..units import formatBytes, formatSeconds
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
@@ -250,9 +251,9 @@ class KafkaService(Service):
         super().startService()  # type: ignore[no-untyped-call]
         pool = self.server.gate.pool
         self.log.info(
-            "serving {what}, with {pool!r} and requests of up to {largest}, {made}",
+            "serving {what}, with {memory} for requests, each of up to {largest}, {made}",
             what=self.whatServes,
-            pool=pool,
+            memory="any memory" if bounded(pool.sizeBytes) is None else f"{formatBytes(pool.sizeBytes)} of memory",
             largest=formatBytes(min(self._config.settings.socketRequestMaxBytes, pool.largestBytes)),
             made="compiled" if isCompiled() else "in pure Python",
         )

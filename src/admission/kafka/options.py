@@ -100,9 +100,18 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
     ]
 
+    _isMistaken = False
+
     def __init__(self) -> None:
         super().__init__()
         self["advertise"] = []
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        try:
+            super().parseOptions(options)  # type: ignore[no-untyped-call]
+        except UsageError:
+            self._isMistaken = True
+            raise
 
     def opt_advertise(self, address: str) -> None:
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
@@ -115,6 +124,10 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         raise NotImplementedError
 
     def getUsage(self, width: int | None = None) -> str:
+        if self._isMistaken:
+            # Twisted shows this before it says what is wrong, and nobody would find that under all options.
+            plugin = "admission" if self.parent is None else self.parent.subCommand
+            return f"For help: twistd {plugin} --help\n"
         # Appended here, so that examples keep their lines.
         usage: str = super().getUsage(width)
         return usage + self.examples

@@ -107,6 +107,19 @@ class LoadSettingsTests(SynchronousTestCase):
             self.refusal(None, ["group.min.session.timeout.ms=1h"]),
         )
 
+    def test_largestBatch(self) -> None:
+        """
+        A batch may not be larger than any request; one that nobody has set is as large as requests are.
+        """
+        self.assertEqual(
+            self.refusal(None, ["message.max.bytes=2MiB", "socket.request.max.bytes=1MiB"]),
+            "message.max.bytes (2MiB, --set message.max.bytes=2MiB) must not exceed socket.request.max.bytes (1MiB, "
+            "--set socket.request.max.bytes=1MiB): no request could carry such a batch; make the one smaller or the "
+            "other larger",
+        )
+        self.assertIn("(100MiB, the default)", self.refusal(None, ["message.max.bytes=200MiB"]))
+        self.assertEqual(loadSettings(None, ["socket.request.max.bytes=64KiB"]).socketRequestMaxBytes, 64 << 10)
+
     def test_partitionsOfOneTopic(self) -> None:
         """
         A topic cannot by default have more partitions than there may be.
