@@ -77,6 +77,7 @@ class StandInDocument:
         self.control = control
         self.sensors = sensors
         self.reasons: list[str] = []
+        self.connections: list[Any] = []
 
     def wallSeconds(self) -> float:
         """

@@ -242,6 +242,14 @@ class ExplainTests(AdmissionCommandTestCase):
         limit = json.loads(body)["limits"][0]
         self.assertGreater(limit["usedFraction"], 1.0)
         self.assertGreater(limit["delaySeconds"], 0.0)
+        # It has left, and is throttled all the same.
+        self.assertRegex(self.succeed(f"top --once --status {self.broker.status}"), r"test .*producer_byte_rate")
+        _, _, body = self.get("/sensors")
+        self.assertEqual(json.loads(body)["values"]["ClientsThrottled"], 1)
+        self.assertIn(
+            "'nobody' of user 'ANONYMOUS' is not known",
+            self.succeed(f"explain -c nobody --status {self.broker.status}"),
+        )
         document = json.loads(self.succeed(f"explain -c modest --status {self.broker.status} --json"))
         self.assertEqual({each["delaySeconds"] for each in document["limits"]}, {0.0})
 

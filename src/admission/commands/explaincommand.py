@@ -66,8 +66,10 @@ def _described(explained: Mapping[str, Any]) -> str:
     where = f" from {ip}" if ip else ""
     whose = printable(f"client id {clientId!r} of user {user!r}{where}")
     limits = explained["limits"]
+    isKnown = explained["connections"] > 0 or any(each["used"] for each in limits)
+    unknown = "" if isKnown else f"{whose} is not known: it has no connection, and has used none of its limits lately\n"
     if not limits:
-        return f"no limit holds for {whose}\n"
+        return f"{unknown}no limit holds for {whose}\n"
     rows = [
         (
             f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
@@ -85,7 +87,8 @@ def _described(explained: Mapping[str, Any]) -> str:
     if worst is not None and worst["delaySeconds"] > 0:
         verdict = f"is throttled by {worst['policy']} ({worst['limitName']}), for {_delay(worst)}"
     title = ("Policy", "Limit", "Set for", "Used", "Of it", "Throttled")
-    return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
+    said = unknown or f"{whose} {printable(verdict)}\n"
+    return f"{said}\n{table([title, *rows])}"
 
 
 def _delay(limit: Mapping[str, Any]) -> str:

@@ -29,6 +29,21 @@ _MAX_DEBTS = 10_000
 
 
 @define(eq=False)
+class Debt:
+    """
+    What a client was told to wait, on whatever connection, also if it has left since.
+
+    @ivar untilSeconds: the end of its last delay.
+    @ivar heldUntilSeconds: until when the first request of a new connection is held back.
+    @ivar ip: where it was told so last.
+    """
+
+    untilSeconds: float
+    heldUntilSeconds: float
+    ip: str
+
+
+@define(eq=False)
 class Server(Generic[S]):
     """
     The rule that admits requests, and the clients that it told to wait.
@@ -37,6 +52,8 @@ class Server(Generic[S]):
     @ivar clock: monotonic.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar limits: the limits of the policies; can be changed at run time.
+    @ivar debts: the clients that it told to wait, by principal and client id: the last L{_MAX_DEBTS}, the last one
+        last.
     """
 
     settings: S
@@ -45,7 +62,7 @@ class Server(Generic[S]):
     clock: IReactorTime
     wallSeconds: Callable[[], float]
     limits: QuotaLimits = field(init=False)
-    _debts: dict[tuple[str, str], float] = field(init=False, factory=dict)
+    debts: dict[tuple[str, str], Debt] = field(init=False, factory=dict)
     _throttled: set[Any] = field(init=False, factory=set)
 
     def longestRefusalSeconds(self, session: Any) -> float:
@@ -55,13 +72,16 @@ class Server(Generic[S]):
         """
         return inf
 
-    def owes(self, principal: str, clientId: str, untilSeconds: float) -> None:
+    def owes(self, principal: str, clientId: str, ip: str, untilSeconds: float, isHeldBack: bool) -> None:
         """
         A client was told to wait.
+
+        @param isHeldBack: whether it waits with new connections, too.
         """
-        debts = self._debts
-        debts.pop((principal, clientId), None)
-        debts[principal, clientId] = untilSeconds
+        debts = self.debts
+        before = debts.pop((principal, clientId), None)
+        heldUntilSeconds = untilSeconds if isHeldBack else -inf if before is None else before.heldUntilSeconds
+        debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip)
         if len(debts) > _MAX_DEBTS:
             del debts[next(iter(debts))]
 
@@ -69,7 +89,8 @@ class Server(Generic[S]):
         """
         How long a client still has to wait that was told so on whatever connection; not positive if it has not.
         """
-        return self._debts.get((principal, clientId), now) - now
+        debt = self.debts.get((principal, clientId))
+        return 0.0 if debt is None else debt.heldUntilSeconds - now
 
     def throttled(self, session: Any, delaySeconds: float) -> None:
         """
@@ -87,7 +108,7 @@ class Server(Generic[S]):
         """
         Shorten the delays of throttled sessions to what the new limits ask for.
         """
-        self._debts.clear()
+        self.debts.clear()
         now = wholeMicroseconds(self.clock.seconds())
         for session in list(self._throttled):
             if session.lastAdmitted is None:

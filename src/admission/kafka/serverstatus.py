@@ -6,8 +6,9 @@ What all servers of Kafka's protocol add to their status page: requests, and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any, cast
 
 from attrs import asdict
@@ -24,7 +25,7 @@ from ..status.document import StatusDocument
 from ..status.pages import StatusPages
 from ..status.sections import HealthCheck, Section, finite, shortened
 from .metricnames import KAFKA_NAMINGS
-from .server import ANONYMOUS, Server
+from .server import ANONYMOUS, Debt, Server
 from .session import KafkaSession
 
 MAX_CLIENTS = 20
@@ -34,8 +35,8 @@ RECENTLY_SECONDS = 10.0
 
 _PAUSES = (Pause.MEMORY, Pause.THROTTLED, Pause.BUSY, Pause.SERVER_FULL, Pause.UNSENT)
 
-_Client = tuple[str, str, str]
-"""A user, a client id and an address."""
+_Client = tuple[str, str]
+"""A user and a client id."""
 
 
 class ServerStatus:
@@ -117,35 +118,41 @@ class ServerStatus:
 
     def _throttledFields(self, now: float) -> dict[str, Any]:
         connections = cast("Collection[KafkaSession]", self._factory.connections)
-        return throttledFields(connections, now, self._server.control)
+        return throttledFields(self._server.debts, connections, now, self._server.control)
 
 
-def throttledFields(connections: Iterable[KafkaSession], now: float, control: AdmissionControl) -> dict[str, Any]:
+def throttledFields(
+    debts: Mapping[_Client, Debt], connections: Iterable[KafkaSession], now: float, control: AdmissionControl
+) -> dict[str, Any]:
     """
     The clients that are throttled or were throttled recently, the latest end of
-    a delay first; each with the limit that it exceeds most.
+    a delay first; each with the limit that it exceeds most, and the number of
+    its connections, which may be none: who is throttled may hang up.
+
+    @param connections: those that are open.
     """
-    recent = [each for each in connections if each.throttledUntilSeconds > now - RECENTLY_SECONDS]
-    recent.sort(key=attrgetter("throttledUntilSeconds"), reverse=True)
-    untilSeconds: dict[_Client, float] = {}
+    since = now - RECENTLY_SECONDS
+    recent = {client: (debt.untilSeconds, debt.ip) for client, debt in debts.items() if debt.untilSeconds > since}
     count: Counter[_Client] = Counter()
-    for connection in recent:
-        client = (connection.principal, connection.clientId, connection.host)
-        untilSeconds.setdefault(client, connection.throttledUntilSeconds)
+    for connection in connections:
+        client = connection.principal, connection.clientId
+        if connection.throttledUntilSeconds > since and client not in recent:
+            # Its debt was forgotten when limits changed, or for lack of room.
+            recent[client] = connection.throttledUntilSeconds, connection.host
         count[client] += 1
-    shown = list(untilSeconds.items())[:MAX_CLIENTS]
+    shown = nlargest(MAX_CLIENTS, recent.items(), key=itemgetter(1))
     return {
-        "count": len(untilSeconds),
+        "count": len(recent),
         "clients": [
             {
-                "user": shortened(client[0]),
-                "clientId": shortened(client[1]),
-                "ip": client[2],
-                "connections": count[client],
+                "user": shortened(user),
+                "clientId": shortened(clientId),
+                "ip": ip,
+                "connections": count[user, clientId],
                 "delaySeconds": max(until - now, 0.0),
-                **_worstLimit(control.explain(Request("", client[0], client[1], client[2], 0), now)),
+                **_worstLimit(control.explain(Request("", user, clientId, ip, 0), now)),
             }
-            for client, until in shown
+            for (user, clientId), (until, ip) in shown
         ],
     }
 

@@ -266,9 +266,9 @@ class KafkaSession(AdmittedProtocol):
         # Only a refusal without a response has a delay and is admitted.
         maxRefusalSeconds = server.longestRefusalSeconds(self) if request.decision.delaySeconds else 0.0
         delaySeconds = server.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
-        if delaySeconds > 0 and request.kind != "Fetch":
+        if delaySeconds > 0:
             # Fetches have limits of their own, and are never held back.
-            server.owes(self.principal, request.clientId, now + delaySeconds)
+            server.owes(self.principal, request.clientId, self.host, now + delaySeconds, request.kind != "Fetch")
         return delaySeconds
 
     # Waiting

@@ -62,6 +62,7 @@ class Connection(Protocol):
     A connection, as far as the page shows it.
 
     @ivar peer: the address at the other end, for people.
+    @ivar host: the same without its port.
     @ivar principal: the authenticated name of the client, as far as it is known.
     @ivar clientId: the client's name for itself; may be empty.
     @ivar heldBytes: all memory that the connection holds.
@@ -70,6 +71,9 @@ class Connection(Protocol):
 
     @property
     def peer(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
 
     @property
     def principal(self) -> str | None: ...

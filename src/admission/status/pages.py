@@ -142,6 +142,12 @@ class StatusPages:
                 "user": user,
                 "clientId": clientId,
                 "ip": ip or None,
+                "connections": sum(
+                    (each.principal or self._anonymous) == request.principal
+                    and ("clientId" not in question or each.clientId == request.clientId)
+                    and (not ip or each.host == ip)
+                    for each in document.server.connections
+                ),
                 "limits": [
                     {"policy": policy, "isShadow": isShadow, **_limitFields(status, wallSeconds)}
                     for policy, isShadow, status in document.server.control.explain(request, document.sensors.seconds())

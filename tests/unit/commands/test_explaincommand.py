@@ -38,7 +38,7 @@ class ExplainTests(CommandTestCase):
             **values,
         }
 
-    def explain(self, line: str, *limits: Any, clientId: str = "reports") -> str:
+    def explain(self, line: str, *limits: Any, clientId: str = "reports", connections: int = 1) -> str:
         """
         Run the command.
 
@@ -46,7 +46,7 @@ class ExplainTests(CommandTestCase):
         @return: what it wrote.
         """
         stdout = StringIO()
-        told = {"user": "alice", "clientId": clientId, "ip": None, "limits": limits}
+        told = {"user": "alice", "clientId": clientId, "ip": None, "connections": connections, "limits": limits}
 
         def fetch(url: str, timeoutSeconds: float) -> bytes:
             self.url, self.timeoutSeconds = url, timeoutSeconds
@@ -86,6 +86,29 @@ class ExplainTests(CommandTestCase):
         A client without limits is not throttled by any.
         """
         self.assertEqual(self.explain("-c reports"), "no limit holds for client id 'reports' of user 'alice'\n")
+
+    def test_neverSeen(self) -> None:
+        """
+        Of a client that is not here, and has used nothing, that is said; its limits are told all the same.
+        """
+        unknown = (
+            "client id 'reports' of user 'alice' is not known: it has no connection, and has used none of its limits "
+            "lately"
+        )
+        lines = self.explain("-c reports", self.limit(used=0.0, usedFraction=0.0), connections=0).splitlines()
+        self.assertEqual((lines[0], len(lines)), (unknown, 4))
+        self.assertEqual(
+            self.explain("-c reports", connections=0).splitlines(),
+            [unknown, "no limit holds for client id 'reports' of user 'alice'"],
+        )
+        self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), connections=0))
+
+    def test_together(self) -> None:
+        """
+        A limit that all clients share is said to be one.
+        """
+        entity = {"user": None, "clientId": None, "ip": None}
+        self.assertIn("all clients together", self.explain("-c reports", self.limit(entity=entity)))
 
     def test_free(self) -> None:
         """

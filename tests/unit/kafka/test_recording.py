@@ -877,7 +877,7 @@ class AbandonedTests(RecordedTestCase):
         self.clock.advance(0)
         event = self.request("Produce")
         self.assertEqual(event.decision, EXPIRE)
-        self.assertIn("(request.receive.timeout)", str(event.reason))
+        self.assertIn("(receiveSeconds)", str(event.reason))
         self.assertEqual(event.reason, self.connections()[-1].reason)
 
 

@@ -281,6 +281,37 @@ class ClientsTests(BrokerStatusTestCase):
         (row,) = self.look()["throttled"]["clients"]
         self.assertEqual(row["connections"], 2)
 
+    def test_hungUp(self) -> None:
+        """
+        Who is throttled and hangs up is still shown and counted, until its delay is over and for a while after; a
+        change of limits forgives it.
+        """
+        client = self.connect()
+        self.overdraw(client, 21.0)
+        client.disconnect()
+        self.assertEqual(len(self.factory.connections), 0)
+        seen = self.look()["throttled"]
+        (row,) = seen["clients"]
+        self.assertEqual((seen["count"], row["connections"], row["ip"]), (1, 0, "192.0.2.1"))
+        self.assertGreater(row["delaySeconds"], 5.0)
+        self.assertEqual(self.sensors["ClientsThrottled"], 1)
+        self.clock.advance(row["delaySeconds"] + RECENTLY_SECONDS)
+        self.assertEqual(self.look()["throttled"], {"count": 0, "clients": []})
+        client = self.connect()
+        self.overdraw(client, 21.0)
+        client.disconnect()
+        self.broker.limitsChanged()
+        self.assertEqual(self.look()["throttled"]["count"], 0)
+
+    def test_fetching(self) -> None:
+        """
+        Who is throttled for what it fetches counts, too.
+        """
+        self.broker.owes("ANONYMOUS", "reader", "192.0.2.1", self.clock.seconds() + 5.0, isHeldBack=False)
+        (row,) = self.look()["throttled"]["clients"]
+        self.assertEqual((row["clientId"], round(row["delaySeconds"])), ("reader", 4))
+        self.assertLessEqual(self.broker.owedSeconds("ANONYMOUS", "reader", self.clock.seconds()), 0.0)
+
     def test_noLimitAnyMore(self) -> None:
         """
         A client may be shown whose limit is gone.

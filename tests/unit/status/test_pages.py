@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from admission.control import Explanation
 from admission.interfaces import DEFAULT, QuotaEntity, QuotaStatus, Request
@@ -17,6 +17,17 @@ from admission.metrics.prometheusnames import Naming
 from admission.status.pages import MAX_ROWS, ROWS_PER_PIECE, StatusPages
 from tests.kit.brokenhistogram import BrokenHistogram
 from tests.kit.statusfixture import ANONYMOUS, NOW_SECONDS, StatusTestCase, unchunked
+
+
+class Client(NamedTuple):
+    """
+    A connection, as far as it is counted.
+    """
+
+    principal: str | None
+    clientId: str
+    host: str
+
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
@@ -137,6 +148,14 @@ class PagesTests(StatusTestCase):
             Explanation("client-bytes", False, QuotaStatus("producer_byte_rate", 1000.0, entity, 1500.0, 2.5)),
             Explanation("request-time", True, QuotaStatus("request_percentage", 200.0, entity, 50.0, 0.0)),
         ]
+        for principal, clientId, host in (
+            ("alice", "reports", "192.0.2.1"),
+            ("alice", "reports", "192.0.2.1"),
+            ("alice", "reports", "192.0.2.2"),
+            ("alice", "other", "192.0.2.1"),
+            (None, "reports", "192.0.2.1"),
+        ):
+            self.document.connections.append(Client(principal, clientId, host))
         document = self.get("/explain?clientId=reports&user=alice&ip=192.0.2.1").document
         self.assertEqual(self.control.asked, [Request("", "alice", "reports", "192.0.2.1", 0)])
         whose = {"user": "alice", "clientId": DEFAULT, "ip": None}
@@ -146,6 +165,7 @@ class PagesTests(StatusTestCase):
                 "user": "alice",
                 "clientId": "reports",
                 "ip": "192.0.2.1",
+                "connections": 2,
                 "limits": [
                     {
                         "policy": "client-bytes",
