@@ -7,6 +7,7 @@ are made of them.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -40,6 +41,8 @@ from tests.kit.recordings import writeRecording
 from tests.kit.sparksession import sharedSession
 
 SILENT = Progress(lambda line: None, False)
+
+_SEGMENTS = 5
 
 _WITHOUT_SPARK = """
 import sys
@@ -382,6 +385,103 @@ class EvaluateTests(SynchronousTestCase):
         late = Selection(directory, "2030-01-01")
         error = self.assertRaises(running.JobFailed, runJob, jobs.audit, late, self.mktemp(), SILENT)
         self.assertIn("there are no requests in", str(error))
+
+
+class DamagedRecordingTests(SynchronousTestCase):
+    """
+    C{admission evaluate} on a recording of which files cannot be read.
+    """
+
+    def setUp(self) -> None:
+        """
+        Record a server in sealed segments of the same number of events.
+        """
+        server = SyntheticServer(
+            Population(clients=8, connections=2, seconds=100.0, requests=2500),
+            ["client-bytes:produce=32KiB:fetch=128KiB"],
+        )
+        kept = Kept()
+        server.run(kept)
+        self.directory, self.out = self.mktemp(), self.mktemp()
+        self.events = len(kept.events)
+        size = self.events // _SEGMENTS + 1
+        self.names: list[str] = []
+        for first in range(0, self.events, size):
+            part = kept.events[first : first + size]
+            self.names += writeRecording(self.directory, part, server.origin, wallSeconds=BEGIN_SECONDS)
+        self.assertEqual(len(self.names), _SEGMENTS)
+        sharedSession()
+
+    def evaluate(self) -> tuple[int, str, str]:
+        """
+        Evaluate the recording.
+
+        @return: the exit status, what is on the terminal, and the complaint.
+        """
+        stdout, stderr = StringIO(), StringIO()
+        self.patch(sys, "stdout", stdout)
+        self.patch(sys, "stderr", stderr)
+        tried = ["--candidate", "strict=client-bytes:produce=16KiB:fetch=128KiB"]
+        status = main(["evaluate", self.directory, "--out", self.out, *tried])
+        return status, stdout.getvalue(), stderr.getvalue()
+
+    def damage(self, name: str) -> Path:
+        """
+        Cut off the end of the requests of a segment.
+        """
+        [path] = Path(self.directory, REQUESTS.name).rglob(f"{name}.parquet")
+        self.lostShare = parquet.read_metadata(path).num_rows / self.events
+        path.write_bytes(path.read_bytes()[:-100])
+        return path
+
+    def check(self, path: Path, tolerance: float) -> None:
+        """
+        The page, the terminal and the exit status agree on how much is missing, in that file.
+        """
+        status, said, complaint = self.evaluate()
+        self.assertEqual(status, FAILED)
+        self.assertEqual(len(complaint.splitlines()), 1)
+        for text, start in ((said, "These"), (complaint, "admission: these")):
+            words = rf"^{start} answers cannot be trusted: about ([\d.]+) % of the recorded events are missing"
+            match = re.match(words, text)
+            assert match is not None, text
+            self.assertApproximates(float(match[1]) / 100, self.lostShare, self.lostShare * tolerance + 0.0005)
+        self.assertIn(str(path.relative_to(Path(self.directory).absolute())), said)
+        self.assertNotIn("no room", said)
+        [forecast] = [line.split()[-1] for line in said.splitlines() if line.startswith("strict ")]
+        self.assertEqual(forecast, "no")
+        page = Path(self.out, "report.html").read_text("utf-8")
+        self.assertIn('class="trust refuted"', page)
+        self.assertNotIn('class="trust trusted"', page)
+        self.assertIn(path.name, page.partition('class="answer"')[0])
+        self.assertNotIn("no room", page.partition('id="assumptions"')[0])
+        facts = json.loads(Path(self.out, "evaluation.json").read_text("utf-8"))
+        self.assertFalse(facts["isTrusted"])
+        [summary] = parquet.read_table(
+            Path(self.out, "replay_summary.parquet"), filters=[("candidate", "=", "strict")]
+        ).to_pylist()
+        self.assertFalse(summary["is_forecast"])
+
+    def test_middle(self) -> None:
+        """
+        If much of the recording cannot be read, that is the first thing said, with the file, and nothing is forecast.
+        """
+        self.check(self.damage(self.names[2]).absolute(), 0.0)
+
+    def test_end(self) -> None:
+        """
+        So it is at the end of the recording, where no number of an event tells how many are missing.
+        """
+        self.check(self.damage(self.names[-1]).absolute(), 0.25)
+
+    def test_whole(self) -> None:
+        """
+        Of a recording that is whole nothing is said to be missing.
+        """
+        status, said, complaint = self.evaluate()
+        self.assertEqual((status, complaint), (0, ""))
+        self.assertNotIn("missing", said)
+        self.assertTrue(said.startswith("These answers can be trusted."), said)
 
 
 def _drop(directory: str) -> int:

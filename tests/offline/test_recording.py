@@ -155,7 +155,11 @@ class RecordingTests(SynchronousTestCase):
         recording = self.open()
         self.assertEqual(numbersOf(recording.requests()), [1])
         problems = recording.problems()
-        self.assertEqual([path for path, _ in problems], [str(segment), str(half), str(empty)])
+        paths = [path for path, _ in problems]
+        self.assertEqual(paths, [str(each.relative_to(self.directory)) for each in (segment, half, empty)])
+        # Of four files with an event each three cannot be read, however little is left of them.
+        self.assertApproximates(recording.shareIn(paths), 0.85, 0.15)
+        self.assertEqual(recording.shareIn([]), 0.0)
         for (_, problem), expected in zip(
             problems, ["this is no segment", "magic bytes not found", "0 bytes"], strict=True
         ):

@@ -22,12 +22,13 @@ from ..offline.failures import JobFailed, ReportError
 from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
 from ..offline.simulate.candidates import Candidate, resolveCandidate
-from ..plaintext import table
+from ..plaintext import printable, table
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
 from .console import CommandFailed, CommandOptions, DirectoryOptions
 
 if TYPE_CHECKING:
     from ..offline.jobs import Answer, Work
+    from ..offline.report.verdict import GateOutcome
 
 _Result = TypeVar("_Result")
 
@@ -241,8 +242,10 @@ def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
 
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    stdout.write(summaryOf(_run(options, job)))
-    stdout.write(f"\nresults are in {options['out']}\n")
+    answer = _run(options, job)
+    gate = _gateOf(options["out"])
+    stdout.write(f"{printable(gate.sentence)}\n\n{summaryOf(answer)}\nresults are in {options['out']}\n")
+    _failUnlessTrusted(gate)
 
 
 def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None:
@@ -253,12 +256,16 @@ def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None
         audit(work)
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    stdout.write(summaryOf(_run(options, job)) + "\n")
+    answer = _run(options, job)
+    gate = _gateOf(options["out"])
+    stdout.write(f"{printable(gate.sentence)}\n\n{summaryOf(answer)}\n")
     _report(options["out"], stdout)
+    _failUnlessTrusted(gate)
 
 
 def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
     _report(options["out"], stdout)
+    _failUnlessTrusted(_gateOf(options["out"]))
 
 
 def summaryOf(answer: Answer) -> str:
@@ -275,7 +282,6 @@ def summaryOf(answer: Answer) -> str:
             forecast = ("approximate" if row["is_approximate"] else "yes") if row["is_forecast"] else "no"
             quotas.append((row["candidate"], row["mode"], *counts, f"{row['throttle_s']:,.1f} s", forecast))
         parts.append(table(quotas))
-        parts.append("".join(f"{each.inWords()}\n" for each in answer.fidelities))
     if answer.pools is not None:
         pools: list[tuple[str, ...]] = [("Pool", "Boot", "Requests", "Waited", "Waits up to", "Without memory")]
         for row in answer.pools.totals.to_pylist():
@@ -298,6 +304,18 @@ def _report(out: str, stdout: TextIO) -> None:
         stdout.write(f"{writeReport(out)}\n")
     except ReportError as error:
         raise CommandFailed(str(error)) from error
+
+
+def _gateOf(out: str) -> GateOutcome:
+    from ..offline.report.resultfiles import Results
+    from ..offline.report.verdict import passGate
+
+    return passGate(Results.open(out))
+
+
+def _failUnlessTrusted(gate: GateOutcome) -> None:
+    if gate.doubt:
+        raise CommandFailed(f"these answers cannot be trusted: {gate.doubt}")
 
 
 def _selection(options: RecordingOptions) -> Selection:

@@ -8,12 +8,16 @@ these keys:
   - C{requests}: how many there are, and C{runs}: each run of a server, with C{brokerId}, C{bootId}, C{requests},
     C{begin} and C{end} (ISO 8601), C{policies}, C{pool} (their descriptions) and C{gateSeed},
   - C{isSynthetic}: whether the recording is of a synthetic server,
-  - of the audit: C{problems}, each with C{path} and C{problem}, of unreadable files, and C{brokenRows}, the number of
-    invalid rows,
-  - of the replay: C{candidates} and C{pools}, each with C{label} and C{description}, C{modes}, C{gaps} (C{brokerId},
-    C{bootId}, C{seq}, C{at} and C{missing} of the first ones), C{approximate} (the labels of policies that follow
-    requests), C{seqGaps} and C{missingEvents} (totals), C{isTrusted} (whether every replay of a policy in force agrees
-    with what was recorded; null if there is none) and C{trust}, the same in sentences,
+  - of the audit: C{brokenRows}, the number of invalid rows,
+  - of the audit and the replay: C{unreadableFiles}, how many files cannot be read, C{problems}, each with C{path} and
+    C{problem}, of the first of these, and C{unreadableShare}, about which share of the events is in them,
+  - of the replay: C{candidates} and C{pools}, each with C{label} and C{description}, C{modes}, C{recordedEvents} (how
+    many events could be read), C{missingEvents} (how many are missing by their numbers), C{droppedEvents} (how many the
+    server dropped by its own count; null if it did not record that), C{seqGaps} (in how many places events are
+    missing), C{gaps} (C{brokerId}, C{bootId}, C{seq}, C{at} and C{missing} of the first ones), C{approximate} (the
+    labels of policies that follow requests), C{isTrusted} (whether every replay of a policy in force agrees with what
+    was recorded, and no more is missing than L{admission.offline.missing} allows; null if no policy was in force) and
+    C{trust}, how far each replay agrees, in sentences,
   - C{notes}: further remarks on the replay, in sentences.
 
 The keys of a job are present once it has run.

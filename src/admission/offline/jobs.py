@@ -7,8 +7,8 @@ L{admission.offline.outputs} lists.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ from .clean import brokenRows, clean
 from .evaluation import Evaluation, Selection
 from .failures import RecordingError
 from .ledgeraudit import ledgerAudit, ledgerSummary
-from .outputs import ordered, writeResult, writeTable
+from .missing import MAX_PROBLEMS, Missing
+from .outputs import DIGITS, ordered, writeResult, writeTable
 from .outputtables import AGGREGATE, AUDIT, REPLAY, namesOf
 from .quotaaudit import quotaSpans, quotaSummary
 from .recording import Recording
@@ -46,7 +47,17 @@ from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
 from .simulate.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
 from .simulate.trials import RECORDED, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
-from .survey import completeRuns, filterShapes, findRuns, isoMoment, limitsFromTheStart, numbered, ofRuns
+from .survey import (
+    completeRuns,
+    countDropped,
+    countEvents,
+    filterShapes,
+    findRuns,
+    isoMoment,
+    limitsFromTheStart,
+    numbered,
+    ofRuns,
+)
 from .syntheticserver import BROKER_ID
 
 MAX_GAPS = 100
@@ -151,6 +162,19 @@ class Work:
         """
         return clean(self.recording.sensors(), SENSORS)
 
+    @cached_property
+    def unreadable(self) -> Mapping[str, Any]:
+        """
+        The entries of L{admission.offline.evaluation} about files that cannot be read.
+        """
+        self.tell("unreadable files")
+        problems = self.recording.problems()
+        return {
+            "unreadableFiles": len(problems),
+            "unreadableShare": round(self.recording.shareIn([path for path, _ in problems]), DIGITS),
+            "problems": [{"path": path, "problem": problem} for path, problem in problems[:MAX_PROBLEMS]],
+        }
+
     def clear(self, job: str) -> None:
         """
         Remove a job's former results: they may be of another question.
@@ -222,9 +246,7 @@ def audit(work: Work) -> None:
     )
     broken = ordered(_united([brokenRows(frame, table) for frame, table in tables])).toArrow()
     work.write("broken_rows", broken)
-    work.tell("unreadable files")
-    problems = [{"path": path, "problem": problem} for path, problem in recording.problems()]
-    work.evaluation.tell({"problems": problems, "brokenRows": sum(broken["n"].to_pylist())})
+    work.evaluation.tell({**work.unreadable, "brokenRows": sum(broken["n"].to_pylist())})
     # Without any filter the table exists and is empty.
     shapes = filterShapes(work.runs) or {FilterShape(): []}
     work.write(
@@ -263,12 +285,16 @@ def replay(work: Work, question: Question) -> Answer:
     for name, candidates in (("candidates", question.candidates), ("pools", question.pools)):
         facts[name] = [{"label": each.label, "description": each.description} for each in candidates]
     work.evaluation.tell(facts)
-    totals, fidelities = _replayQuotas(work, question) if question.candidates else (None, [])
+    runs = _runsWithGaps(work)
+    totals, fidelities = _replayQuotas(work, runs, question) if question.candidates else (None, [])
     pools = _replayPools(work, question) if question.pools else None
     return Answer(totals, fidelities, pools)
 
 
-def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fidelity]]:
+def _runsWithGaps(work: Work) -> list[Run]:
+    """
+    The runs with their history, and what is missing of them in L{admission.offline.evaluation}.
+    """
     work.tell("limits and gaps")
     # Read again: an open segment may have grown since, and the replay ends at the horizon.
     found = findRuns(work.requests)
@@ -276,6 +302,9 @@ def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fide
     gaps = [(run, gap) for run in runs for gap in run.gaps]
     work.evaluation.tell(
         {
+            **work.unreadable,
+            "recordedEvents": countEvents(work.recording),
+            "droppedEvents": countDropped(work.recording),
             "seqGaps": len(gaps),
             "missingEvents": sum(gap.missing for _, gap in gaps),
             "gaps": [
@@ -290,6 +319,10 @@ def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fide
             ],
         }
     )
+    return runs
+
+
+def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
     work.evaluation.tell({"approximate": approximate(trials)})
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
@@ -297,7 +330,8 @@ def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fide
     try:
         fidelities = judgeReplays(work.requests, replayed, trials, question.modes)
         work.write("replay_fidelity", fidelityTable(fidelities))
-        totals = labelled(totalsOf(replayed), trials)
+        isTrusted = all(each.isTrusted for each in fidelities) and not Missing.of(work.evaluation.facts).isTooMuch
+        totals = labelled(totalsOf(replayed), trials, isTrusted)
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)
@@ -306,7 +340,7 @@ def _replayQuotas(work: Work, question: Question) -> tuple[Totals, Sequence[Fide
         replayed.unpersist()
     work.evaluation.tell(
         {
-            "isTrusted": all(each.isTrusted for each in fidelities) if fidelities else None,
+            "isTrusted": isTrusted if fidelities or not isTrusted else None,
             "trust": [each.inWords() for each in fidelities],
         }
     )

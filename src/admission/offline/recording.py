@@ -5,21 +5,25 @@ A server's recording, as the jobs read it.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import define
+from pyarrow import parquet  # type: ignore[import-untyped]
 from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 
 from admission.interfaces import CONNECTION
+from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.schema import CONNECTIONS, LIMITS, SENSORS, Table
 from admission.recording.tables import REQUESTS, TABLES
 from pyspark_admission.columns import columnsOf
-from pyspark_admission.files import PARQUET_SUFFIX, sealedFiles, segmentNames
+from pyspark_admission.files import PARQUET_SUFFIX, SealedFile, damagedPaths, sealedFiles, segmentNames, segmentPath
 from pyspark_admission.options import PROBLEMS, Options
 
 from .failures import RecordingError
@@ -33,6 +37,9 @@ _HOUR = 3_600_000_000
 
 _PARTS = 1_000_000
 """The number of parts into which clients are divided for a sample."""
+
+_EVENTS_OF_BYTE = 1 / 40
+"""Of a table of which no file can be read."""
 
 _SAMPLE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(%?)\s*", re.ASCII)
 _SAMPLE_FORM = "write a fraction of the clients, as 0.1 or 10%, above 0 and up to 1"
@@ -114,10 +121,43 @@ class Recording:
         """
         Read everything, and list what cannot be read.
 
-        @return: paths, and their problems.
+        @return: paths, relative to the directory, and their problems.
         """
-        rows = self._source(PROBLEMS).load(str(self.options.directory)).collect()
-        return sorted((row["path"], row["problem"]) for row in rows)
+        directory = self.options.directory
+        rows = self._source(PROBLEMS).load(str(directory)).collect()
+        return sorted((os.path.relpath(row["path"], directory), row["problem"]) for row in rows)
+
+    def shareIn(self, paths: Collection[str]) -> float:
+        """
+        About which share of all events is in unreadable files.  They are taken to have as many events for their size
+        as the files that can be read, and no fewer than these have on average.
+
+        @param paths: as L{problems} has them.
+        """
+        if not paths:
+            return 0.0
+        directory, range = self.options.directory, self.options.range
+        unreadable = {str(directory / path) for path in paths}
+        segments = segmentNames(directory)
+        events = lost = 0.0
+        for table in TABLES:
+            files = [
+                each for each in sealedFiles(directory, table, segments) if range.overlaps(each.hour, each.endOfHour)
+            ]
+            whole = [each for each in files if each.path not in unreadable]
+            rows, sizeBytes = sum(map(_rowsIn, whole)), sum(each.sizeBytes for each in whole)
+            # One that was cut off had more once.
+            leastBytes = sizeBytes / max(len(whole), 1)
+            lostBytes = sum(max(each.sizeBytes, leastBytes) for each in files if each.path in unreadable)
+            events += rows
+            lost += lostBytes * (rows / sizeBytes if rows else _EVENTS_OF_BYTE)
+        for path in [*(str(segmentPath(directory, name)) for name in segments), *damagedPaths(directory)]:
+            slots = _slotsIn(path)
+            if path in unreadable:
+                lost += slots
+            else:
+                events += slots
+        return lost / (lost + events) if lost else 0.0
 
     def _read(self, table: Table) -> DataFrame:
         directory = self.options.directory
@@ -193,6 +233,26 @@ def parseSample(text: str) -> Fraction:
     if not 0 < share <= 1:
         raise RecordingError(f"{text!r} is no share of the clients: {_SAMPLE_FORM}")
     return share
+
+
+def _rowsIn(file: SealedFile) -> int:
+    try:
+        return int(parquet.read_metadata(file.path).num_rows)
+    except FileNotFoundError:
+        # It has been removed to keep the bound.
+        return 0
+
+
+def _slotsIn(path: str) -> float:
+    """
+    About how many events a segment has.
+    """
+    try:
+        # Its end is not written to while it is not full.
+        return len(Path(path).read_bytes().rstrip(b"\0")) / SLOT_BYTES
+    except FileNotFoundError:
+        # It has been sealed meanwhile.
+        return 0.0
 
 
 def _literally(path: str) -> str:

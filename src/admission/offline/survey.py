@@ -16,8 +16,10 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from pyspark_admission.options import Range
 
+from ..recording.schema import SENSORS
 from .aggregate import RUN
 from .bloomaudit import FilterShape
+from .clean import clean
 from .failures import RecordingError
 from .recording import Recording
 from .simulate.runs import GAPS, LIMIT_COLUMNS, LONGEST_DELAY_US, Run, findGaps, withHistory
@@ -25,6 +27,9 @@ from .simulate.sparkreplay import collected, sparkSchema
 
 _PRODUCERS = "producer-ids"
 """The policy whose filters are audited."""
+
+DROPPED = "ExportDroppedEvents"
+"""The counter of events that an exporter dropped."""
 
 _CONSTANTS = (
     "policy_names",
@@ -140,6 +145,28 @@ def numbered(recording: Recording) -> DataFrame:
     tables = [whole.requests(), whole.connections(), whole.limits(), whole.sensors()]
     selected = [table.select(*_NUMBERED) for table in tables]
     return reduce(DataFrame.unionByName, selected)
+
+
+def countEvents(recording: Recording) -> int:
+    """
+    How many events of the selected time could be read, of all clients.
+    """
+    whole = evolve(recording, sample=Fraction(1))
+    return sum(table.count() for table in (whole.requests(), whole.connections(), whole.limits(), whole.sensors()))
+
+
+def countDropped(recording: Recording) -> int | None:
+    """
+    How many events servers dropped for lack of room in the selected time, by their own counts.
+
+    @return: L{None} if none was recorded.
+    """
+    counts = clean(recording.sensors(), SENSORS).where(F.col("sensor") == DROPPED).groupBy(*RUN, "entity")
+    # A server counts from its start.
+    isFromStart = recording.options.range.since is None
+    least = F.lit(0.0) if isFromStart else F.min("value")
+    rows = counts.agg((F.max("value") - least).alias("dropped")).groupBy(*RUN).agg(F.max("dropped")).collect()
+    return round(sum(row[-1] for row in rows)) if rows else None
 
 
 def _shapeOf(description: str) -> FilterShape:

@@ -320,6 +320,23 @@ class GateTests(SynchronousTestCase):
             self.assertIn("1 of 2 policies and runs", sentence)
         self.assertIs(self.trust(fidelityRow(compared=0, missing=5))[0], Trust.REFUTED)
 
+    def test_missing(self) -> None:
+        """
+        What is missing is said first, and with more than one percent of it missing nothing is trusted.
+        """
+        for missing, trust, start in (
+            (10, Trust.TRUSTED, "1 % of the recorded events are missing. The server dropped 10 events, because it had"),
+            (11, Trust.REFUTED, "These answers cannot be trusted: 1.1 % of the recorded events are missing."),
+        ):
+            directory = Path(self.mktemp())
+            writeTables(directory, {"replay_fidelity": [fidelityRow()]})
+            facts = {"recordedEvents": 1000 - missing, "missingEvents": missing, "droppedEvents": missing}
+            outcome = passGate(Results(directory, facts))
+            self.assertIs(outcome.trust, trust)
+            self.assertTrue(outcome.sentence.startswith(start), outcome.sentence)
+            self.assertEqual("can be trusted" in outcome.sentence, trust is Trust.TRUSTED)
+            self.assertEqual(bool(outcome.doubt), trust is Trust.REFUTED)
+
     def test_untested(self) -> None:
         """
         Where nothing was to be seen nothing is proven.
@@ -1037,7 +1054,7 @@ class ChangedPageTests(SynchronousTestCase):
             "open-loop": "No candidate was replayed",
             "recorded": "was not summed up",
             "audit": "The filter was not audited. Quotas Quotas were not audited.",
-            "gate": "Nobody has replayed",
+            "gate": "The policies in force were not replayed",
             "files": "evaluation.json",
         }.items():
             self.assertIn(words, textOf(page, name))

@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
+from ..missing import Missing
 from ..simulate.identity import MIN_MATCHING
 from .elements import Cell, absent, bullets, named, section, table
 from .resultfiles import Results, Row, grouped
@@ -94,7 +95,7 @@ def missingSection(results: Results, gate: GateOutcome) -> Tag:
     What is missing or invalid in the recording.
     """
     broken = results.rows("broken_rows", ["table", "n", "rows", "words"])
-    notes: list[Any] = [*_gapNotes(results, gate)]
+    notes: list[Any] = [*_lossNotes(results, gate)]
     notes += [
         (
             f"{count(row['n'])} of {plural(row['rows'], 'row')} of ",
@@ -104,12 +105,6 @@ def missingSection(results: Results, gate: GateOutcome) -> Tag:
         for row in broken or ()
         if row["n"]
     ]
-    problems = [each for each in results.says("problems", list) or () if isinstance(each, dict)]
-    notes += [
-        ("Not read: ", named(f"{shown(each.get('path'), 200)}: {shown(each.get('problem'), 200)}"))
-        for each in problems[:MAX_ROWS]
-    ]
-    notes += _more(len(problems) - MAX_ROWS)
     title = "What is missing"
     if notes:
         return section("missing", title, bullets(notes))
@@ -134,14 +129,16 @@ def auditSection(results: Results) -> Tag:
     )
 
 
-def _gapNotes(results: Results, gate: GateOutcome) -> Iterator[str]:
+def _lossNotes(results: Results, gate: GateOutcome) -> Iterator[str]:
+    missing = Missing.of(results.evaluation)
+    if missing.share:
+        yield f"{missing.inWords().capitalize()}."
+    yield from missing.causes()
     gaps = results.says("seqGaps", int) or max((each.seqGaps for each in gate.fidelities), default=0)
     if gaps:
-        missing = results.says("missingEvents", int)
-        what = "Events" if missing is None else plural(missing, "event")
         yield (
-            f"{what} missing in {plural(gaps, 'place')}, where the server had no room for them. What policies would "
-            "have made of them is not known, nor what that would have changed later."
+            f"Events are missing in {plural(gaps, 'place')}. What policies would have made of them is not known, nor "
+            "what that would have changed later."
         )
     totals = results.rows("replay_summary", ["requests", "poisoned"]) or ()
     afterGap = max((row["poisoned"] / row["requests"] for row in totals if row["requests"]), default=0.0)

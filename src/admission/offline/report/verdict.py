@@ -16,6 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve, frozen
 from pyarrow import compute as pc
 
+from ..missing import Missing
 from ..simulate.decisions import CLOSED
 from ..simulate.identity import MIN_MATCHING, Fidelity
 from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
@@ -41,12 +42,12 @@ _FIDELITY = (
     "missing",
 )
 
-_SAME = "replay of the policies that were in force"
+_SAME = "replay of the policies in force"
 
 
 class Trust(Enum):
     """
-    The verdict of the identity gate.
+    Whether replays can be trusted.
     """
 
     TRUSTED = "trusted"
@@ -60,13 +61,15 @@ class GateOutcome:
     How far replays of the policies in force agree with the recording.
 
     @ivar trust: whether replays of candidates can be trusted.
-    @ivar sentence: the same as a sentence.
+    @ivar sentence: the same in sentences, which begin with what is missing of the recording.
     @ivar fidelities: of each policy and run of a server, the worst first.
+    @ivar doubt: why it is refuted, as a part of a sentence.
     """
 
     trust: Trust
     sentence: str
     fidelities: Sequence[Fidelity] = ()
+    doubt: str = ""
 
 
 @frozen
@@ -175,15 +178,31 @@ def reach(results: Results, minutes: pa.Table | None) -> Verdict:
 
 def passGate(results: Results) -> GateOutcome:
     """
-    Apply the identity gate to closed-loop replays.
+    Judge closed-loop replays: by what is missing of the recording, and by the identity gate.  What is missing is said
+    first.
     """
+    missing, gate = Missing.of(results.evaluation), _identityGate(results)
+    if missing.isTooMuch:
+        gate = evolve(gate, trust=Trust.REFUTED, doubt=missing.inWords())
+    trusted = {
+        Trust.TRUSTED: "These answers can be trusted.",
+        Trust.REFUTED: f"These answers cannot be trusted: {gate.doubt}.",
+        Trust.UNTESTED: "",
+    }[gate.trust]
+    words = [trusted, *missing.causes()]
+    if missing.share and not missing.isTooMuch:
+        words = [f"{missing.inWords().capitalize()}.", *missing.causes(), trusted]
+    return evolve(gate, sentence=" ".join(filter(None, [*words, gate.sentence])))
+
+
+def _identityGate(results: Results) -> GateOutcome:
     rows = results.rows("replay_fidelity", _FIDELITY, mode=CLOSED)
     if rows is None:
-        return GateOutcome(Trust.UNTESTED, "Nobody has replayed the policies that were in force, so nothing is proven.")
+        return GateOutcome(Trust.UNTESTED, "The policies in force were not replayed, so nothing is proven.")
     if not rows:
         return GateOutcome(
             Trust.UNTESTED,
-            "No policy was in force that could be replayed, so there is nothing to hold a replay against.",
+            "No policy was in force that could be replayed, so there is nothing to compare with.",
         )
     fidelities = [Fidelity(*(row[name] for name in _FIDELITY)) for row in rows]
     fidelities.sort(key=lambda each: (each.isTrusted, each.matchShare, each.candidate, each.brokerId, each.bootId))
@@ -195,32 +214,33 @@ def passGate(results: Results) -> GateOutcome:
     refuted = [each for each in fidelities if not each.isTrusted and (each.compared or each.missing)]
     untested = sum(not each.compared for each in fidelities)
     if not compared:
-        trust = Trust.REFUTED if refuted else Trust.UNTESTED
-        return GateOutcome(trust, f"The {_SAME} came to no recorded decision, so nothing is proven.", fidelities)
+        doubt = f"the {_SAME} comes to none of the recorded decisions"
+        if refuted:
+            return GateOutcome(Trust.REFUTED, "", fidelities, doubt)
+        return GateOutcome(Trust.UNTESTED, f"{doubt.capitalize()}, so nothing is proven.", fidelities)
     agreement = (
-        f"The {_SAME} says what was recorded in {share(matching / compared)} of {plural(compared, 'decision')}, "
-        f"{count(throttled)} of which held a client back. "
+        f"The {_SAME} agrees with the recording in {share(matching / compared)} of {plural(compared, 'decision')}, "
+        f"{count(throttled)} of which throttled or refused a client. "
         + (f"Its delays are off by {errorMs / compared:.3f} ms on average" if errorMs else "Its delays are exact")
-        + (f", and {plural(missing, 'recorded decision')} did not come up in it" if missing else "")
+        + (f", and it does not come to {plural(missing, 'recorded decision')}" if missing else "")
     )
     several = plural(len(fidelities), "policy and run", "policies and runs")
     if refuted:
-        return GateOutcome(
-            Trust.REFUTED,
-            f"These answers cannot be trusted. {agreement}. For {len(refuted)} of {several} of a server it says so in "
-            f"less than the {share(MIN_MATCHING)} that are needed.",
-            fidelities,
+        doubt = (
+            f"the {_SAME} agrees with the recording in less than the required {share(MIN_MATCHING)} of the decisions "
+            f"for {len(refuted)} of {several} of a server"
         )
+        return GateOutcome(Trust.REFUTED, f"{agreement}.", fidelities, doubt)
     if untested:
         return GateOutcome(
             Trust.UNTESTED,
-            f"{agreement}. For {untested} of {several} of a server there was nothing to compare, so that for these "
-            "nothing is proven.",
+            f"{agreement}. For {untested} of {several} of a server there was nothing to compare, so for these nothing "
+            "is proven.",
             fidelities,
         )
     if not throttled:
         return GateOutcome(Trust.UNTESTED, f"{agreement}. With nobody throttled that proves little.", fidelities)
-    return GateOutcome(Trust.TRUSTED, f"These answers can be trusted. {agreement}.", fidelities)
+    return GateOutcome(Trust.TRUSTED, f"{agreement}.", fidelities)
 
 
 def _measured(results: Results, busiest: int | None, starved: int | None) -> Measured:

@@ -145,13 +145,18 @@ def approximate(trials: Mapping[TrialKey, Trial]) -> list[str]:
     return sorted({trial.candidate.label for trial in trials.values() if trial.isFollowing})
 
 
-def labelled(totals: Totals, trials: Mapping[TrialKey, Trial]) -> Totals:
+def labelled(totals: Totals, trials: Mapping[TrialKey, Trial], isTrusted: bool = True) -> Totals:
     """
     The same totals with a column C{is_approximate}, see L{approximate}.
+
+    @param isTrusted: whether replays can be trusted; otherwise none is a forecast.
     """
     labels = pa.array(approximate(trials), pa.string())
 
     def told(table: pa.Table) -> pa.Table:
+        place = table.schema.get_field_index("is_forecast")
+        isForecast = pc.and_(table["is_forecast"], isTrusted)
+        table = table.set_column(place, table.schema.field(place), isForecast)
         return table.append_column("is_approximate", pc.is_in(table["candidate"], value_set=labels))
 
     return evolve(totals, summary=told(totals.summary), clients=told(totals.clients))
