@@ -16,7 +16,7 @@ from admission.offline.simulate.keys import clientsOf, findClients
 from admission.offline.simulate.pool import replayPools
 from admission.offline.simulate.pooltrace import POOL_COLUMNS
 from admission.offline.simulate.shards import planReplays
-from admission.offline.simulate.totals import addUp, countMinutes, mergeMinutes
+from admission.offline.simulate.totals import addUp, countTimes, mergeTimes
 from admission.offline.simulate.trials import Trial, TrialKey
 
 from .measure import cpuSeconds
@@ -75,7 +75,7 @@ def replayInSteps(recording: SyntheticRecording, trials: Mapping[TrialKey, Trial
         decisions = list(plan.replay(rows))
     steps.decisions = sum(batch.num_rows for batch in decisions)
     with steps.step(ADD_UP):
-        addUp(mergeMinutes(list(countMinutes(decisions))), ())
+        addUp(mergeTimes(list(countTimes(decisions))), ())
     return steps
 
 

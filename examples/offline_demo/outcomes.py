@@ -89,7 +89,7 @@ def predicted(results: Path, label: str, clientIds: Sequence[str], mode: str = C
     """
     rows = pq.read_table(results / "replay_client.parquet").to_pylist()
     found = {
-        row["client_id"]: Outcome(row["requests"], row["throttled"], row["throttle_s"])
+        row["client_id"]: Outcome(row["requests"], row["throttled"], row["delay_s"])
         for row in rows
         if (row["candidate"], row["mode"]) == (label, mode)
     }

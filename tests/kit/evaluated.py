@@ -17,11 +17,13 @@ from pyarrow import csv, parquet
 
 from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
 from admission.offline.simulate.pool import CLIENTS, MINUTES, TOTALS
-from admission.offline.simulate.totals import DELAY_BOUNDS_US, addUp, binsOf, countMinutes, mergeMinutes
+from admission.offline.simulate.totals import DELAY_BOUNDS_US, addUp, binsOf, countTimes, mergeTimes
+from admission.offline.simulate.trials import BASELINE
 
 BEGIN = datetime(2024, 1, 1, 12, tzinfo=UTC)
 """When the recording begins: with a minute."""
 
+STEP_SECONDS = 60
 RECORDED_POLICY = "recorded client-bytes"
 STRICT = "client-bytes:produce=1M"
 FITTING = "client-bytes:produce=4M"
@@ -96,11 +98,12 @@ def decisionsOf(
 
 def someDecisions() -> list[Row]:
     """
-    Those of a policy in force and three candidates: one that is good enough,
+    Those that were recorded, of a policy in force and of three candidates: one that is good enough,
     one that is stricter than need be, and one of which there is no forecast.
     """
     rows: list[Row] = []
     for candidate, delaySeconds, exhausted, sizeBytes in (
+        (BASELINE, 0.5, 0, 40_000),
         (RECORDED_POLICY, 0.5, 0, 40_000),
         (FITTING, 0.4, 0, 40_000),
         (STRICT, 3.0, 0, 10_000),
@@ -111,15 +114,17 @@ def someDecisions() -> list[Row]:
     return rows
 
 
-def replayTables(decisions: Sequence[Row]) -> dict[str, pa.Table]:
+def replayTables(decisions: Sequence[Row], stepSeconds: int = STEP_SECONDS) -> dict[str, pa.Table]:
     """
     The tables of replays that follow from decisions, as the jobs have them.
+
+    @param stepSeconds: the length of the time of a row of C{replay_time}.
     """
     batch = pa.RecordBatch.from_pylist(list(decisions), DECISIONS)
-    minutes = mergeMinutes(countMinutes([batch]))
+    times = mergeTimes(countTimes([batch], stepSeconds * 1_000_000))
     bounds = [*DELAY_BOUNDS_US, None]
     histogram: dict[tuple[str, str], Any] = {}
-    for row, bins in zip(minutes.to_pylist(), binsOf(minutes.column("delay_bins")), strict=True):
+    for row, bins in zip(times.to_pylist(), binsOf(times.column("delay_bins")), strict=True):
         place = (row["candidate"], row["mode"])
         histogram[place] = histogram.get(place, 0) + bins
     counts = [
@@ -128,10 +133,12 @@ def replayTables(decisions: Sequence[Row]) -> dict[str, pa.Table]:
         for bound, n in zip(bounds, bins, strict=True)
         if n
     ]
+    totals = [addUp(times, by) for by in ((), ("principal", "client_id"))]
+    summary, clients = (each.append_column("is_approximate", pa.array([False] * len(each))) for each in totals)
     return {
-        "replay_summary": addUp(minutes, ()),
-        "replay_client": addUp(minutes, ("principal", "client_id")),
-        "replay_minute": pa.Table.from_batches([minutes]).drop_columns(["delay_bins"]),
+        "replay_summary": summary,
+        "replay_client": clients,
+        "replay_time": pa.Table.from_batches([times]).drop_columns(["delay_bins"]),
         "replay_delay_hist": pa.Table.from_pylist(
             counts,
             pa.schema(
@@ -179,6 +186,7 @@ def recordedTables() -> dict[str, pa.Table]:
                     "client_id": clientId,
                     "throttle_s": round(random.uniform(0, 3 - number), 3) if number < 3 else 0.0,
                     "throttle_ms_max": random.randrange(100, 2000),
+                    "pool_waits": 1,
                     "pool_wait_max_us": random.randrange(10_000),
                 }
             )
@@ -262,6 +270,7 @@ def writeEverything(directory: Path) -> None:
                        for each in (STRICT, FITTING, GENEROUS)],
         "problems": [],
         "seqGaps": 0,
+        "stepSeconds": STEP_SECONDS,
         "notes": ["a note"],
     }  # fmt: skip
     directory.joinpath("evaluation.json").write_text(json.dumps(facts))

@@ -230,6 +230,7 @@ class ClientMinutesTests(SynchronousTestCase):
                 "throttle_ms_p99": 292.0,
                 "throttle_ms_max": 300,
                 "throttle_s": 0.4,
+                "pool_waits": 2,
                 "pool_wait_max_us": 2_500_000,
                 "muted_s": 3.0,
             },
@@ -261,6 +262,7 @@ class ClientMinutesTests(SynchronousTestCase):
                 "throttle_ms_p99": round(float(np.percentile(delays, 99)), 9),
                 "throttle_ms_max": delays[-1],
                 "throttle_s": round(sum(delays) / 1000, 9),
+                "pool_waits": sum(row["pool_wait_us"] > 0 for row in group),
                 "pool_wait_max_us": max(row["pool_wait_us"] for row in group),
                 "muted_s": round(sum(row["pool_wait_us"] for row in group) / 1e6, 9),
             }

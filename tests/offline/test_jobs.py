@@ -327,7 +327,7 @@ class EvaluateTests(SynchronousTestCase):
         strict = resolveCandidates(["client-bytes:produce=8KiB:fetch=64KiB"])
         answer = replay(work, Question(strict, [], [CLOSED, OPEN]))
         # The stricter candidate slows clients down, so that closed loop some requests come after the end.
-        recorded = [row for row in answer.totals.summary.to_pylist() if row["candidate"].startswith("recorded")]
+        recorded = [row for row in answer.totals.summary.to_pylist() if row["candidate"].startswith("recorded ")]
         requests = len(kept.of(RequestEvent))
         self.assertEqual(
             [(row["mode"], row["requests"]) for row in recorded], [("closed", requests), ("open", requests)]
@@ -372,11 +372,15 @@ class EvaluateTests(SynchronousTestCase):
         self.assertEqual(facts["requests"], len(recorded))
         heldSeconds = sum(row["policy_delays_us"][0] for row in recorded if row["policy_delays_us"]) / 1e6
         summary = {row["candidate"]: row for row in parquet.read_table(Path(out, "replay_summary.parquet")).to_pylist()}
-        self.assertEqual(sorted(summary), ["recorded client-bytes", "recorded producer-ids", "strict"])
+        self.assertEqual(sorted(summary), ["recorded", "recorded client-bytes", "recorded producer-ids", "strict"])
+        # What was recorded is summed up like a candidate, and like its own replay.
+        same = ("requests", "throttled", "refused", "throttle_s", "admitted_bytes", "most_throttle_s")
+        for name in same:
+            self.assertEqual(summary["recorded"][name], summary["recorded client-bytes"][name], name)
         self.assertEqual(summary["recorded client-bytes"]["requests"], len(recorded))
         self.assertAlmostEqual(summary["recorded client-bytes"]["throttle_s"] / heldSeconds, 1.0, delta=0.01)
         self.assertGreater(summary["strict"]["throttled"] / summary["strict"]["requests"], 0.01)
-        self.assertIn("recorded client-bytes  closed", stdout.getvalue())
+        self.assertIn("Keep what is set", stdout.getvalue())
         self.assertIn(f"{out}/report.html", stdout.getvalue())
 
         # What was set before the time that is asked for holds all the same.

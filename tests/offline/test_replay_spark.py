@@ -30,8 +30,8 @@ from admission.offline.simulate.sparkreplay import (
     replay,
     replayPoolTrials,
 )
-from admission.offline.simulate.tally import fidelityTable, judgeReplays, minutesOf, outcomes, totalsOf
-from admission.offline.simulate.totals import MINUTES, addUp, countMinutes, mergeMinutes
+from admission.offline.simulate.tally import fidelityTable, judgeReplays, outcomes, timesOf, totalsOf
+from admission.offline.simulate.totals import TIMES, addUp, countTimes, mergeTimes
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from admission.offline.survey import completeRuns, findRuns
 from tests.kit.replaymodel import (
@@ -153,13 +153,13 @@ class ReplayTests(SynchronousTestCase):
         found = outcomes(framed(), trials, modes, Scale(0, 3)).persist()
         self.addCleanup(found.unpersist)
         decisions = [core(throttled(), trials) for core in (closedLoop, openLoop)]
-        counted = mergeMinutes(countMinutes(pa.concat_tables(decisions).to_batches()))
+        counted = mergeTimes(countTimes(pa.concat_tables(decisions).to_batches()))
         totals = totalsOf(found)
         self.assertEqual(totals.summary.to_pylist(), addUp(counted, ()).to_pylist())
         self.assertEqual(totals.clients.to_pylist(), addUp(counted, ("principal", "client_id")).to_pylist())
-        names = [name for name in MINUTES.names if name != "delay_bins"]
+        names = [name for name in TIMES.names if name != "delay_bins"]
         expected = pa.Table.from_batches([counted]).select(names)
-        self.assertEqual(rowsOf(minutesOf(found).select(*names).toArrow().cast(expected.schema)), rowsOf(expected))
+        self.assertEqual(rowsOf(timesOf(found).select(*names).toArrow().cast(expected.schema)), rowsOf(expected))
         histogram = totals.histogram.group_by(["candidate", "mode"]).aggregate([("n", "sum")])
         requests = {(row["candidate"], row["mode"]): row["requests"] for row in totals.summary.to_pylist()}
         self.assertEqual({(a, b): n for a, b, n in rowsOf(histogram)}, requests)

@@ -22,13 +22,12 @@ from ..offline.failures import JobFailed, ReportError
 from ..offline.report.writing import writeReport
 from ..offline.running import Progress, runJob, runStream
 from ..offline.simulate.candidates import Candidate, resolveCandidate
-from ..plaintext import printable, table
 from ..plugins import PolicyError, PolicyKind, PolicyOptionsMixin
 from .console import CommandFailed, CommandOptions, DirectoryOptions
 
 if TYPE_CHECKING:
     from ..offline.jobs import Answer, Work
-    from ..offline.report.verdict import GateOutcome
+    from ..offline.report.verdict import Verdict
 
 _Result = TypeVar("_Result")
 
@@ -242,10 +241,10 @@ def runReplay(options: ReplayOptions, stdin: TextIO, stdout: TextIO) -> None:
 
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    answer = _run(options, job)
-    gate = _gateOf(options["out"])
-    stdout.write(f"{printable(gate.sentence)}\n\n{summaryOf(answer)}\nresults are in {options['out']}\n")
-    _failUnlessTrusted(gate)
+    _run(options, job)
+    verdict = _tellVerdict(options["out"], stdout)
+    stdout.write(f"results are in {options['out']}\n")
+    _failUnlessTrusted(verdict)
 
 
 def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None:
@@ -256,40 +255,12 @@ def runEvaluate(options: EvaluateOptions, stdin: TextIO, stdout: TextIO) -> None
         audit(work)
         return replay(work, Question(options["candidate"], options["pool"], options["mode"]))
 
-    answer = _run(options, job)
-    gate = _gateOf(options["out"])
-    stdout.write(f"{printable(gate.sentence)}\n\n{summaryOf(answer)}\n")
+    _run(options, job)
     _report(options["out"], stdout)
-    _failUnlessTrusted(gate)
 
 
 def runReport(options: ReportOptions, stdin: TextIO, stdout: TextIO) -> None:
     _report(options["out"], stdout)
-    _failUnlessTrusted(_gateOf(options["out"]))
-
-
-def summaryOf(answer: Answer) -> str:
-    """
-    Summarize the outcome of a replay for a terminal.
-    """
-    parts = []
-    if answer.totals is not None:
-        quotas: list[tuple[str, ...]] = [
-            ("Candidate", "Loop", "Requests", "Throttled", "Refused", "Throttled for", "Forecast")
-        ]
-        for row in answer.totals.summary.to_pylist():
-            counts = [f"{row[name]:,}" for name in ("requests", "throttled", "refused")]
-            forecast = ("approximate" if row["is_approximate"] else "yes") if row["is_forecast"] else "no"
-            quotas.append((row["candidate"], row["mode"], *counts, f"{row['throttle_s']:,.1f} s", forecast))
-        parts.append(table(quotas))
-    if answer.pools is not None:
-        pools: list[tuple[str, ...]] = [("Pool", "Boot", "Requests", "Waited", "Waits up to", "Without memory")]
-        for row in answer.pools.totals.to_pylist():
-            counts = [f"{row[name]:,}" for name in ("requests", "waits")]
-            longest = f"{(row['wait_max_us'] or 0) / 1e6:,.3f} s"
-            pools.append((row["candidate"], row["boot_id"], *counts, longest, f"{row['depleted_share']:.1%}"))
-        parts.append(table(pools))
-    return "\n".join(filter(None, parts))
 
 
 def _run(options: RecordingOptions, job: Callable[[Work], _Result]) -> _Result:
@@ -301,21 +272,29 @@ def _run(options: RecordingOptions, job: Callable[[Work], _Result]) -> _Result:
 
 def _report(out: str, stdout: TextIO) -> None:
     try:
-        stdout.write(f"{writeReport(out)}\n")
+        page = writeReport(out)
     except ReportError as error:
         raise CommandFailed(str(error)) from error
+    verdict = _tellVerdict(out, stdout)
+    stdout.write(f"{page}\n")
+    _failUnlessTrusted(verdict)
 
 
-def _gateOf(out: str) -> GateOutcome:
+def _tellVerdict(out: str, stdout: TextIO) -> Verdict:
+    from ..offline.report.lines import Times
     from ..offline.report.resultfiles import Results
-    from ..offline.report.verdict import passGate
+    from ..offline.report.terminal import summaryOf
+    from ..offline.report.verdict import reach
 
-    return passGate(Results.open(out))
+    results = Results.open(out)
+    verdict = reach(results, Times.of(results))
+    stdout.write(f"{summaryOf(results, verdict)}\n")
+    return verdict
 
 
-def _failUnlessTrusted(gate: GateOutcome) -> None:
-    if gate.doubt:
-        raise CommandFailed(f"these answers cannot be trusted: {gate.doubt}")
+def _failUnlessTrusted(verdict: Verdict) -> None:
+    if verdict.gate.doubt:
+        raise CommandFailed(f"these answers cannot be trusted: {verdict.gate.doubt}")
 
 
 def _selection(options: RecordingOptions) -> Selection:

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 from ..interfaces import CONNECTION
 from ..metrics.histogram import SECONDS_BOUNDS
 from ..recording.events import COUNTER, EXPIRE, REJECT, THROTTLE
+from .simulate.decisions import LOGIN_KINDS, NOBODY
 
 BOUNDS_MS: Sequence[int] = (0, *(round(bound * 1000) for bound in SECONDS_BOUNDS if bound >= 0.001))
 """
@@ -144,12 +145,15 @@ CLIENT = ("principal", "client_id")
 
 MAX_CLIENTS = 10
 
+_IS_NOBODYS = f"(principal = '{NOBODY}' AND kind IN {LOGIN_KINDS})"
+"""The requests before a login, which are no client's."""
+
 _COUNTED = {"throttled": THROTTLE, "rejected": REJECT, "expired": EXPIRE}
 
 
 def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     """
-    One row for each client and minute in which a request of it arrived.
+    One row for each client and minute in which a request of it arrived; requests before a login are no client's.
 
     C{requests} counts all of them, C{throttled}, C{rejected} and C{expired} the requests with that decision.
     C{bytes_in} and C{bytes_out} are the bytes charged to the policies, so that a Produce has no response.  The
@@ -162,7 +166,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
     """
     delayMs = F.col("throttle_ms")
     spread = F.expr("percentile(throttle_ms, array(0.5, 0.99))") if isExact else countsByBucket(delayMs)
-    answered = requests.where(F.col("kind") != CONNECTION)
+    answered = requests.where(F.col("kind") != CONNECTION).where(f"NOT {_IS_NOBODYS}")
     minutes = answered.groupBy(*RUN, aMinute(), *CLIENT).agg(
         F.count(F.lit(1)).alias("requests"),
         F.sum("request_bytes").alias("bytes_in"),
@@ -171,6 +175,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
         spread.alias("_spread"),
         F.max(delayMs).alias("throttle_ms_max"),
         (F.sum(delayMs) / 1000).alias("throttle_s"),
+        F.count_if(F.col("pool_wait_us") > 0).alias("pool_waits"),
         F.max(F.coalesce("pool_wait_us", F.lit(0))).alias("pool_wait_max_us"),
         (F.sum(F.coalesce("pool_wait_us", F.lit(0))) / 1e6).alias("muted_s"),
     )
@@ -190,6 +195,7 @@ def clientMinutes(requests: DataFrame, isExact: bool = True) -> DataFrame:
         high.alias("throttle_ms_p99"),
         "throttle_ms_max",
         "throttle_s",
+        "pool_waits",
         "pool_wait_max_us",
         "muted_s",
     )
@@ -248,14 +254,18 @@ def clientDemand(requests: DataFrame) -> DataFrame:
 
     @param requests: clean ones.
     """
-    asked = requests.where(F.col("kind") != CONNECTION).selectExpr(
-        *RUN,
-        *CLIENT,
-        "unix_micros(ts) AS arrived_us",
-        "unix_micros(ts) + coalesce(sent_mono_us - mono_us, 0) AS ended_us",
-        "unix_micros(ts) + coalesce(pool_wait_us, 0) + coalesce(queue_us, 0) AS begun_us",
-        "request_bytes + coalesce(response_bytes, 0) AS bytes",
-        f"decision NOT IN ('{REJECT}', '{EXPIRE}') AS is_served",
+    asked = (
+        requests.where(F.col("kind") != CONNECTION)
+        .where(f"NOT {_IS_NOBODYS}")
+        .selectExpr(
+            *RUN,
+            *CLIENT,
+            "unix_micros(ts) AS arrived_us",
+            "unix_micros(ts) + coalesce(sent_mono_us - mono_us, 0) AS ended_us",
+            "unix_micros(ts) + coalesce(pool_wait_us, 0) + coalesce(queue_us, 0) AS begun_us",
+            "request_bytes + coalesce(response_bytes, 0) AS bytes",
+            f"decision NOT IN ('{REJECT}', '{EXPIRE}') AS is_served",
+        )
     )
     waits = asked.selectExpr(
         "*",

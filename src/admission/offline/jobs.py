@@ -44,8 +44,9 @@ from .simulate.candidates import Candidate
 from .simulate.identity import Fidelity
 from .simulate.runs import Run
 from .simulate.sparkreplay import PoolTotals, Scale, planPools, replayPoolTrials
-from .simulate.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, minutesOf, outcomes, totalsOf
-from .simulate.trials import RECORDED, planRecorded, planTrials
+from .simulate.tally import Totals, approximate, fidelityTable, judgeReplays, labelled, outcomes, timesOf, totalsOf
+from .simulate.totals import MINUTE_US
+from .simulate.trials import BASELINE, RECORDED, planBaseline, planRecorded, planTrials
 from .streaming import appendAvailable, clientMinutesStream, throttleMinutesStream
 from .survey import (
     completeRuns,
@@ -62,6 +63,9 @@ from .syntheticserver import BROKER_ID
 
 MAX_GAPS = 100
 """How many gaps L{admission.offline.evaluation} lists."""
+
+SHORT_STEP_US = 5_000_000
+MAX_SHORT_US = 20 * MINUTE_US
 
 STREAMS = {"client_minute_stream": clientMinutesStream, "throttle_minute_stream": throttleMinutesStream}
 """The results of L{aggregateStream}, which are directories of Parquet files."""
@@ -272,7 +276,7 @@ def replay(work: Work, question: Question) -> Answer:
     @raise OutputError: if results cannot be written.
     """
     for each in (*question.candidates, *question.pools):
-        if each.label.startswith(RECORDED):
+        if each.label == BASELINE or each.label.startswith(RECORDED):
             raise PolicyError(f"{each.label!r} is called as if it had been in force; write another label before the =")
     work.clear(REPLAY)
     facts: dict[str, object] = {
@@ -324,9 +328,10 @@ def _runsWithGaps(work: Work) -> list[Run]:
 
 def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
-    work.evaluation.tell({"approximate": approximate(trials)})
+    work.evaluation.tell({"approximate": approximate(trials), "stepSeconds": stepUs(work.runs) // 1_000_000})
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
-    replayed = outcomes(work.requests, trials, question.modes, Scale(work.requestCount)).persist()
+    scale, step = Scale(work.requestCount), stepUs(work.runs)
+    replayed = outcomes(work.requests, trials, question.modes, scale, planBaseline(runs), step).persist()
     try:
         fidelities = judgeReplays(work.requests, replayed, trials, question.modes)
         work.write("replay_fidelity", fidelityTable(fidelities))
@@ -335,7 +340,7 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         work.write("replay_summary", totals.summary)
         work.write("replay_client", totals.clients)
         work.write("replay_delay_hist", totals.histogram)
-        work.write("replay_minute", minutesOf(replayed))
+        work.write("replay_time", timesOf(replayed))
     finally:
         replayed.unpersist()
     work.evaluation.tell(
@@ -345,6 +350,15 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
         }
     )
     return totals, fidelities
+
+
+def stepUs(runs: Sequence[Run]) -> int:
+    """
+    How long the times of C{replay_time} are, in microseconds: five seconds for recordings of up to twenty minutes, else
+    a minute.
+    """
+    spanUs = max(run.endUs for run in runs) - min(run.beginUs for run in runs)
+    return SHORT_STEP_US if spanUs <= MAX_SHORT_US else MINUTE_US
 
 
 def _replayPools(work: Work, question: Question) -> PoolTotals:

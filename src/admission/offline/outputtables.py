@@ -48,14 +48,14 @@ OUTPUTS: Sequence[OutputTable] = (
     OutputTable("quota_summary", AUDIT, "a meter in all", "quotaaudit.quotaSummary"),
     OutputTable("ledger_sample", AUDIT, "a sample of the process's memory", "ledgeraudit.ledgerAudit"),
     OutputTable("ledger_summary", AUDIT, "a run of a server", "ledgeraudit.ledgerSummary"),
-    OutputTable("replay_summary", REPLAY, "a candidate in a mode", "replay.totals.TOTAL_COLUMNS"),
-    OutputTable("replay_client", REPLAY, "the same for one client", "replay.totals.TOTAL_COLUMNS"),
-    OutputTable("replay_minute", REPLAY, "the same for one client in a minute", "replay.totals.MINUTES"),
-    OutputTable("replay_delay_hist", REPLAY, "delays of one length, by a candidate", "replay.tally.HISTOGRAM"),
-    OutputTable("replay_fidelity", REPLAY, "a policy in force, replayed", "replay.tally.FIDELITIES"),
-    OutputTable("replay_pool", REPLAY, "a pool in a run of a server", "replay.pool.TOTALS"),
-    OutputTable("replay_pool_minute", REPLAY, "the same for one minute", "replay.pool.MINUTES"),
-    OutputTable("replay_pool_client", REPLAY, "the same for one client", "replay.pool.CLIENTS"),
+    OutputTable("replay_summary", REPLAY, "a candidate in a mode", "simulate.totals.TOTAL_COLUMNS"),
+    OutputTable("replay_client", REPLAY, "the same for one client", "simulate.totals.TOTAL_COLUMNS"),
+    OutputTable("replay_time", REPLAY, "the same for one client in a step of time", "simulate.totals.TIMES"),
+    OutputTable("replay_delay_hist", REPLAY, "delays of one length, by a candidate", "simulate.tally.HISTOGRAM"),
+    OutputTable("replay_fidelity", REPLAY, "a policy in force, replayed", "simulate.tally.FIDELITIES"),
+    OutputTable("replay_pool", REPLAY, "a pool in a run of a server", "simulate.pool.TOTALS"),
+    OutputTable("replay_pool_minute", REPLAY, "the same for one minute", "simulate.pool.MINUTES"),
+    OutputTable("replay_pool_client", REPLAY, "the same for one client", "simulate.pool.CLIENTS"),
 )
 
 

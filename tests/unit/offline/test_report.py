@@ -27,27 +27,39 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.offline.failures import ReportError
 from admission.offline.outputtables import OUTPUTS
+from admission.offline.report.differences import differencesOf
 from admission.offline.report.elements import markup
-from admission.offline.report.lines import MAX_POINTS, Line, Timeline, delayLines, fairnessLines, replayMinutes
+from admission.offline.report.lines import (
+    MAX_POINTS,
+    Line,
+    Timeline,
+    Times,
+    busiestBytes,
+    delayLines,
+    fairnessLines,
+    starvedMinutes,
+)
 from admission.offline.report.plots import MAX_LINES, Plot, scaled
 from admission.offline.report.resultfiles import Results
+from admission.offline.report.terminal import summaryOf
 from admission.offline.report.verdict import Trust, Verdict, passGate, reach
 from admission.offline.report.words import client, count, duration, index, plural, share, shown, size
 from admission.offline.report.writing import writeReport
 from admission.offline.simulate.decisions import CLOSED, OPEN
 from admission.offline.simulate.pool import TOTALS
+from admission.offline.simulate.trials import BASELINE
 from tests.kit.evaluated import (
     BEGIN,
     FITTING,
     GENEROUS,
     HOSTILE,
+    MINUTE_COUNT,
     RECORDED_POLICY,
     STRICT,
     Row,
     at,
     decisionsOf,
     fidelityRow,
-    recordedTables,
     replayTables,
     someDecisions,
     writeEverything,
@@ -356,49 +368,88 @@ class VerdictTests(SynchronousTestCase):
     Which candidate is to be preferred.
     """
 
-    def verdict(self, decisions: Sequence[Row], *fidelities: Row, isRecorded: bool = False) -> Verdict:
+    def verdict(self, decisions: Sequence[Row], *fidelities: Row) -> Verdict:
         """
         The verdict on what follows from these decisions.
         """
         directory = Path(self.mktemp())
         tables = {**replayTables(decisions), "replay_fidelity": fidelities or [fidelityRow()]}
-        writeTables(directory, {**tables, **(recordedTables() if isRecorded else {})})
+        writeTables(directory, tables)
         results = Results.open(directory)
-        return reach(results, replayMinutes(results))
+        return reach(results, Times.of(results))
 
     def test_cheapest(self) -> None:
         """
-        It is the one that throttles clients for the shortest time and has
-        nothing against it; those without a forecast come last.
+        What to set is the candidate that throttles clients for the shortest time and has nothing against it; candidates
+        without an estimate come last.
         """
-        verdict = self.verdict(someDecisions(), isRecorded=True)
-        assert verdict.best is not None
+        verdict = self.verdict(someDecisions())
+        assert verdict.best is not None and verdict.recorded is not None
         self.assertEqual(verdict.best.label, FITTING)
         self.assertEqual([each.label for each in verdict.standings or ()], [FITTING, STRICT, GENEROUS])
-        self.assertEqual(verdict.forecasts, [FITTING, STRICT])
-        self.assertTrue(verdict.sentence.startswith(f"{FITTING} is the cheapest candidate"), verdict.sentence)
-        held = sum(row["held_us"] for row in decisionsOf(FITTING, 0.4)) / 1e6
-        recorded = sum(recordedTables()["client_minute"]["throttle_s"].to_pylist())
-        self.assertIn(f"for {duration(held)}, all together ({duration(held - recorded)} more than", verdict.sentence)
+        self.assertEqual(verdict.estimates, [FITTING, STRICT])
+        throttled, recorded = (
+            duration(sum(row["held_us"] for row in decisionsOf(label, seconds)) / 1e6)
+            for label, seconds in ((FITTING, 0.4), (BASELINE, 0.5))
+        )
+        self.assertEqual(
+            verdict.advice, f"Set {FITTING}: clients are throttled for {throttled} in all instead of {recorded}."
+        )
+
+    def test_keep(self) -> None:
+        """
+        If no candidate throttles clients less, what is set is kept; one that lets less through is offered.
+        """
+        recorded = decisionsOf(BASELINE, 0.5, sizeBytes=100_000)
+        strict = decisionsOf("strict", 1, sizeBytes=50_000)
+        advice = self.verdict(recorded + strict).advice
+        self.assertTrue(advice.startswith("Keep what is set: "), advice)
+        self.assertRegex(advice, "To let less through, set strict: .* the busiest minute lets .* through instead of")
+        advice = self.verdict(recorded + decisionsOf("same", 0.5, sizeBytes=100_000)).advice
+        self.assertNotIn("set same", advice)
+
+    def test_generous(self) -> None:
+        """
+        One that throttles clients less and lets more through is offered for a server that can take that.
+        """
+        rows = decisionsOf(BASELINE, 0.5) + decisionsOf("wide", 0.1, sizeBytes=60_000)
+        self.assertRegex(
+            self.verdict(rows).advice,
+            "^Keep what is set: .* If the server can take more, set wide: clients are throttled",
+        )
+
+    def test_refusals(self) -> None:
+        """
+        Refused requests are told apart from throttled ones, whichever policy refused them.
+        """
+        rows = decisionsOf("refusing", 0.1)
+        for row in rows[1:8:2]:
+            row["is_refused"] = True
+        rows[9]["is_barred"] = True
+        verdict = self.verdict(decisionsOf(BASELINE, 0.1) + rows)
+        [standing] = verdict.standings or ()
+        self.assertEqual(standing.total["refused"], 5)
+        isThrottled = [row["held_us"] > 0 and not (row["is_refused"] or row["is_barred"]) for row in rows]
+        self.assertEqual(standing.total["throttled"], sum(isThrottled))
 
     def test_censored(self) -> None:
         """
         A candidate under which clients ran out of requests has no estimate,
         however cheap it seems.
         """
-        verdict = self.verdict(decisionsOf(RECORDED_POLICY, 1) + decisionsOf(GENEROUS, 0, exhaustedConnections=1))
+        verdict = self.verdict(decisionsOf(BASELINE, 1) + decisionsOf(GENEROUS, 0, exhaustedConnections=1))
         self.assertIsNone(verdict.best)
         [standing] = verdict.standings or ()
         [objection] = standing.objections
         self.assertIn("no point estimate: 25 % of its connections", objection)
-        self.assertIn("No candidate is good enough", verdict.sentence)
+        self.assertTrue(verdict.advice.startswith("Keep what is set"), verdict.advice)
 
     def test_busiest(self) -> None:
         """
         One that lets more through in the busiest minute is none to prefer, but
         a little more is what delays move from one minute to the next.
         """
-        recorded = decisionsOf(RECORDED_POLICY, 1, sizeBytes=100_000)
+        recorded = decisionsOf(BASELINE, 1, sizeBytes=100_000)
         for sizeBytes, isGood in ((100_500, True), (103_000, False)):
             verdict = self.verdict(recorded + decisionsOf("other", 0.1, sizeBytes=sizeBytes))
             self.assertEqual(verdict.best is not None, isGood)
@@ -409,7 +460,7 @@ class VerdictTests(SynchronousTestCase):
         """
         The busiest minute is that of one server, not of all together.
         """
-        recorded = decisionsOf(RECORDED_POLICY, 1, sizeBytes=100_000)
+        recorded = decisionsOf(BASELINE, 1, sizeBytes=100_000)
         spread = [decisionsOf("other", 0.1, sizeBytes=90_000, broker=broker) for broker in ("1", "2")]
         self.assertIsNotNone(self.verdict([*recorded, *spread[0], *spread[1]]).best)
 
@@ -420,21 +471,19 @@ class VerdictTests(SynchronousTestCase):
         rows = decisionsOf("refusing", 0.1)
         for row in rows[:4]:
             row["is_refused"] = True
-        verdict = self.verdict(decisionsOf(RECORDED_POLICY, 1) + rows)
+        verdict = self.verdict(decisionsOf(BASELINE, 1) + rows)
         [standing] = verdict.standings or ()
         self.assertEqual(standing.starvedMinutes, 1)
-        self.assertIn("got nothing in 1 minute, 0 as recorded", standing.objections[0])
+        self.assertIn("got nothing in 1 minute, and in 0 as recorded", standing.objections[0])
 
-    def test_recorded(self) -> None:
+    def test_noRecording(self) -> None:
         """
-        Without a replay of the policy in force candidates are measured by what
-        was recorded, and without that by nothing.
+        Without what was recorded candidates are compared with nothing.
         """
-        small = decisionsOf("small", 0.1, sizeBytes=30_000)
-        self.assertIsNotNone(self.verdict(small, isRecorded=True).best)
-        verdict = self.verdict(small)
+        verdict = self.verdict(decisionsOf("small", 0.1, sizeBytes=30_000))
         self.assertIsNone(verdict.best)
-        self.assertIn("nobody knows", (verdict.standings or ())[0].objections[0])
+        self.assertIn("is not known", (verdict.standings or ())[0].objections[0])
+        self.assertIn("nothing to advise", verdict.advice)
 
     def test_refuted(self) -> None:
         """
@@ -443,17 +492,69 @@ class VerdictTests(SynchronousTestCase):
         """
         refuted = self.verdict(someDecisions(), fidelityRow(match_share=0.5))
         self.assertIsNone(refuted.best)
-        self.assertIn("no candidate is preferred", refuted.sentence)
+        self.assertIn("nothing is advised", refuted.advice)
         untested = self.verdict(someDecisions(), fidelityRow(throttled=0))
-        self.assertIn(f"which is not proven, {FITTING}", untested.sentence)
+        self.assertIn(f"which is not proven: Set {FITTING}: ", untested.advice)
 
     def test_nobody(self) -> None:
         """
         Without candidates there is none to prefer.
         """
-        verdict = self.verdict(decisionsOf(RECORDED_POLICY, 1))
+        verdict = self.verdict(decisionsOf(BASELINE, 1))
         self.assertEqual(verdict.standings, [])
-        self.assertIn("none to prefer", verdict.sentence)
+        self.assertIn("nothing to advise", verdict.advice)
+
+
+class DifferenceTests(SynchronousTestCase):
+    """
+    Who gains and who loses.
+    """
+
+    def results(self, decisions: Sequence[Row]) -> Results:
+        """
+        The results that follow from these decisions.
+        """
+        directory = Path(self.mktemp())
+        writeTables(directory, replayTables(decisions))
+        return Results.open(directory)
+
+    def test_order(self) -> None:
+        """
+        The largest difference is first, be it a gain or a loss, and whoever sees none is only counted.
+        """
+        recorded, tried = decisionsOf(BASELINE, 0.0), decisionsOf("tried", 0.0)
+        recorded[0]["held_us"], tried[0]["held_us"] = 5_000_000, 4_000_000
+        tried[MINUTE_COUNT * 4]["held_us"] = 3_000_000
+        tried[2 * MINUTE_COUNT * 4]["is_refused"] = True
+        differences = differencesOf(self.results(recorded + tried), "tried")
+        assert differences is not None
+        self.assertEqual(
+            [(each.name.split()[-1], each.cells()[1:], each.gain) for each in differences.changed],
+            [
+                ("(mallory)", ("0 s", "3 s", "+3 s", "0", "0", "0"), -1),
+                ("(alice)", ("5 s", "4 s", "\N{MINUS SIGN}1 s", "0", "0", "0"), 1),
+                ("(bob)", ("0 s", "0 s", "0 s", "0", "1", "+1"), -1),
+            ],
+        )
+        self.assertEqual(differences.inWords(), "1 client gains, 2 clients lose, and for 1 nothing changes.")
+        self.assertEqual(differences.beyond(3), "")
+        self.assertEqual(differences.beyond(1), "2 more clients with smaller differences: see replay_client.")
+
+    def test_beforeLogin(self) -> None:
+        """
+        Connections before their login are no client, whatever they call themselves, and starve nobody.
+        """
+        rows = [*decisionsOf(BASELINE, 0.0, minutes=1), *decisionsOf("tried", 0.0, minutes=1)]
+        for row in rows[-4:] + rows[12:16]:
+            row.update(principal="ANONYMOUS", client_id="app", kind="SaslAuthenticate", is_refused=True)
+        rows[-1]["kind"] = rows[15]["kind"] = "connection"
+        rows[-1]["held_us"] = 9_000_000
+        results = self.results(rows)
+        differences = differencesOf(results, "tried")
+        assert differences is not None
+        self.assertEqual([each.name for each in differences.changed], ["before login"])
+        self.assertEqual(differences.inWords(), "no client gains, no client loses, and for 3 nothing changes.")
+        self.assertEqual(starvedMinutes(Times.of(results)), {BASELINE: 0, "tried": 0})
 
 
 class LinesTests(SynchronousTestCase):
@@ -463,39 +564,64 @@ class LinesTests(SynchronousTestCase):
 
     def test_steps(self) -> None:
         """
-        Long times are taken in steps that begin with the hour; sums are for
-        each minute, and nothing of them is lost.
+        Long times are taken in steps that begin with the hour, and nothing of sums is lost.
         """
         minutes = [7 + 13 * each for each in range(100)]
-        table = pa.table({"minute": [at(each) for each in minutes], "n": [1.0] * 100})
+        table = pa.table({"begin": [at(each) for each in minutes], "n": [1.0] * 100})
         timeline = Timeline.over([table, None])
         assert timeline is not None
-        self.assertEqual(timeline.stepMinutes, 10)
+        self.assertEqual(timeline.stepSeconds, 600)
         self.assertLessEqual(timeline.points, MAX_POINTS)
-        self.assertEqual(str(timeline.moments[0]), "2024-01-01T12:00")
-        self.assertEqual(timeline.mean(table, "n").sum() * 10, 100)
+        self.assertEqual(str(timeline.moments[0]), "2024-01-01T12:00:00")
+        self.assertEqual(timeline.sums(table, "n").sum(), 100)
         self.assertEqual(np.isnan(timeline.most(table, "n")[:3]).tolist(), [False, True, False])
 
     def test_years(self) -> None:
         """
         However long it is, there are not too many points.
         """
-        table = pa.table({"minute": [BEGIN, BEGIN + timedelta(days=4000)]})
+        table = pa.table({"begin": [BEGIN, BEGIN + timedelta(days=4000)]})
         timeline = Timeline.over([table])
         assert timeline is not None
         self.assertLessEqual(timeline.points, MAX_POINTS + 1)
         self.assertIsNone(Timeline.over([None, table.slice(0, 0)]))
 
+    def test_short(self) -> None:
+        """
+        A recording of some minutes is shown in steps of five seconds, of which the first and the last may be partial.
+        """
+        table = pa.table({"begin": [at(0), at(2)], "n": [1.0, 1.0]})
+        begin = BEGIN.timestamp()
+        timeline = Timeline.over([table], 5, (begin + 2, begin + 121))
+        assert timeline is not None
+        self.assertEqual((timeline.stepSeconds, timeline.points), (5, 25))
+        self.assertEqual(np.flatnonzero(timeline.isPartial).tolist(), [0, 24])
+        timeline = Timeline.over([table], 5, (begin, begin + 124.8))
+        assert timeline is not None
+        self.assertFalse(timeline.isPartial.any())
+
+    def test_busiestMinute(self) -> None:
+        """
+        The busiest minute is a minute, however short the steps are.
+        """
+        directory = Path(self.mktemp())
+        rows = decisionsOf("any", 0.0, minutes=2)
+        writeTables(directory, replayTables(rows, stepSeconds=5))
+        times = Times.of(Results.open(directory))
+        self.assertGreater(len(set(times.table["begin"].to_pylist())), 2)
+        bytesOf = [sum(row["request_bytes"] for row in rows if row["at_us"] // 60_000_000 == each) for each in (0, 1)]
+        self.assertEqual(busiestBytes(times), {"any": max(bytesOf)})
+
     def test_gaps(self) -> None:
         """
         A minute without rows has no extremes, and a sum of zero.
         """
-        table = pa.table({"minute": [at(0), at(2), at(2)], "n": [3.0, None, 5.0]})
+        table = pa.table({"begin": [at(0), at(2), at(2)], "n": [3.0, None, 5.0]})
         timeline = Timeline.over([table])
         assert timeline is not None
         most, least = timeline.most(table, "n"), timeline.least(table, "n")
         self.assertEqual([np.isnan(most[1]), most[0], most[2], least[2]], [True, 3.0, 5.0, 5.0])
-        self.assertEqual(timeline.mean(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
+        self.assertEqual(timeline.sums(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
 
     def test_jain(self) -> None:
         """
@@ -510,8 +636,9 @@ class LinesTests(SynchronousTestCase):
         for row in others:
             row["request_bytes"] = {"alice": 300, "bob": 100, "mallory": 100}.get(row["principal"], 0)
             row["is_refused"] = row["principal"] == "mallory" or row["at_us"] >= 60_000_000
-        minutes = replayTables(rows + others)["replay_minute"]
-        [line] = fairnessLines(["any"], minutes, None)
+        directory = Path(self.mktemp())
+        writeTables(directory, replayTables(rows + others))
+        [line] = fairnessLines(["any"], Times.of(Results.open(directory)))
         self.assertEqual(line.values[0], 400**2 / (3 * (300**2 + 100**2)))
         self.assertTrue(np.isnan(line.values[1]))
 
@@ -665,19 +792,14 @@ class PageTests(SynchronousTestCase):
 
     def test_held(self) -> None:
         """
-        The time throttled is drawn as it is in the results, as recorded and for
-        each candidate with a forecast.
+        The time throttled is drawn as it is in the results, as recorded and for each candidate with an estimate.
         """
         expected = {}
-        for label in (FITTING, STRICT):
-            held: dict[datetime, int] = defaultdict(int)
-            for row in self.rows("replay_minute", candidate=label, mode=CLOSED):
-                held[row["minute"]] += row["held_us"]
-            expected[label] = [((minute - BEGIN).seconds, held[minute] / 1e6) for minute in sorted(held)]
-        recorded: dict[datetime, float] = defaultdict(float)
-        for row in self.rows("client_minute"):
-            recorded[row["minute"]] += row["throttle_s"]
-        expected["as recorded"] = [((minute - BEGIN).seconds, recorded[minute]) for minute in sorted(recorded)]
+        for label in (BASELINE, FITTING, STRICT):
+            throttled: dict[datetime, int] = defaultdict(int)
+            for row in self.rows("replay_time", candidate=label, mode=CLOSED):
+                throttled[row["begin"]] += row["throttle_us"]
+            expected[label] = [((begin - BEGIN).seconds, throttled[begin] / 1e6) for begin in sorted(throttled)]
         self.check("throttle", expected)
         self.assertRaises(AssertionError, drawnPoints, self.page, f"throttle:{GENEROUS}")
 
@@ -687,7 +809,7 @@ class PageTests(SynchronousTestCase):
         """
         bounds = sorted({row["bucket_us"] for row in self.rows("replay_delay_hist", mode=CLOSED) if row["bucket_us"]})
         expected = {}
-        for label in (FITTING, STRICT):
+        for label in (BASELINE, FITTING, STRICT):
             rows = self.rows("replay_delay_hist", candidate=label, mode=CLOSED)
             total = sum(row["n"] for row in rows)
             longer = [sum(row["n"] for row in rows if row["bucket_us"] > bound) for bound in bounds]
@@ -698,12 +820,11 @@ class PageTests(SynchronousTestCase):
         """
         So is Jain's index.
         """
-        rows = self.rows("fairness_minute")
-        expected = {"as recorded": [((row["minute"] - BEGIN).seconds, row["jain_bytes"]) for row in rows]}
-        for label in (FITTING, STRICT):
+        expected = {}
+        for label in (BASELINE, FITTING, STRICT):
             clients: dict[datetime, list[int]] = defaultdict(list)
-            for row in self.rows("replay_minute", candidate=label, mode=CLOSED):
-                clients[row["minute"]].append(row["admitted_bytes"])
+            for row in self.rows("replay_time", candidate=label, mode=CLOSED):
+                clients[row["begin"]].append(row["admitted_bytes"])
             expected[label] = [
                 ((minute - BEGIN).seconds, sum(each) ** 2 / len(each) / sum(number**2 for number in each))
                 for minute, each in sorted(clients.items())
@@ -716,7 +837,7 @@ class PageTests(SynchronousTestCase):
         """
         rows = self.rows("replay_pool_minute", candidate="bounded:16MiB")
         expected = {
-            "as recorded": [((row["minute"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_minute")],
+            BASELINE: [((row["minute"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_minute")],
             "bounded:16MiB": [((row["minute"] - BEGIN).seconds, row["used_max_bytes"]) for row in rows],
         }
         self.check("pool", expected, 1024**2)
@@ -732,56 +853,85 @@ class PageTests(SynchronousTestCase):
         text = textOf(self.page, "verdict")
         self.assertIn("These answers can be trusted. ", text)
         self.assertIn("100 % of 1,000 decisions", text)
-        self.assertIn(f"{FITTING} is the cheapest", text)
-        worst = max(self.rows("replay_client", candidate=FITTING, mode=CLOSED), key=lambda row: row["held_s"])
-        named = client(worst["principal"], worst["client_id"])
-        self.assertIn(f"It would have throttled longest {named}: {duration(worst['held_s'])}", text)
+        self.assertIn(f"Set {FITTING}: ", text)
         self.assertIn(f"{GENEROUS}: no point estimate: 75 % of its connections ran out", text)
 
     def test_candidates(self) -> None:
         """
-        Candidates stand beside what was recorded with their figures, and
-        without any where there is no estimate.
+        Candidates stand beside what was recorded with their figures, and without any where there is no estimate.
         """
-        rows = tableRows(self.page, "The candidates, closed loop: the cheapest first")
-        self.assertEqual(list(rows), ["as recorded", FITTING, STRICT, GENEROUS])
-        [total] = self.rows("replay_summary", candidate=STRICT, mode=CLOSED)
-        recorded = sum(row["throttle_s"] for row in self.rows("client_minute"))
-        throttled = f"{total['throttled']} ({share(total['throttled'] / total['requests'])})"
-        self.assertEqual(rows["as recorded"][0], duration(recorded))
-        self.assertEqual(
-            rows[STRICT],
-            [
-                duration(total["held_s"]),
-                f"+{duration(total['held_s'] - recorded)}",
-                duration(total["most_held_s"]),
-                duration(total["p99_delay_s"]),
-                throttled,
-                "0",
-                rows[STRICT][6],
-                "0 %",
-            ],
-        )
-        self.assertEqual(rows[GENEROUS], ["no point estimate", *["\N{EN DASH}"] * 6, "75 %"])
+        rows = tableRows(self.page, "Candidates and what was recorded, closed loop")
+        self.assertEqual(list(rows), [BASELINE, FITTING, STRICT, GENEROUS])
+        [recorded] = self.rows("replay_summary", candidate=BASELINE, mode=CLOSED)
+        for label, difference in ((BASELINE, "0 s"), (STRICT, None)):
+            [total] = self.rows("replay_summary", candidate=label, mode=CLOSED)
+            self.assertEqual(
+                [*rows[label][:7], *rows[label][8:9]],
+                [
+                    duration(total["throttle_s"]),
+                    difference or f"+{duration(total['throttle_s'] - recorded['throttle_s'])}",
+                    duration(total["most_throttle_s"]),
+                    duration(total["p99_delay_s"]),
+                    "192",
+                    f"{total['throttled']} ({share(total['throttled'] / total['requests'])})",
+                    "0 (0 %)",
+                    "0 %",
+                ],
+            )
+        self.assertEqual([row[-1] for row in rows.values()], ["\N{EN DASH}", "yes", "yes", "no"])
+        self.assertEqual(rows[GENEROUS], ["no point estimate", *["\N{EN DASH}"] * 7, "75 %", "no"])
 
     def test_clients(self) -> None:
         """
-        Under each candidate stand those whom it throttles, the longest first,
-        with how long that was as recorded.
+        Under each candidate stand the clients that gain or lose, with what was recorded of them.
         """
-        held = {
-            client(row["principal"], row["client_id"]): row["held_s"]
-            for row in self.rows("replay_client", candidate=STRICT, mode=CLOSED)
-            if row["held_s"]
-        }
-        recorded: dict[str, float] = defaultdict(float)
-        for row in self.rows("client_minute"):
-            recorded[client(row["principal"], row["client_id"])] += row["throttle_s"]
-        rows = tableRows(self.page, f"Clients that {STRICT} throttles longest")
-        self.assertEqual(list(rows), sorted(held, key=lambda name: -held[name]))
+        throttled, recorded = (
+            {
+                client(row["principal"], row["client_id"]): row["throttle_s"]
+                for row in self.rows("replay_client", candidate=label, mode=CLOSED)
+            }
+            for label in (STRICT, BASELINE)
+        )
+        rows = tableRows(self.page, f"Clients that gain or lose under {STRICT}: the largest difference first")
+        self.assertEqual(
+            list(rows),
+            sorted((name for name in throttled if throttled[name]), key=lambda name: recorded[name] - throttled[name]),
+        )
         for name, cells in rows.items():
-            self.assertEqual([cells[0], cells[-1]], [duration(held[name]), duration(recorded[name])])
-        self.assertIn("3 clients of 4 throttled", textOf(self.page, "clients"))
+            self.assertEqual(cells[:2], [duration(recorded[name]), duration(throttled[name])])
+        self.assertIn("no client gains, 3 clients lose, and for 1 nothing changes", textOf(self.page, "clients"))
+
+    def test_terminal(self) -> None:
+        """
+        The terminal has the page's numbers, under the same names.
+        """
+        results = Results.open(self.directory)
+        verdict = reach(results, Times.of(results))
+        said = summaryOf(results, verdict)
+        self.assertTrue(said.startswith(f"{verdict.gate.sentence}\n{verdict.advice}\n"), said)
+        lines = [re.split(r" {2,}", line) for line in said.splitlines()]
+        heads: dict[str, list[str]] = {}
+        for caption, first in (
+            ("Candidates and what was recorded, closed loop", "Candidate"),
+            ("The pool as recorded, and others in its place", "Pool"),
+        ):
+            onPage = tableRows(self.page, caption)
+            [place] = [place for place, line in enumerate(lines) if line[0] == first and place < len(lines) - 1][
+                :1
+            ] or [0]
+            heads[first] = lines[place]
+            allHeads = self.heads(caption)
+            for line in lines[place + 1 : place + 1 + len(onPage)]:
+                cells = [onPage[line[0]][allHeads.index(head) - 1] for head in lines[place][1:]]
+                self.assertEqual(line[1:], cells)
+        self.assertIn("Requests refused", heads["Candidate"])
+
+    def heads(self, caption: str) -> list[str]:
+        """
+        The titles of the columns of a table.
+        """
+        [found] = [each for each in self.page.iter("table") if "".join(each[0].itertext()) == caption]
+        return ["".join(cell.itertext()) for cell in next(found.iter("tr"))]
 
     def test_fairnessTable(self) -> None:
         """
@@ -789,9 +939,9 @@ class PageTests(SynchronousTestCase):
         without a forecast.
         """
         rows = tableRows(self.page, "Fairness and starvation")
-        self.assertEqual(list(rows), ["as recorded", FITTING, STRICT])
-        least = min(row["jain_bytes"] for row in self.rows("fairness_minute"))
-        self.assertEqual(rows["as recorded"][:2], [index(least), "1"])
+        self.assertEqual(list(rows), [BASELINE, FITTING, STRICT])
+        longest = max(row["most_throttle_us"] for row in self.rows("replay_time", candidate=STRICT, mode=CLOSED))
+        self.assertEqual(rows[STRICT][1:], ["0", duration(longest / 1e6)])
 
     def test_openLoop(self) -> None:
         """
@@ -800,8 +950,8 @@ class PageTests(SynchronousTestCase):
         [total] = self.rows("replay_summary", candidate=STRICT, mode=OPEN)
         self.assertIn("The same offered arrivals This is no forecast.", textOf(self.page, "open-loop"))
         rows = tableRows(self.page, "Delays for the same offered arrivals")
-        self.assertEqual(rows[STRICT][0], duration(total["throttle_s"]))
-        self.assertNotIn(duration(total["throttle_s"]), textOf(self.page, "verdict"))
+        self.assertEqual(rows[STRICT][0], duration(total["delay_s"]))
+        self.assertNotIn(duration(total["delay_s"]), textOf(self.page, "verdict"))
 
     def test_checks(self) -> None:
         """
@@ -833,8 +983,8 @@ class PageTests(SynchronousTestCase):
         Pools stand beside the recorded one, and whose wait was longest.
         """
         rows = tableRows(self.page, "The pool as recorded, and others in its place")
-        self.assertEqual(rows["as recorded"][1], "2.5 %")
-        self.assertEqual(rows["bounded:16MiB"], ["16 MiB", "3.1 %", "12 of 192", "120 ms", "150 ms", "0", "0", "0 %"])
+        self.assertEqual(rows[BASELINE][1:4], ["2.5 %", "192", str(4 * MINUTE_COUNT)])
+        self.assertEqual(rows["bounded:16MiB"], ["16 MiB", "3.1 %", "192", "12", "120 ms", "150 ms", "0", "0", "0 %"])
         self.assertEqual(rows["bounded:1GiB"][0], "no point estimate")
         self.assertIn(f"the longest wait is that of {client('mallory', HOSTILE)}, 150 ms", textOf(self.page, "pool"))
 
@@ -883,7 +1033,7 @@ class PageTests(SynchronousTestCase):
         for figure in figures:
             [svg] = [each for each in figure if each.get("role") == "img"]
             self.assertTrue(svg.get("aria-label"))
-            self.assertRegex(textOf(figure), r"as recorded: .*\d|" + re.escape(FITTING) + r": .*\d")
+            self.assertRegex(textOf(figure), r"recorded: .*\d|" + re.escape(FITTING) + r": .*\d")
         for table in self.page.iter("table"):
             self.assertEqual(table[0].tag, "caption")
         levels = [int(each.tag[1]) for each in self.page.iter() if re.fullmatch("h[1-6]", each.tag)]
@@ -923,7 +1073,7 @@ class ChangedPageTests(SynchronousTestCase):
         writeTables(self.directory, {"replay_pool": rows})
         page = pageIn(self.directory)
         cells = tableRows(page, "The pool as recorded, and others in its place")["bounded:1MiB"]
-        self.assertEqual(cells[1:5], ["20 %", "1 of 15", "0 s", "2 ms"])
+        self.assertEqual(cells[1:6], ["20 %", "15", "1", "0 s", "2 ms"])
         self.assertNotIn("What is called recorded", textOf(page, "pool"))
 
     def test_recordedPool(self) -> None:
@@ -1016,7 +1166,7 @@ class ChangedPageTests(SynchronousTestCase):
         clients = parquet.read_table(self.directory / "client_minute.parquet").to_pylist()
         minutes = [{**row, "broker_id": "synthetic"} for row in clients]
         writeTables(self.directory, {"client_minute": minutes})
-        self.assertIn("Synthetic data", textOf(pageIn(self.directory)).partition("What to make of it")[0])
+        self.assertIn("Synthetic data", textOf(pageIn(self.directory)).partition("What to set")[0])
 
     def test_missing(self) -> None:
         """

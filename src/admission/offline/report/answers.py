@@ -1,42 +1,60 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-The answers: which candidate to prefer, and how long each would have throttled each client.
+The answers: what to set, and who gains and who loses under each candidate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
-from ..simulate.decisions import CLOSED, OPEN
+from ..simulate.decisions import OPEN
 from ..simulate.totals import TOTAL_COLUMNS
 from ..simulate.trials import RECORDED
-from .elements import Cell, absent, bullets, named, section, table
-from .resultfiles import Results, grouped, only
+from .differences import HEADS, Differences, differencesOf, signed
+from .elements import absent, bullets, named, section, table
+from .resultfiles import Results
 from .verdict import Standing, Verdict
-from .words import NOTHING, client, count, duration, plural, share, shown, size
+from .words import NOTHING, count, duration, share, shown, size
 
-MAX_CLIENTS = 10
-"""The number of clients listed under each candidate."""
+MAX_CLIENTS = 20
+"""The number of clients listed for each candidate."""
 
-MAX_NAMED = 3
-"""The number of clients named in the verdict."""
+CANDIDATE_HEADS = (
+    "Candidate",
+    "Throttled for",
+    "Difference",
+    "Longest at a time",
+    "99 % of delays up to",
+    "Requests",
+    "Requests throttled",
+    "Requests refused",
+    "Busiest minute",
+    "Connections that ran out",
+    "Forecast",
+)
+"""The columns of L{candidateRows}."""
 
-_CLIENT = ("principal", "client_id")
-_CLIENT_COLUMNS = ("candidate", "mode", *_CLIENT, "requests", "throttled", "refused", "held_s", "most_held_s")
+
+OPEN_LOOP_HEADS = (
+    "Candidate",
+    "Delays in all",
+    "Longest delay",
+    "Requests",
+    "Requests throttled",
+    "Requests refused",
+)
+"""The columns of L{openLoopRows}."""
 
 
-def verdictSection(results: Results, verdict: Verdict) -> Tag:
+def verdictSection(verdict: Verdict) -> Tag:
     gate = verdict.gate
-    parts = [tags.p(gate.sentence, class_=f"trust {gate.trust.value}"), tags.p(verdict.sentence, class_="answer")]
-    if verdict.best is not None:
-        parts += _whom(results, verdict.best)
+    parts = [tags.p(gate.sentence, class_=f"trust {gate.trust.value}"), tags.p(verdict.advice, class_="answer")]
     if verdict.standings:
-        parts.append(_candidateTable(verdict))
+        rows = ((named(name), *cells) for name, *cells in candidateRows(verdict))
+        parts.append(table("Candidates and what was recorded, closed loop", CANDIDATE_HEADS, rows))
         objections = [
             (tags.strong(named(shown(each.label))), f": {objection}.")
             for each in verdict.standings
@@ -44,21 +62,20 @@ def verdictSection(results: Results, verdict: Verdict) -> Tag:
         ]
         if objections:
             parts += [tags.h3("What speaks against candidates"), bullets(objections)]
-    return section("verdict", "What to make of it", *parts)
+    return section("verdict", "What to set", *parts)
 
 
 def clientsSection(results: Results, verdict: Verdict) -> Tag:
-    title = "Who would have been throttled"
-    clients = _replayed(results)
-    if clients is None or not verdict.standings:
+    title = "Who gains and who loses"
+    if not verdict.standings:
         return section("clients", title, absent("No candidate was replayed closed loop."))
-    recorded = _recordedSeconds(results)
     parts: list[Any] = []
     for standing in verdict.standings:
         parts.append(tags.h3(named(shown(standing.label))))
-        if standing.isForecast:
-            parts += _clientParts(standing, only(clients, candidate=standing.label), recorded)
-        else:
+        differences = differencesOf(results, standing.label) if standing.hasEstimate else None
+        if differences is not None:
+            parts += _differenceParts(standing.label, differences)
+        elif not standing.hasEstimate:
             parts.append(absent(f"{standing.objections[0].capitalize()}."))
     return section("clients", title, *parts)
 
@@ -68,21 +85,9 @@ def openLoopSection(results: Results) -> Tag:
     The candidates' decisions about the recorded arrivals.
     """
     title = "The same offered arrivals"
-    columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS)]
-    totals = results.rows("replay_summary", columns, mode=OPEN)
-    if not totals:
+    rows = list(openLoopRows(results))
+    if not rows:
         return section("open-loop", title, absent("No candidate was replayed open loop."))
-    rows = [
-        (
-            named(shown(row["candidate"])),
-            duration(row["throttle_s"]),
-            duration(row["most_delay_s"]),
-            _part(row["throttled"], row["requests"]),
-            count(row["refused"]),
-        )
-        for row in totals
-        if not row["candidate"].startswith(RECORDED)
-    ]
     return section(
         "open-loop",
         title,
@@ -94,125 +99,70 @@ def openLoopSection(results: Results) -> Tag:
         ),
         table(
             "Delays for the same offered arrivals",
-            ("Candidate", "Delays in all", "Longest delay", "Requests throttled", "Refused"),
-            rows,
+            OPEN_LOOP_HEADS,
+            ((named(name), *cells) for name, *cells in rows),
         ),
     )
 
 
-def _candidateTable(verdict: Verdict) -> Tag:
+def candidateRows(verdict: Verdict) -> Iterator[Sequence[str]]:
+    """
+    The recording and each candidate, in the columns L{CANDIDATE_HEADS}.
+    """
     recorded = verdict.recorded
-    rows: list[Sequence[Cell]] = []
-    if recorded.heldSeconds is not None or recorded.busiestBytes is not None:
-        rows.append(
-            (
-                "as recorded",
-                duration(recorded.heldSeconds),
-                NOTHING,
-                duration(recorded.longestSeconds),
-                *[NOTHING] * 3,
-                size(recorded.busiestBytes),
-                NOTHING,
+    if recorded is not None:
+        yield _candidateRow(recorded, recorded, NOTHING)
+    for each in verdict.standings or ():
+        forecast = ("approximate" if each.total["is_approximate"] else "yes") if each.isForecast else "no"
+        if each.hasEstimate:
+            yield _candidateRow(each, recorded, forecast)
+        else:
+            ranOut = share(each.total["exhausted_share"])
+            yield shown(each.label), "no point estimate", *[NOTHING] * 7, ranOut, forecast
+
+
+def openLoopRows(results: Results) -> Iterator[Sequence[str]]:
+    """
+    The candidates' decisions about the recorded arrivals, in the columns L{OPEN_LOOP_HEADS}.
+    """
+    columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS)]
+    for row in results.rows("replay_summary", columns, mode=OPEN) or ():
+        if not row["candidate"].startswith(RECORDED):
+            yield (
+                shown(row["candidate"]),
+                duration(row["delay_s"]),
+                duration(row["most_delay_s"]),
+                count(row["requests"]),
+                count(row["throttled"]),
+                count(row["refused"]),
             )
-        )
-    rows += [_candidateRow(each, recorded.heldSeconds) for each in verdict.standings or ()]
-    return table(
-        "The candidates, closed loop: the cheapest first",
-        (
-            "Candidate",
-            "Clients throttled in all",
-            "Against recorded",
-            "Longest at a time",
-            "99 % of its delays up to",
-            "Requests it throttles",
-            "Requests it refuses",
-            "Busiest minute lets through",
-            "Connections that ran out of requests",
-        ),
-        rows,
-    )
 
 
-def _candidateRow(standing: Standing, recordedSeconds: float | None) -> Sequence[Cell]:
+def _candidateRow(standing: Standing, recorded: Standing | None, forecast: str) -> Sequence[str]:
     total = standing.total
-    label = named(shown(standing.label))
-    exhausted = share(total["exhausted_share"])
-    if not standing.isForecast:
-        return label, "no point estimate", *[NOTHING] * 6, exhausted
-    difference = None if recordedSeconds is None else standing.heldSeconds - recordedSeconds
     return (
-        label,
-        duration(standing.heldSeconds),
-        duration(difference) if difference is None or difference <= 0 else f"+{duration(difference)}",
-        duration(total["most_held_s"]),
+        shown(standing.label),
+        duration(standing.throttleSeconds),
+        signed(None if recorded is None else standing.throttleSeconds - recorded.throttleSeconds),
+        duration(total["most_throttle_s"]),
         duration(total["p99_delay_s"]),
+        count(total["requests"]),
         _part(total["throttled"], total["requests"]),
-        count(total["refused"]),
+        _part(total["refused"], total["requests"]),
         size(standing.busiestBytes),
-        exhausted,
+        share(total["exhausted_share"]),
+        forecast,
     )
 
 
-def _clientParts(
-    standing: Standing, clients: pa.Table, recorded: Mapping[tuple[str, str], float] | None
-) -> Iterator[Tag]:
-    held = _longest(clients)
-    total = pc.sum(held["held_s"]).as_py() or 0.0
-    yield tags.p(
-        f"{plural(len(held), 'client')} of {count(len(clients))} throttled, for {duration(total)} all together."
-    )
-    if not len(held):
-        return
-    rows = [
-        (
-            named(client(row["principal"], row["client_id"])),
-            duration(row["held_s"]),
-            share(row["held_s"] / total),
-            duration(row["most_held_s"]),
-            _part(row["throttled"] + row["refused"], row["requests"]),
-            duration(None if recorded is None else recorded.get((row["principal"], row["client_id"]), 0.0)),
-        )
-        for row in held.slice(0, MAX_CLIENTS).to_pylist()
-    ]
-    yield table(
-        f"Clients that {shown(standing.label)} throttles longest",
-        ("Client", "Throttled", "Of all", "Longest at a time", "Of its requests", "As recorded"),
-        rows,
-    )
-
-
-def _whom(results: Results, best: Standing) -> Iterator[Tag]:
-    clients = _replayed(results)
-    if clients is None:
-        return
-    held = _longest(only(clients, candidate=best.label))
-    worst: list[Any] = []
-    for row in held.slice(0, MAX_NAMED).to_pylist():
-        worst += [
-            "; " if worst else "",
-            named(client(row["principal"], row["client_id"])),
-            f": {duration(row['held_s'])}",
-        ]
-    if worst:
-        yield tags.p("It would have throttled longest ", worst, ".")
-
-
-def _replayed(results: Results) -> pa.Table | None:
-    clients = results.table("replay_client", _CLIENT_COLUMNS)
-    return None if clients is None else only(clients, mode=CLOSED)
-
-
-def _longest(clients: pa.Table) -> pa.Table:
-    order = [("held_s", "descending"), *((name, "ascending") for name in _CLIENT)]
-    return clients.filter(pc.greater(clients["held_s"], 0)).sort_by(order)
-
-
-def _recordedSeconds(results: Results) -> dict[tuple[str, str], float] | None:
-    minutes = results.table("client_minute", [*_CLIENT, "throttle_s"])
-    if minutes is None:
-        return None
-    clients = grouped(minutes, _CLIENT, ("throttle_s",))
-    return {(row["principal"], row["client_id"]): row["throttle_s"] for row in clients.to_pylist()}
+def _differenceParts(label: str, differences: Differences) -> Iterator[Tag]:
+    yield tags.p(differences.inWords())
+    if differences.changed:
+        rows = ((named(name), *cells) for name, *cells in (each.cells() for each in differences.changed[:MAX_CLIENTS]))
+        yield table(f"Clients that gain or lose under {shown(label)}: the largest difference first", HEADS, rows)
+    more = differences.beyond(MAX_CLIENTS)
+    if more:
+        yield absent(more)
 
 
 def _part(number: int, whole: int) -> str:

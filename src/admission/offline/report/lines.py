@@ -1,11 +1,12 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-The lines of plots: values by minute and by length of delay, from the results unchanged.
+The lines of plots: values by time and by length of delay, from the results unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from math import ceil
 from typing import Any
 
@@ -15,30 +16,29 @@ from attrs import frozen
 from pyarrow import compute as pc
 
 from ..simulate.decisions import CLOSED
+from ..simulate.totals import TIMES
+from ..simulate.trials import BASELINE
 from .resultfiles import Results, grouped, only
 
-RECORDED_LINE = "as recorded"
-
 MAX_POINTS = 240
-"""Longer recordings are shown in steps of several minutes."""
+"""Longer recordings are shown in longer steps."""
 
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
+_STEPS_SECONDS = (5, 60, *(minutes * 60 for minutes in (2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)))
 
 _RUN = ("broker_id", "boot_id")
 _CLIENT = ("principal", "client_id")
 
-_MINUTE_COLUMNS = (
+_TIME_COLUMNS = (
     "candidate",
     "mode",
     *_RUN,
     *_CLIENT,
-    "minute",
+    "begin",
     "requests",
     "refused",
-    "barred",
     "demanded_bytes",
     "admitted_bytes",
-    "held_us",
+    "throttle_us",
 )
 
 
@@ -50,13 +50,20 @@ class Line:
     @ivar label: its name.
     @ivar places: the x values.
     @ivar values: the y values; not a number where unknown.
-    @ivar isRecorded: whether it shows the recording, not a candidate.
+    @ivar isPartial: for each place whether the recording has only a part of its time; none if places are no moments.
     """
 
     label: str
     places: Any
     values: Any
-    isRecorded: bool = False
+    isPartial: Any = None
+
+    @property
+    def isRecorded(self) -> bool:
+        """
+        Whether it shows the recording, not a candidate.
+        """
+        return self.label == BASELINE
 
     @property
     def known(self) -> Any:
@@ -73,52 +80,74 @@ class Line:
         return float(self.known.max(initial=0))
 
     @property
-    def stepMinutes(self) -> int:
+    def stepSeconds(self) -> int:
         """
-        How many minutes make a point, if places are moments.
+        How much time makes a point, if places are moments.
         """
-        return int((self.places[1] - self.places[0]) // np.timedelta64(1, "m")) if len(self.places) > 1 else 1
+        return int((self.places[1] - self.places[0]) // np.timedelta64(1, "s")) if len(self.places) > 1 else 60
 
 
 @frozen(eq=False)
 class Timeline:
     """
-    The common minutes of plots.
+    The common steps of the lines of a plot.
 
-    @ivar firstMinute: since 1970.
-    @ivar stepMinutes: how many make a point.
+    @ivar firstSecond: since 1970.
+    @ivar stepSeconds: how many make a point.
     @ivar points: the number of points.
+    @ivar covered: the first and the last second of the recording; L{None} if unknown.
     """
 
-    firstMinute: int
-    stepMinutes: int
+    firstSecond: int
+    stepSeconds: int
     points: int
+    covered: tuple[float, float] | None = None
 
     @classmethod
-    def over(cls, tables: Sequence[pa.Table | None]) -> Timeline | None:
+    def over(
+        cls, tables: Sequence[pa.Table | None], leastSeconds: int = 60, covered: tuple[float, float] | None = None
+    ) -> Timeline | None:
         """
-        The minutes of some tables with a column C{minute}; L{None} if they
-        have none.
+        The time of some tables with a column C{begin}; L{None} if they have none.
+
+        @param leastSeconds: the length of the time of a row.
         """
-        minutes = [_minutesOf(table) for table in tables if table is not None and len(table)]
-        if not minutes:
+        seconds = [_secondsOf(table) for table in tables if table is not None and len(table)]
+        if not seconds:
             return None
-        first, last = min(each.min() for each in minutes), max(each.max() for each in minutes)
-        count = int(last - first) + 1
-        step = next((each for each in _STEPS if count <= each * MAX_POINTS), ceil(count / MAX_POINTS))
-        return cls(int(first) // step * step, step, int(last - int(first) // step * step) // step + 1)
+        first, last = (int(each) for each in (min(each.min() for each in seconds), max(each.max() for each in seconds)))
+        lengthSeconds = last - first + leastSeconds
+        steps = [each for each in _STEPS_SECONDS if each % leastSeconds == 0]
+        step = next((each for each in steps if lengthSeconds <= each * MAX_POINTS), 0)
+        step = step or ceil(lengthSeconds / MAX_POINTS / steps[-1]) * steps[-1]
+        return cls(first // step * step, step, (last - first // step * step) // step + 1, covered)
 
     @property
     def moments(self) -> Any:
-        return (self.firstMinute + np.arange(self.points) * self.stepMinutes).astype("datetime64[m]")
+        return (self.firstSecond + np.arange(self.points) * self.stepSeconds).astype("datetime64[s]")
 
-    def mean(self, table: pa.Table, column: str) -> Any:
+    @property
+    def isPartial(self) -> Any:
         """
-        The sums of a column, per minute; zero where there are no rows.
+        For each point whether the recording begins or ends within it.
+        """
+        if self.covered is None:
+            return np.zeros(self.points, bool)
+        begins = self.firstSecond + np.arange(self.points) * self.stepSeconds
+        # A recording ends with a request: a step that it all but fills is whole.
+        slack = 0.1 * self.stepSeconds
+        return (begins < self.covered[0] - slack) | (begins + self.stepSeconds > self.covered[1] + slack)
+
+    def line(self, label: str, values: Any) -> Line:
+        return Line(label, self.moments, values, self.isPartial)
+
+    def sums(self, table: pa.Table, column: str) -> Any:
+        """
+        The sums of a column; zero where there are no rows.
         """
         values = np.zeros(self.points)
         np.add.at(values, self._points(table), _floats(table[column]))
-        return values / self.stepMinutes
+        return values
 
     def most(self, table: pa.Table, column: str) -> Any:
         """
@@ -137,75 +166,96 @@ class Timeline:
         return values
 
     def _points(self, table: pa.Table) -> Any:
-        return (_minutesOf(table) - self.firstMinute) // self.stepMinutes
+        return (_secondsOf(table) - self.firstSecond) // self.stepSeconds
 
 
-def replayMinutes(results: Results) -> pa.Table | None:
+@frozen(eq=False)
+class Times:
     """
-    The closed-loop replays by minute and client; L{None} if there are none.
+    The closed-loop replays and the recording, by time and client.
+
+    @ivar table: the rows; empty if there are none.
+    @ivar stepSeconds: the length of the time of a row.
+    @ivar covered: the first and the last second of the recording; L{None} if unknown.
     """
-    table = results.table("replay_minute", _MINUTE_COLUMNS)
-    return None if table is None else only(table, mode=CLOSED)
+
+    table: pa.Table
+    stepSeconds: int
+    covered: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, results: Results) -> Times:
+        table = results.table("replay_time", _TIME_COLUMNS)
+        if table is None:
+            table = TIMES.empty_table().select(list(_TIME_COLUMNS))
+        return cls(only(table, mode=CLOSED), results.says("stepSeconds", int) or 60, coveredBy(results))
 
 
-def heldLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Table | None) -> list[Line]:
+def coveredBy(results: Results) -> tuple[float, float] | None:
     """
-    For how many seconds clients were throttled in each minute.
+    The first and the last second of the recording, since 1970; L{None} if that is unknown.
+    """
+    runs = [each for each in results.says("runs", list) or () if isinstance(each, dict)]
+    try:
+        begins, ends = (
+            [datetime.fromisoformat(str(each[key])).timestamp() for each in runs] for key in ("begin", "end")
+        )
+    except (KeyError, ValueError):
+        return None
+    return (min(begins), max(ends)) if runs else None
 
-    @param labels: the candidates to show.
-    @param replays: the result of L{replayMinutes}.
-    @param recorded: C{minute} and C{throttle_s} of C{client_minute}.
+
+def throttleLines(labels: Sequence[str], times: Times) -> list[Line]:
     """
-    timeline = Timeline.over([replays, recorded])
-    lines: list[Line] = []
+    For how many seconds clients were throttled in each step.
+
+    @param labels: the candidates to show, beside the recording.
+    """
+    return _lines(labels, times, lambda timeline, table: timeline.sums(table, "throttle_us") / 1e6)
+
+
+def fairnessLines(labels: Sequence[str], times: Times) -> list[Line]:
+    """
+    Jain's index of the clients' admitted bytes, of the least fair server and time of each step.
+
+    @param labels: the candidates to show, beside the recording.
+    """
+    return _lines(labels, times, lambda timeline, table: timeline.least(jainTimes(table), "jain"))
+
+
+def _lines(labels: Sequence[str], times: Times, valuesOf: Callable[[Timeline, pa.Table], Any]) -> list[Line]:
+    timeline = Timeline.over([times.table], times.stepSeconds, times.covered)
     if timeline is None:
-        return lines
-    if recorded is not None:
-        lines.append(Line(RECORDED_LINE, timeline.moments, timeline.mean(recorded, "throttle_s"), isRecorded=True))
-    if replays is not None:
-        for label in labels:
-            held = timeline.mean(only(replays, candidate=label), "held_us") / 1e6
-            lines.append(Line(label, timeline.moments, held))
-    return lines
+        return []
+    tables = [(label, only(times.table, candidate=label)) for label in (BASELINE, *labels)]
+    return [timeline.line(label, valuesOf(timeline, table)) for label, table in tables if len(table)]
 
 
-def fairnessLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Table | None) -> list[Line]:
+def poolLines(
+    labels: Sequence[str],
+    replays: pa.Table | None,
+    recorded: pa.Table | None,
+    covered: tuple[float, float] | None = None,
+) -> list[Line]:
     """
-    Jain's index of the clients' admitted bytes, of the least fair server and minute of each point.
-
-    @param recorded: C{minute} and C{jain_bytes} of C{fairness_minute}.
-    """
-    timeline = Timeline.over([replays, recorded])
-    lines: list[Line] = []
-    if timeline is None:
-        return lines
-    if recorded is not None:
-        lines.append(Line(RECORDED_LINE, timeline.moments, timeline.least(recorded, "jain_bytes"), isRecorded=True))
-    if replays is not None:
-        for label in labels:
-            indexed = jainMinutes(only(replays, candidate=label))
-            lines.append(Line(label, timeline.moments, timeline.least(indexed, "jain")))
-    return lines
-
-
-def poolLines(labels: Sequence[str], replays: pa.Table | None, recorded: pa.Table | None) -> list[Line]:
-    """
-    The most memory allocated, in bytes.
+    The most memory allocated, in bytes, by the minute.
 
     @param replays: C{candidate}, C{minute} and C{used_max_bytes} of
         C{replay_pool_minute}.
     @param recorded: C{minute} and C{used_max} of C{pool_minute}.
     """
-    timeline = Timeline.over([replays, recorded])
+    replays, recorded = (
+        None if each is None else each.rename_columns({"minute": "begin"}) for each in (replays, recorded)
+    )
+    timeline = Timeline.over([replays, recorded], covered=covered)
     lines: list[Line] = []
     if timeline is None:
         return lines
     if recorded is not None:
-        lines.append(Line(RECORDED_LINE, timeline.moments, timeline.most(recorded, "used_max"), isRecorded=True))
+        lines.append(timeline.line(BASELINE, timeline.most(recorded, "used_max")))
     if replays is not None:
         for label in labels:
-            used = timeline.most(only(replays, candidate=label), "used_max_bytes")
-            lines.append(Line(label, timeline.moments, used))
+            lines.append(timeline.line(label, timeline.most(only(replays, candidate=label), "used_max_bytes")))
     return lines
 
 
@@ -231,47 +281,60 @@ def delayLines(labels: Sequence[str], histogram: pa.Table | None) -> list[Line]:
     return lines
 
 
-def jainMinutes(replays: pa.Table) -> pa.Table:
+def jainTimes(replays: pa.Table) -> pa.Table:
     """
-    Jain's index of the bytes admitted to each client with any demand, by server and minute, as
+    Jain's index of the bytes admitted to each client with any demand, by server and time, as
     L{admission.offline.aggregate} computes it.
 
-    @return: C{minute} and C{jain}, null if no client was admitted anything.
+    @return: C{begin} and C{jain}, null if no client was admitted anything.
     """
-    place = (*_RUN, "minute")
-    clients = grouped(replays, (*place, *_CLIENT), ("demanded_bytes", "admitted_bytes"))
+    place = (*_RUN, "begin")
+    clients = grouped(_ofClients(replays), (*place, *_CLIENT), ("demanded_bytes", "admitted_bytes"))
     clients = clients.filter(pc.greater(clients["demanded_bytes"], 0))
     admitted = clients["admitted_bytes"].cast(pa.float64())
     clients = clients.append_column("squared", pc.multiply(admitted, admitted))
     clients = clients.append_column("one", pa.array(np.ones(len(clients))))
-    minutes = grouped(clients, place, ("admitted_bytes", "squared", "one"))
-    total, squared, number = (_floats(minutes[name]) for name in ("admitted_bytes", "squared", "one"))
-    jain = np.divide(total * total, number * squared, out=np.zeros(len(minutes)), where=squared > 0)
-    return pa.table({"minute": minutes["minute"], "jain": pa.array(jain, mask=squared == 0)})
+    times = grouped(clients, place, ("admitted_bytes", "squared", "one"))
+    total, squared, number = (_floats(times[name]) for name in ("admitted_bytes", "squared", "one"))
+    jain = np.divide(total * total, number * squared, out=np.zeros(len(times)), where=squared > 0)
+    return pa.table({"begin": times["begin"], "jain": pa.array(jain, mask=squared == 0)})
 
 
-def busiestBytes(replays: pa.Table) -> dict[str, int]:
+def busiestBytes(times: Times) -> dict[str, int]:
     """
-    The bytes that each candidate admits in the busiest minute of any server.
+    The bytes that the recording and each candidate admit in the busiest minute of any server.
     """
-    minutes = grouped(replays, ("candidate", "broker_id", "minute"), ("admitted_bytes",))
+    minutes = grouped(_byMinute(times.table), ("candidate", "broker_id", "minute"), ("admitted_bytes",))
     most = grouped(minutes, ("candidate",), (), ("admitted_bytes",))
     return dict(zip(most["candidate"].to_pylist(), most["admitted_bytes"].to_pylist(), strict=True))
 
 
-def starvedMinutes(replays: pa.Table) -> dict[str, int]:
+def starvedMinutes(times: Times) -> dict[str, int]:
     """
-    The number of minutes, added up over clients, in which each candidate admits nothing to a client with a demand.
+    The number of minutes, added up over clients, in which a client with a demand was admitted nothing.
     """
-    clients = grouped(replays, ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused", "barred"))
-    isStarved = pc.equal(clients["requests"], pc.add(clients["refused"], clients["barred"]))
+    clients = grouped(
+        _byMinute(_ofClients(times.table)), ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused")
+    )
+    isStarved = pc.equal(clients["requests"], clients["refused"])
     clients = clients.append_column("starved", isStarved.cast(pa.int64()))
     starved = grouped(clients, ("candidate",), ("starved",))
     return dict(zip(starved["candidate"].to_pylist(), starved["starved"].to_pylist(), strict=True))
 
 
-def _minutesOf(table: pa.Table) -> Any:
-    return table["minute"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() // 60_000_000
+def _ofClients(table: pa.Table) -> pa.Table:
+    """
+    The rows that are not of connections before a login.
+    """
+    return table.filter(table["principal"].is_valid())
+
+
+def _byMinute(table: pa.Table) -> pa.Table:
+    return table.append_column("minute", pa.array(_secondsOf(table) // 60, pa.int64()))
+
+
+def _secondsOf(table: pa.Table) -> Any:
+    return table["begin"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() // 1_000_000
 
 
 def _floats(column: Any) -> Any:

@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -32,7 +32,7 @@ _MAX_MARKED = 40
 _MIN_MARGIN = np.timedelta64(1, "m")
 _INCHES = (5.0, 2.6)
 
-_TEXT, _RULE, _GRID = "#7e0001", "#7e0002", "#7e0003"
+_TEXT, _RULE, _GRID, _SURFACE = "#7e0001", "#7e0002", "#7e0003", "#7e0004"
 _COLOURS: Sequence[str] = [f"#c0ff0{place}" for place in range(MAX_LINES)]
 _DASHES: Sequence[Sequence[float]] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
 
@@ -41,6 +41,7 @@ _PAGE_COLOURS = {
     _TEXT: "var(--text)",
     _RULE: "var(--faint)",
     _GRID: "var(--line)",
+    _SURFACE: "var(--surface)",
     **{colour: f"var(--c{place})" for place, colour in enumerate(_COLOURS)},
 }
 
@@ -140,6 +141,16 @@ class Plot:
                     marker=self._markerOf(line),
                     markersize=max(3.0, style.width),
                 )
+                if line.isPartial is not None:
+                    axes.plot(
+                        line.places[line.isPartial],
+                        line.values[line.isPartial],
+                        color=style.colour,
+                        linestyle="none",
+                        marker="o",
+                        markersize=4.5,
+                        markerfacecolor=_SURFACE,
+                    )
             self._setScales(axes)
         return figure
 
@@ -207,7 +218,7 @@ def scaled(lines: Sequence[Line]) -> tuple[list[Line], str]:
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = next(power for power in range(len(units)) if most < 1024 ** (power + 1) or power == len(units) - 1)
     factor = 1024**power
-    return [Line(line.label, line.places, line.values / factor, line.isRecorded) for line in lines], units[power]
+    return [evolve(line, values=line.values / factor) for line in lines], units[power]
 
 
 def figures(plots: Sequence[Plot]) -> Iterator[Tag]:
@@ -220,8 +231,11 @@ def figures(plots: Sequence[Plot]) -> Iterator[Tag]:
 
 
 def timeNote(lines: Sequence[Line]) -> str:
-    step = max((line.stepMinutes for line in lines), default=1)
-    return "Times are in UTC." if step == 1 else f"Times are in UTC; each point is of {step} minutes."
+    step = max((line.stepSeconds for line in lines), default=60)
+    words = f"Times are in UTC; each point is of {duration(step)}."
+    if any(line.isPartial is not None and line.isPartial.any() for line in lines):
+        words += " Hollow points are of less, since the recording begins or ends in them."
+    return words
 
 
 def _adapt(tag: Tag) -> None:

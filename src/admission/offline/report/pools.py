@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import frozen
-from pyarrow import compute as pc
+from pyarrow import compute as pc  # type: ignore[import-untyped]
 from twisted.web.template import Tag, tags
 
 from ..simulate.pool import TOTALS
 from ..simulate.totals import MAX_EXHAUSTED_SHARE
-from ..simulate.trials import RECORDED
-from .elements import Cell, absent, bullets, named, section, table
-from .lines import RECORDED_LINE, Line, poolLines
+from ..simulate.trials import BASELINE, RECORDED
+from .elements import absent, bullets, named, section, table
+from .lines import Line, coveredBy, poolLines
 from .plots import Plot, figures, scaled, timeNote
 from .resultfiles import Results, Row, grouped, only
 from .words import NOTHING, client, count, duration, share, shown, size
@@ -49,32 +48,44 @@ class PoolTotal:
         return self.exhaustedShare <= MAX_EXHAUSTED_SHARE
 
 
+POOL_HEADS = (
+    "Pool",
+    "Most taken",
+    "Time without memory",
+    "Requests",
+    "Requests that waited",
+    "99 % of waits up to",
+    "Longest wait",
+    "Still waiting at the end",
+    "Too large for it",
+    "Connections that ran out",
+)
+"""The columns of L{poolRows}."""
+
+
+def poolRows(results: Results) -> list[Sequence[str]]:
+    """
+    The recorded pool and each that was replayed.
+    """
+    return [*_recordedPool(results), *map(_poolRow, _pools(results))]
+
+
 def poolSection(results: Results) -> Tag:
     recorded = results.table("pool_minute", ["minute", "used_max", "depleted_pct", "covered_s"])
     pools = _pools(results)
     minutes = results.table("replay_pool_minute", ["candidate", "minute", "used_max_bytes"])
     forecasts = [each.label for each in pools if each.isForecast]
-    lines, unit = scaled(poolLines(forecasts, minutes, recorded))
+    lines, unit = scaled(poolLines(forecasts, minutes, recorded, coveredBy(results)))
 
     def fact(line: Line) -> str:
         return f"at most {line.most:.4g} {unit}"
 
     plot = Plot("pool", "The most memory taken, by the minute", unit, lines, fact, note=timeNote(lines))
     parts: list[Any] = list(figures([plot]))
-    rows = [*_recordedPool(results, recorded), *map(_poolRow, pools)]
+    rows = poolRows(results)
     if rows:
-        heads = (
-            "Pool",
-            "Most taken",
-            "Time without memory",
-            "Requests that waited",
-            "99 % of waits up to",
-            "Longest wait",
-            "Still waiting at the end",
-            "Too large for it",
-            "Connections that ran out of requests",
-        )
-        parts.append(table("The pool as recorded, and others in its place", heads, rows))
+        cells = ((named(name), *others) for name, *others in rows)
+        parts.append(table("The pool as recorded, and others in its place", POOL_HEADS, cells))
     if not pools:
         parts.append(absent("No other pool was replayed."))
     if any(each.label.startswith(RECORDED) for each in pools):
@@ -106,35 +117,41 @@ def _pools(results: Results) -> list[PoolTotal]:
     return found
 
 
-def _recordedPool(results: Results, minutes: pa.Table | None) -> Iterator[Sequence[Cell]]:
+def _recordedPool(results: Results) -> Iterator[Sequence[str]]:
+    minutes = results.table("pool_minute", ["used_max", "depleted_pct", "covered_s"])
     if minutes is None or not len(minutes):
         return
     rows = [row for row in minutes.to_pylist() if row["depleted_pct"] is not None and row["covered_s"]]
     coveredSeconds = sum(row["covered_s"] for row in rows)
     depleted = sum(row["depleted_pct"] * row["covered_s"] for row in rows) / 100 / coveredSeconds if rows else None
-    waits = results.table("client_minute", ["pool_wait_max_us"])
-    longestUs = None if waits is None else pc.max(waits["pool_wait_max_us"]).as_py()
+    clients = results.table("client_minute", ["pool_waits", "pool_wait_max_us"])
+    longestUs, waits = None, None
+    if clients is not None and len(clients):
+        longestUs, waits = pc.max(clients["pool_wait_max_us"]).as_py(), pc.sum(clients["pool_waits"]).as_py()
     yield (
-        RECORDED_LINE,
+        BASELINE,
         size(pc.max(minutes["used_max"]).as_py()),
         share(depleted),
-        NOTHING,
+        count(results.says("requests", int)),
+        count(waits),
         NOTHING,
         duration(None if longestUs is None else longestUs / 1e6),
-        *[NOTHING] * 3,
+        *[NOTHING] * 2,
+        share(0),
     )
 
 
-def _poolRow(pool: PoolTotal) -> Sequence[Cell]:
+def _poolRow(pool: PoolTotal) -> Sequence[str]:
     total = pool.total
-    label = named(shown(pool.label))
+    label = shown(pool.label)
     if not pool.isForecast:
-        return label, "no point estimate", *[NOTHING] * 6, share(pool.exhaustedShare)
+        return label, "no point estimate", *[NOTHING] * 7, share(pool.exhaustedShare)
     return (
         label,
         size(total["peak_bytes"]),
         share(total["depleted_share"]),
-        f"{count(total['waits'])} of {count(total['requests'])}",
+        count(total["requests"]),
+        count(total["waits"]),
         *(duration(None if total[name] is None else total[name] / 1e6) for name in ("wait_p99_us", "wait_max_us")),
         count(total["unserved"]),
         count(total["oversized"]),

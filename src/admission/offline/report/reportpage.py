@@ -15,14 +15,14 @@ from .answers import clientsSection, openLoopSection, verdictSection
 from .assumptions import askedSection, assumptionsSection, filesSection
 from .checks import auditSection, gateSection, missingSection, recordedSection
 from .elements import markup, named, parsed
-from .lines import replayMinutes
+from .lines import Times
 from .pools import poolSection
 from .resultfiles import Results
-from .timecourse import delayPlot, fairnessPlot, fairnessSection, heldPlot, throttlingSection
+from .timecourse import delayPlot, fairnessPlot, fairnessSection, throttlePlot, throttlingSection
 from .verdict import reach
 from .words import plural, shown
 
-_WITH_BROKERS = ("replay_fidelity", "replay_minute", "client_minute", "fairness_minute", "pool_minute", "replay_pool")
+_WITH_BROKERS = ("replay_fidelity", "replay_time", "client_minute", "fairness_minute", "pool_minute", "replay_pool")
 
 
 def pageOf(results: Results) -> str:
@@ -32,18 +32,18 @@ def pageOf(results: Results) -> str:
     @return: a self-contained HTML page.
     @raise admission.offline.report.writing.ReportError: if results cannot be read.
     """
-    minutes = replayMinutes(results)
-    verdict = reach(results, minutes)
-    throttling = [heldPlot(results, verdict, minutes), delayPlot(results, verdict)]
+    times = Times.of(results)
+    verdict = reach(results, times)
+    throttling = [throttlePlot(verdict, times), delayPlot(results, verdict)]
     page = parsed(_asset("page.html"))
     page.fillSlots(
         style=_asset("page.css"),
         facts=_facts(results),
         sections=[
-            verdictSection(results, verdict),
-            throttlingSection(throttling),
+            verdictSection(verdict),
             clientsSection(results, verdict),
-            fairnessSection(results, verdict, fairnessPlot(results, verdict, minutes)),
+            throttlingSection(throttling),
+            fairnessSection(results, verdict, fairnessPlot(verdict, times)),
             poolSection(results),
             openLoopSection(results),
             recordedSection(results),

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-from pyarrow import compute as pc
+from pyarrow import compute as pc  # type: ignore[import-untyped]
 from twisted.web.template import Tag, tags
 
 from ..simulate.decisions import CLOSED
+from ..simulate.trials import BASELINE
 from .elements import Cell, named, section, table
-from .lines import RECORDED_LINE, Line, delayLines, fairnessLines, heldLines
+from .lines import Line, Times, delayLines, fairnessLines, throttleLines
 from .plots import Plot, figures, timeNote
 from .resultfiles import Results, only
 from .verdict import Verdict
@@ -26,24 +26,22 @@ def throttlingSection(plots: Sequence[Plot]) -> Tag:
     return section("throttling", "How long, and when", *figures(plots))
 
 
-def heldPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Plot:
+def throttlePlot(verdict: Verdict, times: Times) -> Plot:
     """
-    How long clients are throttled, by minute.
+    How long clients are throttled, by time.
     """
-    recorded = results.table("client_minute", ["minute", "throttle_s"])
-    lines = heldLines(verdict.forecasts, minutes, recorded)
+    lines = throttleLines(verdict.estimates, times)
+    step = duration(max((line.stepSeconds for line in lines), default=60))
 
     def fact(line: Line) -> str:
-        return (
-            f"{duration(float(line.values.sum() * line.stepMinutes))} in all, at most {duration(line.most)} in a minute"
-        )
+        return f"throttled for {duration(float(line.values.sum()))} in all, at most {duration(line.most)} in {step}"
 
-    return Plot("throttle", "Time throttled, by the minute", "seconds in a minute", lines, fact, note=timeNote(lines))
+    return Plot("throttle", "Throttled for, by time", f"seconds in {step}", lines, fact, note=timeNote(lines))
 
 
 def delayPlot(results: Results, verdict: Verdict) -> Plot:
     histogram = results.table("replay_delay_hist", ["candidate", "mode", "bucket_us", "n"])
-    lines = delayLines(verdict.forecasts, None if histogram is None else only(histogram, mode=CLOSED))
+    lines = delayLines([BASELINE, *verdict.estimates], None if histogram is None else only(histogram, mode=CLOSED))
 
     def fact(line: Line) -> str:
         first = f"{share(float(line.values[0]))} of requests for longer than {duration(float(line.places[0]))}"
@@ -59,7 +57,7 @@ def delayPlot(results: Results, verdict: Verdict) -> Plot:
         lines,
         fact,
         isByDelay=True,
-        note="Each line says which share of all requests a candidate asks to be throttled for longer than a time.",
+        note="Each line is the share of all requests that are throttled for longer than a time.",
     )
 
 
@@ -73,25 +71,26 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
     @param plot: the result of L{fairnessPlot}.
     """
     parts: list[Any] = list(figures([plot]))
-    recorded = results.table("fairness_minute", ["starved", "pool_wait_p999_us", "pool_wait_max_us"])
+    recorded = results.table("fairness_minute", ["pool_wait_p999_us", "pool_wait_max_us"])
     leasts = {line.label: float(line.known.min()) for line in plot.lines if len(line.known)}
-    rows: list[Sequence[Cell]] = []
-    if recorded is not None and len(recorded):
-        starved, longestSeconds = pc.sum(recorded["starved"]).as_py(), verdict.recorded.longestSeconds
-        rows.append((RECORDED_LINE, index(leasts.get(RECORDED_LINE)), count(starved), duration(longestSeconds)))
-    for each in verdict.standings or ():
-        if each.isForecast:
-            starved, longestSeconds = each.starvedMinutes, each.total["most_held_s"]
-            name = named(shown(each.label))
-            rows.append((name, index(leasts.get(each.label)), count(starved), duration(longestSeconds)))
+    estimates = [each for each in verdict.standings or () if each.hasEstimate]
+    rows: list[Sequence[Cell]] = [
+        (
+            named(shown(each.label)),
+            index(leasts.get(each.label)),
+            count(each.starvedMinutes),
+            duration(each.total["most_throttle_s"]),
+        )
+        for each in [*([] if verdict.recorded is None else [verdict.recorded]), *estimates]
+    ]
     if rows:
-        heads = ("Candidate", f"Least {_JAIN}", "Minutes of clients without service", "Longest throttled at a time")
+        heads = ("Candidate", f"Least {_JAIN}", "Minutes of clients without service", "Longest at a time")
         parts.append(table("Fairness and starvation", heads, rows))
     parts.append(
         tags.p(
-            "The index is 1 if all clients that want something get as many bytes as each other, and one by their "
-            "number if one of them gets all. Who is throttled sends less and so wants less: that is in the time "
-            "throttled, not in the index."
+            "The index is 1 if all clients that want something get the same number of bytes, and 1/n if one of n "
+            "clients gets all. A client that is throttled sends less and so wants less: that is in the time throttled, "
+            "not in the index."
         )
     )
     if recorded is not None and len(recorded):
@@ -108,23 +107,23 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
     return section("fairness", "Fairness and starvation", *parts)
 
 
-def fairnessPlot(results: Results, verdict: Verdict, minutes: pa.Table | None) -> Plot:
+def fairnessPlot(verdict: Verdict, times: Times) -> Plot:
     """
-    Jain's index, by minute.
+    Jain's index, by time.
     """
-    recorded = results.table("fairness_minute", ["minute", "jain_bytes"])
+    lines = fairnessLines(verdict.estimates, times)
 
     def fact(line: Line) -> str:
         known = line.known
         if not len(known):
             return "nobody was admitted anything"
-        return f"at least {index(float(known.min()))}, mostly about {index(float(np.median(known)))}"
+        return f"at least {index(float(known.min()))}, median {index(float(np.median(known)))}"
 
     return Plot(
         "fairness",
-        f"{_JAIN} of admitted bytes, by the minute",
+        f"{_JAIN} of admitted bytes, by time",
         _JAIN,
-        lines := fairnessLines(verdict.forecasts, minutes, recorded),
+        lines,
         fact,
         isIndex=True,
         note=timeNote(lines),

@@ -1,28 +1,27 @@
 # -*- test-case-name: tests.unit.offline.test_report -*-
 """
-The verdict on the replays: whether they can be trusted, and which candidate to prefer.
+The verdict on the replays: whether they can be trusted, and what to set.
 
-A candidate is good enough if there is a forecast of it, if it protects the server no less than the policy in force,
+A candidate does as well as what was in force if there is an estimate of it, if it protects the server no less,
 admitting no more in the busiest minute, and if it starves no client that was served.  The best of these is the one
 under which clients are throttled for the shortest total time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
 from attrs import evolve, frozen
-from pyarrow import compute as pc
 
 from ..missing import Missing
 from ..simulate.decisions import CLOSED
 from ..simulate.identity import MIN_MATCHING, Fidelity
 from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
-from ..simulate.trials import RECORDED
-from .lines import busiestBytes, starvedMinutes
-from .resultfiles import Results, Row, grouped
+from ..simulate.trials import BASELINE, RECORDED
+from .lines import Times, busiestBytes, starvedMinutes
+from .resultfiles import Results, Row
 from .words import count, duration, plural, share, shown, size
 
 SLACK_SHARE = 0.01
@@ -75,13 +74,13 @@ class GateOutcome:
 @frozen
 class Standing:
     """
-    The results of one candidate, closed loop.
+    The results of one candidate, closed loop, or of the recording.
 
     @ivar label: of the candidate.
     @ivar total: its row of C{replay_summary}.
-    @ivar busiestBytes: the bytes admitted in the busiest minute of a server; L{None} if unknown.
-    @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing; L{None} if unknown.
-    @ivar objections: why it is not good enough.
+    @ivar busiestBytes: the bytes admitted in the busiest minute of a server.
+    @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
+    @ivar objections: why it does not do as well as what was in force.
     """
 
     label: str
@@ -91,6 +90,13 @@ class Standing:
     objections: Sequence[str] = ()
 
     @property
+    def hasEstimate(self) -> bool:
+        """
+        Whether there are numbers to show: few connections ran out of requests.
+        """
+        return float(self.total["exhausted_share"]) <= MAX_EXHAUSTED_SHARE
+
+    @property
     def isForecast(self) -> bool:
         """
         Whether its numbers may be read as what would have happened.
@@ -98,28 +104,11 @@ class Standing:
         return bool(self.total["is_forecast"])
 
     @property
-    def heldSeconds(self) -> float:
+    def throttleSeconds(self) -> float:
         """
         For how long clients would have been throttled, in total.
         """
-        return float(self.total["held_s"])
-
-
-@frozen
-class Measured:
-    """
-    The recording's figures, with which candidates are compared.  Each is L{None} if it is unknown.
-
-    @ivar heldSeconds: for how long clients were throttled, in total.
-    @ivar longestSeconds: the longest throttle time.
-    @ivar busiestBytes: the bytes admitted in the busiest minute of a server.
-    @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
-    """
-
-    heldSeconds: float | None = None
-    longestSeconds: float | None = None
-    busiestBytes: int | None = None
-    starvedMinutes: int | None = None
+        return float(self.total["throttle_s"])
 
 
 @frozen
@@ -128,16 +117,16 @@ class Verdict:
     The verdict on the replays.
 
     @ivar gate: whether to trust them.
-    @ivar recorded: the figures with which candidates are compared.
-    @ivar standings: all candidates, the cheapest first, candidates without a forecast last; L{None} if none were
-        replayed.
-    @ivar sentence: which candidate to prefer, or why none.
+    @ivar recorded: what was recorded, with which candidates are compared; L{None} if nothing was replayed.
+    @ivar standings: all candidates, the least throttling first, candidates without an estimate last; L{None} if none
+        were replayed.
+    @ivar advice: what to set, in sentences.
     """
 
     gate: GateOutcome
-    recorded: Measured
+    recorded: Standing | None
     standings: Sequence[Standing] | None
-    sentence: str
+    advice: str
 
     @property
     def best(self) -> Standing | None:
@@ -146,34 +135,36 @@ class Verdict:
         return next((each for each in self.standings or () if not each.objections), None)
 
     @property
-    def forecasts(self) -> list[str]:
+    def estimates(self) -> list[str]:
         """
         The candidates whose numbers may be shown.
         """
-        return [each.label for each in self.standings or () if each.isForecast]
+        return [each.label for each in self.standings or () if each.hasEstimate]
 
 
-def reach(results: Results, minutes: pa.Table | None) -> Verdict:
+def reach(results: Results, times: Times) -> Verdict:
     """
     Reach a verdict.
-
-    @param minutes: the result of L{admission.offline.report.lines.replayMinutes}.
     """
     gate = passGate(results)
-    totals = results.rows("replay_summary", ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS)], mode=CLOSED)
-    busiest, starved = ({}, {}) if minutes is None else (busiestBytes(minutes), starvedMinutes(minutes))
-    again = next((label for label in sorted(busiest) if label.startswith(RECORDED)), None)
-    recorded = _measured(results, None if again is None else busiest[again], None if again is None else starved[again])
-    if totals is None:
-        return Verdict(gate, recorded, None, "No candidate was replayed, so there is none to prefer.")
-    standings = [
-        _judged(Standing(row["candidate"], row, busiest.get(row["candidate"]), starved.get(row["candidate"])), recorded)
-        for row in totals
+    columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS), "is_approximate"]
+    totals = results.rows("replay_summary", columns, mode=CLOSED)
+    busiest, starved = busiestBytes(times), starvedMinutes(times)
+    found = {
+        row["candidate"]: Standing(row["candidate"], row, busiest.get(row["candidate"]), starved.get(row["candidate"]))
+        for row in totals or ()
         if not row["candidate"].startswith(RECORDED)
-    ]
-    standings.sort(key=lambda each: (not each.isForecast, each.heldSeconds, each.label))
-    verdict = Verdict(gate, recorded, standings, "")
-    return evolve(verdict, sentence=_sentence(verdict))
+    }
+    recorded = found.pop(BASELINE, None)
+    standings = [_judged(each, recorded) for each in found.values()]
+    standings.sort(key=lambda each: (not each.hasEstimate, each.throttleSeconds, each.label))
+    verdict = Verdict(gate, recorded, None if totals is None else standings, "")
+    descriptions = {
+        each.get("label"): str(each.get("description"))
+        for each in results.says("candidates", list) or ()
+        if isinstance(each, dict)
+    }
+    return evolve(verdict, advice=_advice(verdict, descriptions))
 
 
 def passGate(results: Results) -> GateOutcome:
@@ -243,26 +234,8 @@ def _identityGate(results: Results) -> GateOutcome:
     return GateOutcome(Trust.TRUSTED, f"{agreement}.", fidelities)
 
 
-def _measured(results: Results, busiest: int | None, starved: int | None) -> Measured:
-    """
-    @param busiest: from the recorded policy's own replay, which counts exactly as the candidates' replays do; else from
-        the recording.
-    """
-    heldSeconds = longestSeconds = None
-    clients = results.table("client_minute", ["throttle_s", "throttle_ms_max"])
-    if clients is not None and len(clients):
-        heldSeconds = pc.sum(clients["throttle_s"]).as_py()
-        longestSeconds = pc.max(clients["throttle_ms_max"]).as_py() / 1000
-    if busiest is None:
-        minutes = results.table("fairness_minute", ["broker_id", "minute", "admitted_bytes", "starved"])
-        if minutes is not None and len(minutes):
-            busiest = pc.max(grouped(minutes, ("broker_id", "minute"), ("admitted_bytes",))["admitted_bytes"]).as_py()
-            starved = pc.sum(minutes["starved"]).as_py()
-    return Measured(heldSeconds, longestSeconds, busiest, starved)
-
-
-def _judged(standing: Standing, recorded: Measured) -> Standing:
-    if not standing.isForecast:
+def _judged(standing: Standing, recorded: Standing | None) -> Standing:
+    if not standing.hasEstimate:
         return evolve(
             standing,
             objections=[
@@ -271,44 +244,84 @@ def _judged(standing: Standing, recorded: Measured) -> Standing:
             ],
         )
     objections = []
-    if standing.busiestBytes is None or recorded.busiestBytes is None:
-        objections.append("nobody knows what it lets through in the busiest minute")
-    elif standing.busiestBytes > recorded.busiestBytes * (1 + SLACK_SHARE):
+    if standing.busiestBytes is None or recorded is None or recorded.busiestBytes is None:
+        objections.append("how much it lets through in the busiest minute is not known")
+    elif _letsMoreThrough(standing, recorded):
         objections.append(
             f"in the busiest minute it lets {size(standing.busiestBytes)} through, and {size(recorded.busiestBytes)} "
-            "were let through as recorded"
+            "were recorded"
         )
-    if (standing.starvedMinutes or 0) > (recorded.starvedMinutes or 0):
+    if recorded is not None and (standing.starvedMinutes or 0) > (recorded.starvedMinutes or 0):
         objections.append(
             f"clients that wanted something got nothing in {plural(standing.starvedMinutes or 0, 'minute')}, "
-            f"{count(recorded.starvedMinutes or 0)} as recorded"
+            f"and in {count(recorded.starvedMinutes or 0)} as recorded"
         )
     return evolve(standing, objections=objections)
 
 
-def _sentence(verdict: Verdict) -> str:
-    standings = verdict.standings or ()
-    if not standings:
-        return "No candidate was replayed closed loop, so there is none to prefer."
+def _letsMoreThrough(standing: Standing, recorded: Standing) -> bool:
+    return (standing.busiestBytes or 0) > (recorded.busiestBytes or 0) * (1 + SLACK_SHARE)
+
+
+def _advice(verdict: Verdict, descriptions: Mapping[Any, str]) -> str:
+    """
+    What to set, in sentences.
+
+    @param descriptions: of candidates, by label.
+    """
+    standings, recorded = verdict.standings or (), verdict.recorded
+    if not standings or recorded is None:
+        return "No candidate was replayed closed loop, so there is nothing to advise."
     if verdict.gate.trust is Trust.REFUTED:
-        return "So no candidate is preferred here: what the tables say of them is not to be relied on."
+        return "So nothing is advised: do not rely on what the tables say of candidates."
+
+    def setting(standing: Standing) -> str:
+        description = descriptions.get(standing.label, standing.label)
+        return shown(description) + ("" if description == standing.label else f" ({shown(standing.label)})")
+
+    def refusals(standing: Standing) -> int:
+        return int(standing.total["refused"])
+
+    def effect(standing: Standing) -> str:
+        changes = [
+            f"clients are throttled for {duration(standing.throttleSeconds)} in all instead of "
+            f"{duration(recorded.throttleSeconds)}"
+        ]
+        if refusals(standing) != refusals(recorded):
+            changes.append(
+                f"{plural(refusals(standing), 'request')} are refused instead of {count(refusals(recorded))}"
+            )
+        through, before = size(standing.busiestBytes), size(recorded.busiestBytes)
+        if through != before:
+            changes.append(f"the busiest minute lets {through} through instead of {before}")
+        return ", ".join(changes)
+
+    def isLess(standing: Standing) -> bool:
+        least = recorded.throttleSeconds * (1 - SLACK_SHARE)
+        return standing.throttleSeconds < least or (
+            standing.throttleSeconds <= recorded.throttleSeconds and refusals(standing) < refusals(recorded)
+        )
+
+    doubt = "" if verdict.gate.trust is Trust.TRUSTED else "If the replay is right, which is not proven: "
     best = verdict.best
-    if best is None:
-        return "No candidate is good enough; the list below says why."
-    doubt = "" if verdict.gate.trust is Trust.TRUSTED else "If the replay is right, which is not proven, "
-    words = (
-        f"{doubt}{shown(best.label)} is the cheapest candidate that lets no more through in the busiest minute than "
-        f"was let through as recorded, and leaves nobody without service who had some: it would have held clients "
-        f"back for {duration(best.heldSeconds)}, all together"
+    if best is not None and isLess(best):
+        words = [f"{doubt}Set {setting(best)}: {effect(best)}."]
+    else:
+        words = [f"{doubt}Keep what is set: no candidate throttles clients less without letting more through."]
+        stricter = next(
+            (each for each in standings if not each.objections and _letsMoreThrough(recorded, each)),
+            None,
+        )
+        if stricter is not None:
+            words.append(f"To let less through, set {setting(stricter)}: {effect(stricter)}.")
+    generous = next(
+        (
+            each
+            for each in standings
+            if each.hasEstimate and isLess(each) and _letsMoreThrough(each, recorded) and len(each.objections) == 1
+        ),
+        None,
     )
-    recordedSeconds = verdict.recorded.heldSeconds
-    if recordedSeconds is not None:
-        words += f" ({_compared(best.heldSeconds, recordedSeconds)})"
-    return f"{words}, and nobody for longer than {duration(best.total['most_held_s'])} at a time."
-
-
-def _compared(seconds: float, recordedSeconds: float) -> str:
-    difference = seconds - recordedSeconds
-    if abs(difference) < 0.0005:
-        return "as long as recorded"
-    return f"{duration(abs(difference))} {'more' if difference > 0 else 'less'} than recorded"
+    if generous is not None:
+        words.append(f"If the server can take more, set {setting(generous)}: {effect(generous)}.")
+    return " ".join(words)

@@ -65,6 +65,11 @@ def shown(text: Any, longest: int = LONGEST_NAME) -> str:
 
 
 def client(principal: str | None, clientId: str | None) -> str:
+    """
+    The name of a client; of connections before a login if neither is known.
+    """
+    if principal is None and clientId is None:
+        return "before login"
     return f"{shown(clientId) if clientId else 'no client id'} ({shown(principal) if principal else 'no user'})"
 
 

@@ -15,6 +15,7 @@ from pyarrow import compute as pc
 from admission.interfaces import Refusal
 from admission.recording.events import EXPIRE, REJECT
 
+from .decisions import CLOSED, decisionBatch
 from .keys import KeyFinder
 from .live import REFUSALS
 from .ordered import codesOf, distinctRows, numbersOf
@@ -135,6 +136,23 @@ def makeArrivals(batches: Iterable[pa.RecordBatch], trials: Mapping[TrialKey, Tr
                     yield requests.arrivalsFor(trial, finder)
 
 
+def recordedDecisions(
+    batches: Iterable[pa.RecordBatch], baseline: Mapping[tuple[str, str], Trial]
+) -> Iterator[pa.RecordBatch]:
+    """
+    What was recorded, in the form of a candidate's decisions.
+
+    @param batches: of L{COLUMNS}, in any order.
+    @param baseline: as L{planBaseline <admission.offline.simulate.trials.planBaseline>} makes it.
+    @return: of L{DECISIONS <admission.offline.simulate.decisions.DECISIONS>}, closed loop.
+    """
+    for batch in batches:
+        runs, rows = distinctRows([batch.column("broker_id"), batch.column("boot_id")])
+        for index, run in enumerate(runs):
+            if run in baseline:
+                yield _Requests(batch.filter(pa.array(rows == index))).decisions(baseline[run])
+
+
 class _Requests:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -158,13 +176,7 @@ class _Requests:
         replaced = [run.policyNames[index] for index in trial.replaced] if trial.hasSay else []
         isOwn = pc.is_in(batch.column("policy").cast(pa.string()), value_set=pa.array(replaced, pa.string()))
         isBarred = self._isRefused & ~numbersOf(isOwn)
-        # Many policies have no complete record of their delays.
-        isPartial = self._counts < max(len(run.policyNames), 1)
-        askedUs = self._strictest(trial.decisive)
-        # Whoever is not refused by an error may be in a group: a server may impose less than its policies ask for.
-        isMilder = (self._refusals != _ERROR) & (self._toldUs < askedUs)
-        longestUs = np.where(isMilder, self._toldUs, _FOREVER_US)
-        heldUs = np.where(isPartial, self._toldUs, np.minimum(askedUs, longestUs))
+        heldUs, longestUs = self._imposed(trial)
         retainedUs = np.minimum(self._strictest(trial.retained), longestUs)
         isAsked = self._isDecided if trial.isRecorded else self._isDecided | self._wouldBeAsked(trial)
         isAsked = isAsked & ~isBarred
@@ -191,6 +203,36 @@ class _Requests:
         return pa.record_batch(
             [_asType(each, type) for each, type in zip(arrays, ARRIVALS.types, strict=True)], ARRIVALS
         )
+
+    def decisions(self, baseline: Trial) -> pa.RecordBatch:
+        """
+        What was recorded, as decisions.
+        """
+        delayUs, _ = self._imposed(baseline)
+        nowhere = np.zeros(self._batch.num_rows, bool)
+        columns = {
+            **{name: self._batch.column(name) for name in ("seq", "conn_id", "request_bytes", "response_bytes")},
+            **{name: self._batch.column(name).cast(pa.string()) for name in ("principal", "client_id", "kind")},
+            "replay_key": pa.nulls(self._batch.num_rows, pa.string()),
+            "at_us": self._atUs,
+            "delay_us": delayUs,
+            "held_us": delayUs,
+            "is_refused": self._isRefused,
+            **dict.fromkeys(("is_barred", "is_poisoned", "is_first", "is_exhausted"), nowhere),
+        }
+        return decisionBatch(baseline, CLOSED, columns).filter(pa.array(self._isDecided))
+
+    def _imposed(self, trial: Trial) -> tuple[Any, Any]:
+        """
+        The delays that the server imposed, and the longest that it would have.
+        """
+        # Many policies have no complete record of their delays.
+        isPartial = self._counts < max(len(trial.run.policyNames), 1)
+        askedUs = self._strictest(trial.decisive)
+        # Whoever is not refused by an error may be in a group: a server may impose less than its policies ask for.
+        isMilder = (self._refusals != _ERROR) & (self._toldUs < askedUs)
+        longestUs = np.where(isMilder, self._toldUs, _FOREVER_US)
+        return np.where(isPartial, self._toldUs, np.minimum(askedUs, longestUs)), longestUs
 
     def _isDecision(self, decision: str) -> Any:
         return numbersOf(pc.equal(self._batch.column("decision").cast(pa.string()), decision))

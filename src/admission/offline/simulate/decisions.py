@@ -19,6 +19,12 @@ OPEN = "open"
 CLOSED = "closed"
 """The mode in which a client's next request follows the answer after the recorded think time."""
 
+NOBODY = "ANONYMOUS"
+"""The principal of connections on which nobody has logged in."""
+
+LOGIN_KINDS = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
+"""The kinds of requests that come before a login.  Of these and of the connection itself nobody is the client."""
+
 DECISIONS = pa.schema(
     [
         ("candidate", pa.string()),

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.offline.test_replay_spark -*-
 """
-The results of replays in Spark: totals by client and minute, and whether they can be trusted.
+The results of replays in Spark: totals by client and time, and whether they can be trusted.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from attrs import asdict, evolve, frozen
 from pyarrow import compute as pc
 from pyspark.sql import DataFrame, functions as F
 
+from .arrivals import COLUMNS, recordedDecisions
 from .decisions import DECISIONS
 from .identity import FIDELITY, VERDICTS, Fidelity, countMatches, judge
 from .ordered import Batches
 from .sparkreplay import Scale, collected, replay, sparkSchema, verdicts
-from .totals import DELAY_BOUNDS_US, MINUTES, PLACE, addUp, binsOf, countMinutes, mergeMinutes
+from .totals import DELAY_BOUNDS_US, MINUTE_US, PLACE, TIMES, addUp, binsOf, countTimes, mergeTimes
 from .trials import RECORDED, Trial, TrialKey
 
 JUDGED = pa.schema([DECISIONS.field(name) for name in (*VERDICTS.names[:4], "mode", "delay_us", "is_refused")])
 """The columns kept of a decision of a policy in force, for comparison with the recording."""
 
-OUTCOMES = pa.schema([("minute", pa.struct(list(MINUTES))), ("decision", pa.struct(list(JUDGED)))])
+OUTCOMES = pa.schema([("time", pa.struct(list(TIMES))), ("decision", pa.struct(list(JUDGED)))])
 """Both in one; each row has one of them."""
 
 HISTOGRAM = pa.schema([("candidate", pa.string()), ("mode", pa.string()), ("bucket_us", pa.int64()), ("n", pa.int64())])
@@ -52,7 +53,7 @@ FIDELITIES = pa.schema(
 """The fields of L{Fidelity <admission.offline.simulate.identity.Fidelity>}, and its verdict."""
 
 _MAX_ROWS = 20_000
-_MOST = ("most_delay_us", "most_held_us")
+_MOST = ("most_delay_us", "most_throttle_us")
 _FIRST = "exhausted_from_us"
 _BINS = "delay_bins"
 
@@ -76,7 +77,14 @@ class Totals:
     histogram: pa.Table
 
 
-def outcomes(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Collection[str], scale: Scale) -> DataFrame:
+def outcomes(
+    requests: DataFrame,
+    trials: Mapping[TrialKey, Trial],
+    modes: Collection[str],
+    scale: Scale,
+    baseline: Mapping[tuple[str, str], Trial] | None = None,
+    stepUs: int = MINUTE_US,
+) -> DataFrame:
     """
     Replay all trials in every mode: of L{OUTCOMES}.
 
@@ -85,16 +93,31 @@ def outcomes(requests: DataFrame, trials: Mapping[TrialKey, Trial], modes: Colle
     @param requests: clean ones.
     @param trials: of candidates and of policies in force.
     @param modes: one or two.
+    @param baseline: of L{planBaseline <admission.offline.simulate.trials.planBaseline>}, to count what was recorded
+        like a candidate, too.
+    @param stepUs: see L{countTimes}.
     @raise TraceError: see L{replay}.
     """
-    return replay(requests, trials, modes, scale, toOutcomes, OUTCOMES)
+
+    def counted(decisions: Batches) -> Iterator[pa.RecordBatch]:
+        return toOutcomes(decisions, stepUs)
+
+    replayed = replay(requests, trials, modes, scale, counted, OUTCOMES)
+    if not baseline:
+        return replayed
+
+    def recorded(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return toOutcomes(recordedDecisions(batches, baseline), stepUs)
+
+    return replayed.unionByName(requests.select(*COLUMNS).mapInArrow(recorded, sparkSchema(OUTCOMES)))
 
 
-def toOutcomes(decisions: Batches) -> Iterator[pa.RecordBatch]:
+def toOutcomes(decisions: Batches, stepUs: int = MINUTE_US) -> Iterator[pa.RecordBatch]:
     """
     Count decisions, and also keep the decisions of policies in force.
 
     @param decisions: of L{DECISIONS}, each candidate's apart.
+    @param stepUs: see L{countTimes}.
     @return: of L{OUTCOMES}.
     """
     for batch in decisions:
@@ -102,19 +125,19 @@ def toOutcomes(decisions: Batches) -> Iterator[pa.RecordBatch]:
             continue
         if batch.column("candidate")[0].as_py().startswith(RECORDED):
             yield _outcome("decision", batch.select(JUDGED.names))
-        for minutes in countMinutes([batch]):
-            yield _outcome("minute", minutes)
+        for times in countTimes([batch], stepUs):
+            yield _outcome("time", times)
 
 
-def minutesOf(outcomes: DataFrame) -> DataFrame:
+def timesOf(outcomes: DataFrame) -> DataFrame:
     """
-    The outcomes of each client's requests by minute: the columns of L{MINUTES} without the histogram, each place once.
+    The outcomes of each client's requests by time: the columns of L{TIMES} without the histogram, each place once.
 
     @param outcomes: of L{OUTCOMES}.
     """
-    minutes = outcomes.where("minute IS NOT NULL").select("minute.*")
-    added = [name for name in MINUTES.names if name not in (*PLACE, *_MOST, _FIRST, _BINS)]
-    return minutes.groupBy(*PLACE).agg(
+    times = outcomes.where("time IS NOT NULL").select("time.*")
+    added = [name for name in TIMES.names if name not in (*PLACE, *_MOST, _FIRST, _BINS)]
+    return times.groupBy(*PLACE).agg(
         *(F.sum(name).alias(name) for name in added),
         *(F.max(name).alias(name) for name in _MOST),
         F.min(_FIRST).alias(_FIRST),
@@ -128,12 +151,12 @@ def totalsOf(outcomes: DataFrame) -> Totals:
     @param outcomes: of L{OUTCOMES}.
     """
     kept = ("candidate", "mode", "principal", "client_id")
-    blank = {field.name: F.lit("") for field in MINUTES if field.name in PLACE and field.name not in kept}
-    blank["minute"] = F.timestamp_micros(F.lit(0))
-    minutes = outcomes.where("minute IS NOT NULL").select("minute.*").withColumns(blank)
-    merged = minutes.repartition(*kept).mapInArrow(_merged, sparkSchema(MINUTES))
-    table = collected(merged, MINUTES)
-    batch = mergeMinutes(table.to_batches())
+    blank = {field.name: F.lit("") for field in TIMES if field.name in PLACE and field.name not in kept}
+    blank["begin"] = F.timestamp_micros(F.lit(0))
+    times = outcomes.where("time IS NOT NULL").select("time.*").withColumns(blank)
+    merged = times.repartition(*kept).mapInArrow(_merged, sparkSchema(TIMES))
+    table = collected(merged, TIMES)
+    batch = mergeTimes(table.to_batches())
     return Totals(addUp(batch, ()), addUp(batch, kept[2:]), _histogram(batch))
 
 
@@ -211,21 +234,21 @@ def _merged(batches: Batches) -> Iterator[pa.RecordBatch]:
     gathered: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        gathered.append(pa.Table.from_batches([batch]).cast(MINUTES).combine_chunks().to_batches()[0])
+        gathered.append(pa.Table.from_batches([batch]).cast(TIMES).combine_chunks().to_batches()[0])
         rows += batch.num_rows
         if rows >= _MAX_ROWS:
-            gathered = [mergeMinutes(gathered)]
+            gathered = [mergeTimes(gathered)]
             rows = 0
     if gathered:
-        yield mergeMinutes(gathered)
+        yield mergeTimes(gathered)
 
 
-def _histogram(minutes: pa.RecordBatch) -> pa.Table:
+def _histogram(times: pa.RecordBatch) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
     bounds = [*DELAY_BOUNDS_US, None]
     sums: dict[tuple[str, str], Any] = {}
-    labels, modes = (minutes.column(name).to_pylist() for name in ("candidate", "mode"))
-    for label, mode, counts in zip(labels, modes, binsOf(minutes.column(_BINS)), strict=True):
+    labels, modes = (times.column(name).to_pylist() for name in ("candidate", "mode"))
+    for label, mode, counts in zip(labels, modes, binsOf(times.column(_BINS)), strict=True):
         sums[label, mode] = sums.get((label, mode), 0) + counts
     for place in sorted(sums):
         rows += [(*place, bounds[index], int(sums[place][index])) for index in np.flatnonzero(sums[place]).tolist()]

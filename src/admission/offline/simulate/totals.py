@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.unit.offline.simulate.test_totals -*-
 """
-Sums of decisions: by minute and client, in rows that can be added up, and in total.
+Sums of decisions: by time and client, in rows that can be added up, and in total.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 
-from .decisions import CLOSED
+from admission.interfaces import CONNECTION
+
+from .decisions import CLOSED, LOGIN_KINDS, NOBODY
 from .ordered import distinctRows, numbersOf
 
 DELAY_BOUNDS_US: Sequence[int] = (0, *(round(10 ** (3 + step / 16)) for step in range(16 * 6 + 1)))
@@ -20,6 +22,8 @@ DELAY_BOUNDS_US: Sequence[int] = (0, *(round(10 ** (3 + step / 16)) for step in 
 
 MAX_EXHAUSTED_SHARE = 0.05
 """With a larger share of exhausted connections there is no forecast."""
+
+MINUTE_US = 60_000_000
 
 _BINS = len(DELAY_BOUNDS_US) + 1
 _MAX_ROWS = 50_000
@@ -32,53 +36,54 @@ PLACE: Sequence[str] = (
     "replay_key",
     "principal",
     "client_id",
-    "minute",
+    "begin",
 )
-"""The columns that identify a minute's row."""
+"""The columns that identify a row: C{begin} is when its time begins."""
 
 _SUMS: Sequence[str] = (
     "requests",
     "throttled",
     "refused",
-    "barred",
     "poisoned",
     "demanded_bytes",
     "admitted_bytes",
+    "delay_us",
     "throttle_us",
-    "held_us",
     "connections",
     "exhausted",
 )
 _NEVER = 2**62
 
-MINUTES = pa.schema(
+TIMES = pa.schema(
     [
         *((name, pa.string()) for name in PLACE[:-1]),
-        ("minute", pa.timestamp("us", "UTC")),
+        ("begin", pa.timestamp("us", "UTC")),
         *((name, pa.int64()) for name in _SUMS),
         ("most_delay_us", pa.int64()),
-        ("most_held_us", pa.int64()),
+        ("most_throttle_us", pa.int64()),
         ("exhausted_from_us", pa.int64()),
         ("delay_bins", pa.list_(pa.int64())),
     ]
 )
 """
-The outcomes of a client's requests in a minute.  Several rows may be of the same place; L{mergeMinutes} adds them up.
+The outcomes of a client's requests in a minute, or in a part of one.  Several rows may be of the same place;
+L{mergeTimes} adds them up.
 
-C{throttle_us} is the delay that the candidate asked for, C{held_us} for how long clients were throttled by all
-policies.  C{delay_bins} counts requests by the delay that the candidate asked for, see L{DELAY_BOUNDS_US}, with longer
-delays in the last bin; trailing zeros are left out, since most requests have no delay. C{exhausted_from_us} is when the
-first connection was exhausted, on the clock of the run.
+C{principal} and C{client_id} are null for connections before a login.  C{throttle_us} is for how long clients were
+throttled, C{throttled} counts requests for which they were, and C{refused} requests that were refused, by whatever
+policy.  C{delay_us} is the delay that the candidate asked for.  C{delay_bins} counts requests by that delay, see
+L{DELAY_BOUNDS_US}, with longer delays in the last bin; trailing zeros are left out, since most requests have no delay.
+C{exhausted_from_us} is when the first connection was exhausted, on the clock of the run.
 """
 
 TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
-    *((name, pa.int64()) for name in _SUMS[:5]),
+    *((name, pa.int64()) for name in _SUMS[:4]),
     ("demanded_bytes", pa.int64()),
     ("admitted_bytes", pa.int64()),
+    ("delay_s", pa.float64()),
     ("throttle_s", pa.float64()),
-    ("held_s", pa.float64()),
     ("most_delay_s", pa.float64()),
-    ("most_held_s", pa.float64()),
+    ("most_throttle_s", pa.float64()),
     ("p50_delay_s", pa.float64()),
     ("p99_delay_s", pa.float64()),
     ("connections", pa.int64()),
@@ -97,50 +102,51 @@ loop they may not.  The jobs add C{is_approximate}, see L{admission.offline.simu
 """
 
 
-def countMinutes(decisions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def countTimes(decisions: Iterable[pa.RecordBatch], stepUs: int = MINUTE_US) -> Iterator[pa.RecordBatch]:
     """
-    Count decisions by minute and client.
+    Count decisions by time and client.
 
     @param decisions: of L{admission.offline.simulate.decisions.DECISIONS}.
-    @return: of L{MINUTES}.
+    @param stepUs: the length of a row's time, in microseconds; a minute is a multiple of it.
+    @return: of L{TIMES}.
     """
     gathered: list[pa.RecordBatch] = []
     rows = 0
     for batch in decisions:
         if batch.num_rows:
-            gathered.append(_counted(batch))
+            gathered.append(_counted(batch, stepUs))
             rows += gathered[-1].num_rows
         if rows >= _MAX_ROWS:
-            merged = mergeMinutes(gathered)
+            merged = mergeTimes(gathered)
             gathered, rows = [merged], merged.num_rows
             if rows >= _MAX_ROWS // 2:
                 yield merged
                 gathered, rows = [], 0
     if gathered:
-        yield mergeMinutes(gathered) if len(gathered) > 1 else gathered[0]
+        yield mergeTimes(gathered) if len(gathered) > 1 else gathered[0]
 
 
-def mergeMinutes(minutes: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+def mergeTimes(times: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """
     Add up rows of the same place.
 
-    @param minutes: of L{MINUTES}.
+    @param times: of L{TIMES}.
     @return: the same, each place once.
     """
-    table = pa.Table.from_batches(minutes, MINUTES).combine_chunks()
+    table = pa.Table.from_batches(times, TIMES).combine_chunks()
     if not len(table):
-        return pa.RecordBatch.from_pylist([], MINUTES)
+        return pa.RecordBatch.from_pylist([], TIMES)
     [batch] = table.to_batches()
     found, places = distinctRows([batch.column(name) for name in PLACE])
     columns = _merged(batch, places, len(found))
     for index, name in enumerate(PLACE):
-        columns[name] = pa.array([place[index] for place in found], MINUTES.field(name).type)
+        columns[name] = pa.array([place[index] for place in found], TIMES.field(name).type)
     return _batch(columns)
 
 
 def binsOf(delayBins: pa.Array) -> Any:
     """
-    The column C{delay_bins} of L{MINUTES} as a matrix.
+    The column C{delay_bins} of L{TIMES} as a matrix.
     """
     bins = np.zeros((len(delayBins), _BINS), np.int64)
     counts = numbersOf(pc.list_value_length(delayBins))
@@ -148,20 +154,20 @@ def binsOf(delayBins: pa.Array) -> Any:
     return bins
 
 
-def addUp(minutes: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = MAX_EXHAUSTED_SHARE) -> pa.Table:
+def addUp(times: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = MAX_EXHAUSTED_SHARE) -> pa.Table:
     """
     The totals.
 
-    @param minutes: of L{MINUTES}.
+    @param times: of L{TIMES}.
     @param by: what to group by besides C{candidate} and C{mode}: other names of L{PLACE}.
     @param maxExhaustedShare: with a larger share of exhausted connections there is no forecast.
     @return: a row for each group, sorted, with L{TOTAL_COLUMNS} after it.
     """
     names = list(dict.fromkeys(("candidate", "mode", *by)))
-    found, places = distinctRows([minutes.column(name) for name in names])
-    merged = _merged(minutes, places, len(found))
-    overall, overalls = distinctRows([minutes.column(name) for name in names[:2]])
-    ends = _merged(minutes, overalls, len(overall))
+    found, places = distinctRows([times.column(name) for name in names])
+    merged = _merged(times, places, len(found))
+    overall, overalls = distinctRows([times.column(name) for name in names[:2]])
+    ends = _merged(times, overalls, len(overall))
     whole = [overall.index(place[:2]) for place in found]
     connections, exhausted = ends["connections"][whole], ends["exhausted"][whole]
     share = exhausted / np.maximum(connections, 1)
@@ -169,9 +175,9 @@ def addUp(minutes: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float =
     isClosed = np.array([place[1] == CLOSED for place in found], bool)
     bins = merged["bins"]
     columns: dict[str, Any] = {
-        **{name: merged[name] for name in _SUMS[:7]},
-        **{f"{name}_s": np.round(merged[f"{name}_us"] / 1e6, 9) for name in ("throttle", "held")},
-        **{f"{name}_s": merged[f"{name}_us"] / 1e6 for name in ("most_delay", "most_held")},
+        **{name: merged[name] for name in _SUMS[:6]},
+        **{f"{name}_s": np.round(merged[f"{name}_us"] / 1e6, 9) for name in ("delay", "throttle")},
+        **{f"{name}_s": merged[f"{name}_us"] / 1e6 for name in ("most_delay", "most_throttle")},
         "p50_delay_s": _quantiles(bins, 0.5, merged["most_delay_us"]),
         "p99_delay_s": _quantiles(bins, 0.99, merged["most_delay_us"]),
         "connections": connections,
@@ -180,17 +186,22 @@ def addUp(minutes: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float =
         "exhausted_from_us": pa.array(fromUs, mask=fromUs == _NEVER),
         "is_forecast": isClosed & (share <= maxExhaustedShare),
     }
-    fields = [(name, MINUTES.field(name).type) for name in names]
+    fields = [(name, TIMES.field(name).type) for name in names]
     arrays = [pa.array([place[index] for place in found], type) for index, (_, type) in enumerate(fields)]
     arrays += [pa.array(columns[name]).cast(type) for name, type in TOTAL_COLUMNS]
     table = pa.table(arrays, pa.schema([*fields, *TOTAL_COLUMNS]))
     return table.sort_by([(name, "ascending") for name in names])
 
 
-def _counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    minuteUs = numbersOf(batch.column("wall_us")) // 60_000_000 * 60_000_000
+def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
+    beginUs = numbersOf(batch.column("wall_us")) // stepUs * stepUs
     named = {name: batch.column(name) for name in PLACE[:-1]}
-    named["minute"] = pa.array(minuteUs).cast(pa.timestamp("us", "UTC"))
+    kinds = batch.column("kind")
+    isLogin = pc.and_(pc.equal(named["principal"], NOBODY), pc.is_in(kinds, value_set=pa.array(LOGIN_KINDS)))
+    isNobodys = pc.or_(isLogin, pc.equal(kinds, CONNECTION)).fill_null(False)
+    for name in ("principal", "client_id"):
+        named[name] = pc.if_else(isNobodys, pa.scalar(None, pa.string()), named[name])
+    named["begin"] = pa.array(beginUs).cast(pa.timestamp("us", "UTC"))
     found, places = distinctRows(list(named.values()))
     isRefused, isBarred, isExhausted = (
         numbersOf(batch.column(name)) for name in ("is_refused", "is_barred", "is_exhausted")
@@ -200,20 +211,19 @@ def _counted(batch: pa.RecordBatch) -> pa.RecordBatch:
     isAdmitted = ~(isRefused | isBarred)
     each = {
         "requests": np.ones(batch.num_rows, np.int64),
-        "throttled": (delayUs > 0) & isAdmitted,
-        "refused": isRefused,
-        "barred": isBarred,
+        "throttled": (heldUs > 0) & isAdmitted,
+        "refused": ~isAdmitted,
         "poisoned": numbersOf(batch.column("is_poisoned")),
         "demanded_bytes": sizeBytes,
         "admitted_bytes": sizeBytes * isAdmitted,
-        "throttle_us": delayUs,
-        "held_us": heldUs,
+        "delay_us": delayUs,
+        "throttle_us": heldUs,
         "connections": numbersOf(batch.column("is_first")),
         "exhausted": isExhausted,
     }
     columns: dict[str, Any] = {name: _summed(values, places, len(found)) for name, values in each.items()}
     columns["most_delay_us"] = _most(delayUs, places, len(found))
-    columns["most_held_us"] = _most(heldUs, places, len(found))
+    columns["most_throttle_us"] = _most(heldUs, places, len(found))
     atUs = np.where(isExhausted, numbersOf(batch.column("at_us")), _NEVER)
     columns["exhausted_from_us"] = -_most(-atUs, places, len(found))
     bins = np.searchsorted(np.array(DELAY_BOUNDS_US), delayUs)
@@ -225,7 +235,7 @@ def _counted(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _merged(batch: pa.RecordBatch, places: Any, count: int) -> dict[str, Any]:
     columns = {name: _summed(numbersOf(batch.column(name)), places, count) for name in _SUMS}
-    for name in ("most_delay_us", "most_held_us"):
+    for name in ("most_delay_us", "most_throttle_us"):
         columns[name] = _most(numbersOf(batch.column(name)), places, count)
     columns["exhausted_from_us"] = -_most(-numbersOf(batch.column("exhausted_from_us"), _NEVER), places, count)
     columns["bins"] = np.zeros((count, _BINS), np.int64)
@@ -240,7 +250,7 @@ def _batch(columns: dict[str, Any]) -> pa.RecordBatch:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     kept = bins[np.arange(_BINS) < counts[:, None]].astype(np.int64)
     columns["delay_bins"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(kept))
-    return pa.record_batch([pa.array(columns[name]) for name in MINUTES.names], MINUTES)
+    return pa.record_batch([pa.array(columns[name]) for name in TIMES.names], TIMES)
 
 
 def _summed(values: Any, places: Any, count: int) -> Any:

@@ -25,6 +25,9 @@ TrialKey = tuple[str, str, str]
 RECORDED = "recorded "
 """The prefix of the label of a policy in force; its name follows."""
 
+BASELINE = "recorded"
+"""The label of what was recorded, in results."""
+
 _Policies = Sequence[tuple[str, IQuotaPolicy]]
 _Described = Mapping[tuple[QuotaEntity, str], float]
 
@@ -145,6 +148,22 @@ def planRecorded(runs: Collection[Run]) -> dict[TrialKey, Trial]:
     known: dict[str, Candidate] = {}
     trials = [trial for run in runs for trial in _recorded(run, _rebuilt(run, known), known)]
     return {trial.key: trial for trial in trials}
+
+
+def planBaseline(runs: Collection[Run]) -> dict[tuple[str, str], Trial]:
+    """
+    What was recorded in each run, in the form of a trial of nothing: the policies that decided are retained.
+
+    @return: by broker and run.
+    @raise PolicyError: if a policy in force cannot be built.
+    """
+    known: dict[str, Candidate] = {}
+    nothing = Candidate(BASELINE, "", "", "")
+    baseline = {}
+    for run in runs:
+        decisive = [index for index, (_, policy) in enumerate(_rebuilt(run, known)) if not policy.isShadow]
+        baseline[run.brokerId, run.bootId] = Trial(nothing, run, (), (), decisive, hasSay=False, isRecorded=True)
+    return baseline
 
 
 def _tried(candidate: Candidate, run: Run, recorded: _Policies) -> Trial:

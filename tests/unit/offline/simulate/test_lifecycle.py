@@ -19,7 +19,7 @@ from admission.offline.simulate.live import EVERYTHING, LivePolicy
 from admission.offline.simulate.runs import LimitChange
 from admission.offline.simulate.shards import planReplays
 from admission.offline.simulate.tally import Totals, labelled
-from admission.offline.simulate.totals import addUp, countMinutes, mergeMinutes
+from admission.offline.simulate.totals import addUp, countTimes, mergeTimes
 from admission.offline.simulate.trials import Trial, TrialKey, planRecorded, planTrials
 from tests.kit.replaymodel import Client, Recording, Step, clientsIn, closedLoop, openLoop, population, serve
 from tests.kit.replaypolicies import AtMost, Following, candidate, install
@@ -230,7 +230,7 @@ class LifecycleTests(SynchronousTestCase):
         """
         recording = recorded(SECOND)
         trials = self.trials(recording, "at-most:2", "per-second:5")
-        minutes = mergeMinutes(countMinutes(openLoop(recording, trials).to_batches()))
+        minutes = mergeTimes(countTimes(openLoop(recording, trials).to_batches()))
         totals = labelled(Totals(addUp(minutes, ()), addUp(minutes, ("client_id",)), pa.table({})), trials)
         expected = {("at-most:2", True), ("per-second:5", False)}
         for table in (totals.summary, totals.clients):

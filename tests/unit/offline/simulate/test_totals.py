@@ -15,12 +15,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from admission.offline.simulate.decisions import DECISIONS
 from admission.offline.simulate.totals import (
     DELAY_BOUNDS_US,
-    MINUTES,
     PLACE,
+    TIMES,
     TOTAL_COLUMNS,
     addUp,
-    countMinutes,
-    mergeMinutes,
+    countTimes,
+    mergeTimes,
 )
 
 MINUTE_US = 60_000_000
@@ -87,12 +87,12 @@ def minutesOf(rows: list[dict[str, Any]], batchRows: int = 100) -> pa.RecordBatc
     Count decisions.
     """
     batches = pa.Table.from_pylist(rows, DECISIONS).to_batches(batchRows)
-    return mergeMinutes(countMinutes(batches))
+    return mergeTimes(countTimes(batches))
 
 
 class MinutesTests(SynchronousTestCase):
     """
-    L{countMinutes} and L{mergeMinutes}.
+    L{countTimes} and L{mergeTimes}.
     """
 
     def test_one(self) -> None:
@@ -107,24 +107,23 @@ class MinutesTests(SynchronousTestCase):
         ]
         [row] = minutesOf(rows).to_pylist()
         bins = row.pop("delay_bins")
-        self.assertEqual(row.pop("minute").isoformat(), "1970-01-01T01:30:00+00:00")
+        self.assertEqual(row.pop("begin").isoformat(), "1970-01-01T01:30:00+00:00")
         self.assertEqual(
             row,
             {
                 **{name: rows[0][name] for name in PLACE[:-1]},
                 "requests": 4,
                 "throttled": 1,
-                "refused": 1,
-                "barred": 1,
+                "refused": 2,
                 "poisoned": 1,
                 "demanded_bytes": 440,
                 "admitted_bytes": 220,
-                "throttle_us": 6000,
-                "held_us": 10_000,
+                "delay_us": 6000,
+                "throttle_us": 10_000,
                 "connections": 1,
                 "exhausted": 1,
                 "most_delay_us": 5000,
-                "most_held_us": 5000,
+                "most_throttle_us": 5000,
                 "exhausted_from_us": 9,
             },
         )
@@ -138,8 +137,8 @@ class MinutesTests(SynchronousTestCase):
         of a plain count.
         """
         rows = randomDecisions(seed, count)
-        merged = mergeMinutes(minutesOf(rows[part::parts], batchRows) for part in range(parts))
-        found = {(*(row[name] for name in PLACE[:-1]), row["minute"].timestamp()): row for row in merged.to_pylist()}
+        merged = mergeTimes(minutesOf(rows[part::parts], batchRows) for part in range(parts))
+        found = {(*(row[name] for name in PLACE[:-1]), row["begin"].timestamp()): row for row in merged.to_pylist()}
         self.assertEqual(len(found), merged.num_rows)
         expected: dict[Any, list[dict[str, Any]]] = {}
         for row in rows:
@@ -150,10 +149,12 @@ class MinutesTests(SynchronousTestCase):
             here = expected[place]
             admitted = [each for each in here if not (each["is_refused"] or each["is_barred"])]
             self.assertEqual(row["requests"], len(here))
-            self.assertEqual(row["throttled"], sum(each["delay_us"] > 0 for each in admitted))
-            self.assertEqual(row["throttle_us"], sum(each["delay_us"] for each in here))
+            self.assertEqual(row["throttled"], sum(each["held_us"] > 0 for each in admitted))
+            self.assertEqual(row["refused"], len(here) - len(admitted))
+            self.assertEqual(row["delay_us"], sum(each["delay_us"] for each in here))
+            self.assertEqual(row["throttle_us"], sum(each["held_us"] for each in here))
             self.assertEqual(row["admitted_bytes"], sum(each["request_bytes"] + 10 for each in admitted))
-            self.assertEqual(row["most_held_us"], max(each["held_us"] for each in here))
+            self.assertEqual(row["most_throttle_us"], max(each["held_us"] for each in here))
             self.assertEqual(sum(row["delay_bins"]), len(here))
             ends = [each["at_us"] for each in here if each["is_exhausted"]]
             self.assertEqual(row["exhausted_from_us"], min(ends, default=None))
@@ -162,8 +163,8 @@ class MinutesTests(SynchronousTestCase):
         """
         Nothing comes to nothing.
         """
-        self.assertEqual(mergeMinutes([]).schema, MINUTES)
-        self.assertEqual(list(countMinutes([])), [])
+        self.assertEqual(mergeTimes([]).schema, TIMES)
+        self.assertEqual(list(countTimes([])), [])
 
 
 class TotalTests(SynchronousTestCase):
@@ -207,8 +208,8 @@ class TotalTests(SynchronousTestCase):
         totals = addUp(minutesOf(rows), ["candidate", "replay_key"])
         self.assertEqual(totals.column_names, ["candidate", "mode", "replay_key", *(name for name, _ in TOTAL_COLUMNS)])
         first, second = totals.to_pylist()
-        self.assertEqual((first["throttle_s"], first["held_s"], first["most_delay_s"]), (1.5, 2.0, 1.5))
-        self.assertEqual((second["candidate"], second["throttle_s"]), ("b", 0.0))
+        self.assertEqual((first["delay_s"], first["throttle_s"], first["most_delay_s"]), (1.5, 2.0, 1.5))
+        self.assertEqual((second["candidate"], second["delay_s"]), ("b", 0.0))
 
     @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200))
     def test_percentiles(self, delays: list[int]) -> None:
