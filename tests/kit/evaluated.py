@@ -110,7 +110,8 @@ def someDecisions() -> list[Row]:
         (GENEROUS, 0.0, 3, 90_000),
     ):
         rows += decisionsOf(candidate, delaySeconds, CLOSED, exhausted, sizeBytes)
-        rows += decisionsOf(candidate, 20 * delaySeconds, OPEN, 0, sizeBytes)
+        if candidate != BASELINE:
+            rows += decisionsOf(candidate, 20 * delaySeconds, OPEN, 0, sizeBytes)
     return rows
 
 

@@ -732,7 +732,7 @@ class PlotTests(SynchronousTestCase):
         """
         Bytes are in the unit of the largest, and exactly so.
         """
-        lines, unit = scaled([Line("a", np.arange(2), np.array([1024.0**2, np.nan]))])
+        lines, unit, _ = scaled([Line("a", np.arange(2), np.array([1024.0**2, np.nan]))])
         self.assertEqual((lines[0].values[0], unit), (1.0, "MiB"))
         self.assertEqual(scaled([])[1], "B")
 
@@ -960,7 +960,7 @@ class PageTests(SynchronousTestCase):
         """
         self.assertEqual(tableRows(self.page, "Clients with the most requests")["app (alice)"], ["1,000", "40 %"])
         self.assertEqual(
-            tableRows(self.page, "Clients with the most time throttled")["batch (bob)"], ["5 min 33 s", "13.3 %"]
+            tableRows(self.page, "Clients with the most throttle time told")["batch (bob)"], ["5 min 33 s", "13.3 %"]
         )
         policies = tableRows(self.page, "What each policy said, shadow policies included")
         self.assertEqual(policies["client-bytes"], ["162", "42 (25.9 %)", "more than any range"])
@@ -1091,7 +1091,7 @@ class ChangedPageTests(SynchronousTestCase):
             },
         )
         page = pageIn(self.directory)
-        self.assertIn("What is called recorded is the pool that was there", textOf(page, "pool"))
+        self.assertIn("What is called recorded NAME is the pool that was there", textOf(page, "pool"))
         self.assertIn("As recorded, nobody waited for memory.", textOf(page, "fairness"))
 
     def test_noSpark(self) -> None:

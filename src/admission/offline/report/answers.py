@@ -14,7 +14,7 @@ from ..simulate.decisions import OPEN
 from ..simulate.totals import TOTAL_COLUMNS
 from ..simulate.trials import RECORDED
 from .differences import HEADS, Differences, differencesOf, signed
-from .elements import absent, bullets, named, section, table
+from .elements import absent, beside, bullets, named, section, table
 from .resultfiles import Results
 from .verdict import Standing, Verdict
 from .words import NOTHING, count, duration, share, shown, size
@@ -51,33 +51,35 @@ OPEN_LOOP_HEADS = (
 
 def verdictSection(verdict: Verdict) -> Tag:
     gate = verdict.gate
-    parts = [tags.p(gate.sentence, class_=f"trust {gate.trust.value}"), tags.p(verdict.advice, class_="answer")]
+    words = [tags.p(gate.sentence, class_=f"trust {gate.trust.value}"), tags.p(verdict.advice, class_="answer")]
+    tables = []
     if verdict.standings:
         rows = ((named(name), *cells) for name, *cells in candidateRows(verdict))
-        parts.append(table("Candidates and what was recorded, closed loop", CANDIDATE_HEADS, rows))
+        tables.append(table("Candidates and what was recorded, closed loop", CANDIDATE_HEADS, rows))
         objections = [
             (tags.strong(named(shown(each.label))), f": {objection}.")
             for each in verdict.standings
             for objection in each.objections
         ]
         if objections:
-            parts += [tags.h3("What speaks against candidates"), bullets(objections)]
-    return section("verdict", "What to set", *parts)
+            words += [tags.h3("What speaks against candidates"), bullets(objections)]
+    return section("verdict", "What to set", beside(words, tables))
 
 
 def clientsSection(results: Results, verdict: Verdict) -> Tag:
     title = "Who gains and who loses"
     if not verdict.standings:
         return section("clients", title, absent("No candidate was replayed closed loop."))
-    parts: list[Any] = []
+    parts: list[list[Any]] = []
     for standing in verdict.standings:
-        parts.append(tags.h3(named(shown(standing.label))))
+        part: list[Any] = [tags.h3(named(shown(standing.label)))]
         differences = differencesOf(results, standing.label) if standing.hasEstimate else None
         if differences is not None:
-            parts += _differenceParts(standing.label, differences)
+            part += _differenceParts(standing.label, differences)
         elif not standing.hasEstimate:
-            parts.append(absent(f"{standing.objections[0].capitalize()}."))
-    return section("clients", title, *parts)
+            part.append(absent(f"{standing.objections[0].capitalize()}."))
+        parts.append(part)
+    return section("clients", title, beside(*parts))
 
 
 def openLoopSection(results: Results) -> Tag:

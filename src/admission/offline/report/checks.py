@@ -14,7 +14,7 @@ from twisted.web.template import Tag, tags
 
 from ..missing import Missing
 from ..simulate.identity import MIN_MATCHING
-from .elements import Cell, absent, bullets, named, section, table
+from .elements import Cell, absent, beside, bullets, named, section, table
 from .resultfiles import Results, Row, grouped
 from .verdict import GateOutcome
 from .words import NOTHING, client, count, duration, plural, share, shown, size
@@ -22,7 +22,7 @@ from .words import NOTHING, client, count, duration, plural, share, shown, size
 MAX_ROWS = 20
 
 _METER = ("user", "client_id", "ip")
-_MEASURES = {"bytes": ("bytes", size), "requests": ("requests", count), "throttle_s": ("time throttled", duration)}
+_MEASURES = {"bytes": ("bytes", size), "requests": ("requests", count), "throttle_s": ("throttle time told", duration)}
 
 
 def recordedSection(results: Results) -> Tag:
@@ -38,11 +38,11 @@ def recordedSection(results: Results) -> Tag:
         if rows:
             heads = ("Client", words.capitalize(), "Of all")
             cells = ((_client(row), written(row["value"]), share(row["share"])) for row in rows)
-            parts.append(table(f"Clients with the most {words}", heads, cells))
+            parts.append([table(f"Clients with the most {words}", heads, cells)])
     if histogram is not None and len(histogram):
         columns = ("Policy", "Asked about", "Asked for a delay", "Longest up to")
-        parts.append(table("What each policy said, shadow policies included", columns, _policyRows(histogram)))
-    return section("recorded", title, *(parts or [absent("The recording was not summed up.")]))
+        parts.append([table("What each policy said, shadow policies included", columns, _policyRows(histogram))])
+    return section("recorded", title, beside(*parts) if parts else absent("The recording was not summed up."))
 
 
 def gateSection(gate: GateOutcome) -> Tag:
@@ -120,12 +120,11 @@ def auditSection(results: Results) -> Tag:
     return section(
         "audit",
         "Audits",
-        tags.h3("The filter of producer ids"),
-        *_bloomParts(results),
-        tags.h3("Quotas"),
-        *_quotaParts(results),
-        tags.h3("The ledger of memory"),
-        *_ledgerParts(results),
+        beside(
+            [tags.h3("The filter of producer ids"), *_bloomParts(results)],
+            [tags.h3("Quotas"), *_quotaParts(results)],
+            [tags.h3("The ledger of memory"), *_ledgerParts(results)],
+        ),
     )
 
 

@@ -81,5 +81,12 @@ def absent(what: str) -> Tag:
     return tags.p(what, class_="absent")
 
 
+def beside(*parts: list[Any]) -> Tag:
+    """
+    Parts of a section, beside each other where there is room.
+    """
+    return tags.div((tags.div(part, class_="part") for part in parts), class_="beside")
+
+
 def bullets(items: Iterable[Any]) -> Tag:
     return tags.ul(tags.li(each) for each in items)

@@ -198,7 +198,8 @@ class Plot:
             moments = [moment for line, _ in self.drawn for moment in line.places]
             if moments:
                 # The axis around a single minute would span years.
-                margin = max((max(moments) - min(moments)) / 20, _MIN_MARGIN)
+                span = max(moments) - min(moments)
+                margin = span / 20 if span else _MIN_MARGIN
                 axes.set_xlim(min(moments) - margin, max(moments) + margin)
         if self.isIndex:
             axes.set_ylim(0, 1.05)
@@ -208,17 +209,17 @@ class Plot:
             axes.set_ylim(0, 1.05 * most or 1)
 
 
-def scaled(lines: Sequence[Line]) -> tuple[list[Line], str]:
+def scaled(lines: Sequence[Line]) -> tuple[list[Line], str, int]:
     """
     Lines of bytes, converted to a unit with short numbers.
 
-    @return: the lines, and the unit.
+    @return: the lines, the unit, and the bytes in it.
     """
     most = max((line.most for line in lines), default=0)
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = next(power for power in range(len(units)) if most < 1024 ** (power + 1) or power == len(units) - 1)
     factor = 1024**power
-    return [evolve(line, values=line.values / factor) for line in lines], units[power]
+    return [evolve(line, values=line.values / factor) for line in lines], units[power], factor
 
 
 def figures(plots: Sequence[Plot]) -> Iterator[Tag]:

@@ -15,7 +15,7 @@ from twisted.web.template import Tag, tags
 from ..simulate.pool import TOTALS
 from ..simulate.totals import MAX_EXHAUSTED_SHARE
 from ..simulate.trials import BASELINE, RECORDED
-from .elements import absent, bullets, named, section, table
+from .elements import absent, beside, bullets, named, section, table
 from .lines import Line, coveredBy, poolLines
 from .plots import Plot, figures, scaled, timeNote
 from .resultfiles import Results, Row, grouped, only
@@ -75,13 +75,13 @@ def poolSection(results: Results) -> Tag:
     pools = _pools(results)
     minutes = results.table("replay_pool_minute", ["candidate", "minute", "used_max_bytes"])
     forecasts = [each.label for each in pools if each.isForecast]
-    lines, unit = scaled(poolLines(forecasts, minutes, recorded, coveredBy(results)))
+    lines, unit, unitBytes = scaled(poolLines(forecasts, minutes, recorded, coveredBy(results)))
 
     def fact(line: Line) -> str:
-        return f"at most {line.most:.4g} {unit}"
+        return f"at most {size(line.most * unitBytes)}"
 
     plot = Plot("pool", "The most memory taken, by the minute", unit, lines, fact, note=timeNote(lines))
-    parts: list[Any] = list(figures([plot]))
+    parts: list[Any] = []
     rows = poolRows(results)
     if rows:
         cells = ((named(name), *others) for name, *others in rows)
@@ -91,12 +91,12 @@ def poolSection(results: Results) -> Tag:
     if any(each.label.startswith(RECORDED) for each in pools):
         parts.append(
             tags.p(
-                f"What is called {RECORDED.strip()} is the pool that was there, replayed: how far that is from the "
-                "pool as recorded tells how far to believe the others."
+                f"What is called {RECORDED.strip()} NAME is the pool that was there, replayed: how far that is from "
+                "the pool as recorded tells how far to believe the others."
             )
         )
     parts += [bullets(notes)] if (notes := list(_poolNotes(results, pools))) else []
-    return section("pool", "How full the memory pool is", *parts)
+    return section("pool", "How full the memory pool is", beside(list(figures([plot])), parts))
 
 
 def _pools(results: Results) -> list[PoolTotal]:

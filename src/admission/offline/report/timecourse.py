@@ -14,7 +14,7 @@ from twisted.web.template import Tag, tags
 
 from ..simulate.decisions import CLOSED
 from ..simulate.trials import BASELINE
-from .elements import Cell, named, section, table
+from .elements import Cell, beside, named, section, table
 from .lines import Line, Times, delayLines, fairnessLines, throttleLines
 from .plots import Plot, figures, timeNote
 from .resultfiles import Results, only
@@ -70,7 +70,7 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
 
     @param plot: the result of L{fairnessPlot}.
     """
-    parts: list[Any] = list(figures([plot]))
+    parts: list[Any] = []
     recorded = results.table("fairness_minute", ["pool_wait_p999_us", "pool_wait_max_us"])
     leasts = {line.label: float(line.known.min()) for line in plot.lines if len(line.known)}
     estimates = [each for each in verdict.standings or () if each.hasEstimate]
@@ -104,7 +104,7 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
                     f"99.9 % of the requests waited no longer than {duration(high / 1e6)}."
                 )
             )
-    return section("fairness", "Fairness and starvation", *parts)
+    return section("fairness", "Fairness and starvation", beside(list(figures([plot])), parts))
 
 
 def fairnessPlot(verdict: Verdict, times: Times) -> Plot:
