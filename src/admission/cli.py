@@ -56,6 +56,18 @@ COMMANDS = (
         "admission.commands.quotascommand.run",
     ),
     Command(
+        "topics",
+        "See the topics of a broker, and how large they are.",
+        "admission.commands.topicscommand.TopicsOptions",
+        "admission.commands.topicscommand.run",
+    ),
+    Command(
+        "groups",
+        "See the consumer groups of a broker, and how far they are behind.",
+        "admission.commands.groupscommand.GroupsOptions",
+        "admission.commands.groupscommand.run",
+    ),
+    Command(
         "explain",
         "Tell why a client is throttled, or how far it is from that.",
         "admission.commands.explaincommand.ExplainOptions",
@@ -139,6 +151,8 @@ class AdmissionOptions(CommandGroup):
     examples = (
         "quotas describe",
         "quotas set --client-id-default producer_byte_rate=4M",
+        "topics list",
+        "groups lag billing",
         "explain --client-id reports --user alice",
         "top",
         "doctor --data /var/lib/admission",

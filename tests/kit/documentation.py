@@ -43,7 +43,7 @@ _PROMPT = re.compile(r"^\$ ", re.MULTILINE)
 _PORT = re.compile(r"(?<![\w.])((?:tcp|ssl|mtls|localhost|127\.0\.0\.1)(?::|\", ))([0-9]{4,5})\b")
 
 _BROKER = re.compile(r"\btwistd( -n| --pidfile=)* admission(-gateway)?(?![\w-])")
-_ASKS_BROKER = re.compile(r"\badmission quotas (\w+)")
+_ASKS_BROKER = re.compile(r"\badmission (?:quotas|topics|groups) (\w+)")
 _ASKS_STATUS = re.compile(r"\badmission (explain|top|memory)\b")
 _BROKER_PORT, _STATUS_PORT = "9092", "9090"
 

@@ -59,6 +59,8 @@ class MainTests(CommandTestCase):
         """
         groups = {
             "quotas": ("describe", "set", "remove"),
+            "topics": ("list", "describe"),
+            "groups": ("list", "describe", "lag"),
             "data": ("check", "backup", "restore", "migrate"),
             "users": ("set", "remove", "list"),
         }

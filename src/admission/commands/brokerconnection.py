@@ -22,7 +22,7 @@ from ..kafka.brokeroptions import parseHostPort
 from ..kafka.client.clientconnection import ClientConnection, ConnectionSettings, connect
 from ..kafka.client.errors import AuthenticationFailed, BrokerRefused, ClientError, UnsupportedApi
 from ..kafka.client.sasl import MECHANISMS, SCRAM_SHA_512, Credentials
-from .console import CommandFailed, CommandOptions, parseTimeout
+from .console import CommandFailed, CommandOptions, chosen, parseTimeout
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _TLS_FAILURE = re.compile(r"TLS failed: ([^(]*[^( ])")
@@ -40,7 +40,7 @@ class ConnectionOptions(CommandOptions):
     """
 
     optParameters = [
-        ["broker", "b", "127.0.0.1:9092", "HOST:PORT of the broker."],
+        ["broker", "b", None, "HOST:PORT of the broker.  [default: what ADMISSION_BROKER says, or 127.0.0.1:9092]"],
         ["tls", None, None, "Use TLS, and trust the authorities whose certificates are in this PEM file."],
         ["cert", None, None, "Show the broker the certificate in this PEM file."],
         ["key", None, None, "The key of --cert, in a PEM file."],
@@ -54,6 +54,7 @@ class ConnectionOptions(CommandOptions):
         """
         @raise UsageError: if options are wrong or missing; before any password prompt.
         """
+        self["broker"] = chosen(self, "broker", "ADMISSION_BROKER", "127.0.0.1:9092")
         self["host"], self["port"] = parseHostPort("broker", self["broker"])
         try:
             self["host"].encode("idna")

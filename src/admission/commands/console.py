@@ -5,6 +5,7 @@ What all commands have in common: their usage, and how they fail.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TextIO
@@ -154,6 +155,21 @@ class Progress:
             else:
                 self._stream.write(line + "\n")
             self._stream.flush()
+
+
+def chosen(options: Options, option: str, variable: str, default: str) -> str:
+    """
+    The value of an option, or else of an environment variable, or else a default.
+
+    @raise UsageError: if the variable is set to nothing.
+    """
+    given: str | None = options[option]
+    if given is not None:
+        return given
+    inherited = os.environ.get(variable, default)
+    if not inherited.strip():
+        raise UsageError(f"{variable} is empty: unset it, or give --{option}")
+    return inherited
 
 
 def parseTimeout(text: str) -> float:

@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, build_opener
 from twisted.python.usage import UsageError
 
 from ..plaintext import printable
-from .console import CommandFailed, CommandOptions, parseTimeout
+from .console import CommandFailed, CommandOptions, chosen, parseTimeout
 
 MAX_BYTES = 1 << 20
 """The longest answer that is read."""
@@ -36,7 +36,12 @@ class StatusOptions(CommandOptions):
     """
 
     optParameters = [
-        ["status", None, "http://127.0.0.1:9090", "The status port of the broker."],
+        [
+            "status",
+            None,
+            None,
+            "The status port of the broker.  [default: what ADMISSION_STATUS says, or http://127.0.0.1:9090]",
+        ],
         ["timeout", None, "10s", "How long to wait for an answer."],
     ]
 
@@ -44,6 +49,7 @@ class StatusOptions(CommandOptions):
         """
         @raise UsageError: if an option is invalid; no broker is asked.
         """
+        self["status"] = chosen(self, "status", "ADMISSION_STATUS", "http://127.0.0.1:9090")
         self["url"] = parseStatus(self["status"])
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
 
