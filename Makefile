@@ -31,7 +31,7 @@ help:
 	@echo "make soak    a broker under everything at once for MINUTES=$(MINUTES), and whether anything of it grows"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make parity  run the tests under trial as well and compare with make test"
-	@echo "make demo-offline  record a broker under real load for some minutes, and evaluate other policies"
+	@echo "make demo-offline  record a broker under real load for a minute, and say what twice the limit would change"
 	@echo "make demo-gateway  put a gateway in front of three nodes of Apache Kafka for a minute; KEEP=1 until Ctrl-C"
 	@echo "make follow-docs  do what the manual says, to the letter, in a fresh environment"
 	@echo "make clean   remove $(VENV) and everything that was built"

@@ -21,17 +21,23 @@ class Outcome:
     @ivar requests: how many there were.
     @ivar throttled: how many of them were throttled.
     @ivar throttleSeconds: for how long in all, as the policy wanted it.
+    @ivar heldSeconds: for how long in all, by whatever policy.
+    @ivar refused: how many of them were refused.
     """
 
     requests: int = 0
     throttled: int = 0
     throttleSeconds: float = 0.0
+    heldSeconds: float = 0.0
+    refused: int = 0
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
             self.requests + other.requests,
             self.throttled + other.throttled,
             self.throttleSeconds + other.throttleSeconds,
+            self.heldSeconds + other.heldSeconds,
+            self.refused + other.refused,
         )
 
 
@@ -88,8 +94,9 @@ def predicted(results: Path, label: str, clientIds: Sequence[str], mode: str = C
     @param mode: of L{admission.offline.simulate.decisions}.
     """
     rows = pq.read_table(results / "replay_client.parquet").to_pylist()
+    names = ("requests", "throttled", "delay_s", "throttle_s", "refused")
     found = {
-        row["client_id"]: Outcome(row["requests"], row["throttled"], row["delay_s"])
+        row["client_id"]: Outcome(*(row[name] for name in names))
         for row in rows
         if (row["candidate"], row["mode"]) == (label, mode)
     }

@@ -315,7 +315,9 @@ def _auditRows(boot: Row) -> dict[str, list[Row]]:
             {
                 **boot,
                 "base_bytes": 40 << 20,
-                "peak_rss_bytes": 90 << 20,
+                "imports_bytes": 3 << 20,
+                "leaked_bytes": 1 << 20,
+                "peak_private_bytes": 90 << 20,
                 "peak_ledger_bytes": 45 << 20,
                 "peak_unexplained_bytes": 5 << 20,
                 "peak_unexplained_share": 0.1,

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.interfaces import DEFAULT, QuotaEntity
 from admission.offline.bloomaudit import FilterShape, bloomAudit, bloomVerdicts
-from admission.offline.ledgeraudit import LEDGER, RESIDENT, ledgerAudit, ledgerSummary
+from admission.offline.ledgeraudit import LEDGER, MODULES, PRIVATE, ledgerAudit, ledgerSummary
 from admission.offline.quotaaudit import limitsInForce, quotaSpans, quotaSummary
 from admission.quotas.limits import LimitTable
 from admission.recording.schema import LIMITS, SENSORS
@@ -387,33 +387,77 @@ class LedgerAuditTests(SynchronousTestCase):
     L{ledgerAudit} and L{ledgerSummary}.
     """
 
+    def sampled(self, seconds: float, private: float, *held: float, modules: int = 100, **values: Any) -> list[Row]:
+        """
+        The samples of a moment.
+
+        @param held: what the ledger has, by purpose.
+        """
+        ledger = [sensorRow(seconds, LEDGER, each, entity=f"purpose={each}", **values) for each in held]
+        others = [(PRIVATE, private), (MODULES, float(modules))]
+        return [*(sensorRow(seconds, *each, **values) for each in others), *ledger]
+
     def test_growth(self) -> None:
         """
-        What the process takes beyond its base and its ledger is unexplained,
-        for each run by itself; moments with only one of the two tell nothing.
+        What the process takes beyond its base and the largest ledger so far is unexplained, for each run by itself;
+        moments with only one of the two tell nothing.
         """
-
-        def sampled(seconds: float, resident: float, *held: float, **values: Any) -> list[Row]:
-            ledger = [sensorRow(seconds, LEDGER, each, entity=f"purpose={each}", **values) for each in held]
-            return [sensorRow(seconds, RESIDENT, resident, **values), *ledger]
-
         rows = [
-            *sampled(0, 100.0, 10.0, 5.0),
-            *sampled(10, 180.0, 50.0, 25.0),
-            *sampled(20, 150.0, 10.0, 5.0),
-            *sampled(30, 90.0, 5.0),
-            *sampled(40, 500.0),
-            *sampled(50, 1000.0, 1.0, boot_id="next"),
+            *self.sampled(0, 100.0, 10.0, 5.0),
+            *self.sampled(10, 180.0, 50.0, 25.0),
+            *self.sampled(20, 190.0, 10.0, 5.0),
+            *self.sampled(30, 90.0, 5.0),
+            *self.sampled(40, 500.0),
+            *self.sampled(50, 1000.0, 1.0, boot_id="next"),
         ]
         samples = ledgerAudit(frameOf(SENSORS, rows))
         found = [tuple(row.values())[1:] for row in rowsOf(samples)]
         expected = [
-            ("boot", at(0), 100, 15, 85, 0, 0, None),
-            ("boot", at(1 / 6), 180, 75, 85, 20, 80, 0.25),
-            ("boot", at(1 / 3), 150, 15, 85, 50, 50, 1.0),
-            ("boot", at(0.5), 90, 5, 85, 0, -10, None),
-            ("next", at(5 / 6), 1000, 1, 999, 0, 0, None),
+            ("boot", at(0), 100, 15, 85, 0, 0, 0, None),
+            ("boot", at(1 / 6), 180, 75, 85, 0, 20, 80, 0.25),
+            ("boot", at(1 / 3), 190, 15, 85, 0, 30, 90, 0.333333333),
+            ("boot", at(0.5), 90, 5, 85, 0, -70, -10, None),
+            ("next", at(5 / 6), 1000, 1, 999, 0, 0, 0, None),
         ]
         self.assertEqual(found, expected)
         summary = [tuple(row.values())[1:] for row in rowsOf(ledgerSummary(samples))]
-        self.assertEqual(summary, [("boot", 4, 85, 50, 180, 75, 20, 0.25), ("next", 1, 999, 0, 1000, 1, 0, None)])
+        self.assertEqual(
+            summary,
+            [("boot", 4, 85, 0, 30, 10, 190, 15, 30, 0.333333333), ("next", 1, 999, 0, 0, 0, 1000, 1, 0, None)],
+        )
+
+    def summary(self, *privates: float, modules: tuple[int, ...] = ()) -> Row:
+        """
+        The summary of a run with an empty ledger.
+
+        @param privates: the memory of the process, every ten seconds.
+        @param modules: how many were imported by then; by default always the same.
+        """
+        counts = modules or (100,) * len(privates)
+        rows = [
+            row
+            for place, (private, count) in enumerate(zip(privates, counts, strict=True))
+            for row in self.sampled(10 * place, private, 0.0, modules=count)
+        ]
+        [summary] = rowsOf(ledgerSummary(ledgerAudit(frameOf(SENSORS, rows))))
+        return summary
+
+    def test_imports(self) -> None:
+        """
+        What the process takes to import modules is no leak, whenever it does; what it takes besides is.
+        """
+        imported = self.summary(100.0, 100.0, 100.0, 180.0, 180.0, 180.0, modules=(50, 50, 50, 90, 90, 90))
+        self.assertEqual(
+            [imported[name] for name in ("imports_bytes", "unexplained_max_bytes", "leaked_bytes")], [80, 0, 0]
+        )
+        leaking = self.summary(100.0, 190.0, 200.0, 210.0, 220.0, 230.0, modules=(50, 90, 90, 90, 90, 90))
+        self.assertEqual(
+            [leaking[name] for name in ("imports_bytes", "unexplained_max_bytes", "leaked_bytes")], [90, 40, 30]
+        )
+
+    def test_once(self) -> None:
+        """
+        Memory that is taken once and kept is unexplained, and no leak.
+        """
+        once = self.summary(100.0, 150.0, 150.0, 150.0, 150.0, 150.0)
+        self.assertEqual([once[name] for name in ("unexplained_max_bytes", "leaked_bytes")], [50, 0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 
 from .registry import SensorRegistry
@@ -14,7 +15,7 @@ from .registry import SensorRegistry
 
 class ProcessUsage:
     """
-    Reads C{/proc/self}: resident memory, CPU time and open files.
+    Reads C{/proc/self}, and what Python says: memory, CPU time, open files and imported modules.
     """
 
     def __init__(self, directory: Path = Path("/proc/self")) -> None:
@@ -64,6 +65,13 @@ class ProcessUsage:
         """
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
+    @property
+    def importedModules(self) -> int:
+        """
+        How many modules Python has imported: each takes memory once.
+        """
+        return len(sys.modules)
+
     def addSensors(self, registry: SensorRegistry) -> None:
         """
         Publish all of this.
@@ -75,6 +83,7 @@ class ProcessUsage:
         registry.addGauge("ProcessCpuSeconds", lambda now: self.cpuSeconds)
         registry.addGauge("ProcessOpenDescriptors", lambda now: self.openDescriptors)
         registry.addGauge("ProcessMostDescriptors", lambda now: self.maxDescriptors)
+        registry.addGauge("ProcessImportedModules", lambda now: self.importedModules)
 
     def _pages(self) -> list[int]:
         return [int(each) for each in self._directory.joinpath("statm").read_text("ascii").split()]

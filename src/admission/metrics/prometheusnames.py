@@ -183,6 +183,7 @@ NAMINGS = (
     Naming("ProcessCpuSeconds", "process_cpu_seconds_total", "User and system CPU time of the process."),
     Naming("ProcessOpenDescriptors", "process_open_fds", "Open file descriptors."),
     Naming("ProcessMostDescriptors", "process_max_fds", "Maximum number of open file descriptors; -1 if unlimited."),
+    Naming("ProcessImportedModules", "process_imported_modules", "Modules that Python has imported."),
 )
 """The names of the framework's sensors."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -77,5 +78,6 @@ class ProcessUsageTests(SynchronousTestCase):
                 ("ProcessCpuSeconds", self.usage.cpuSeconds),
                 ("ProcessOpenDescriptors", 5),
                 ("ProcessMostDescriptors", self.usage.maxDescriptors),
+                ("ProcessImportedModules", len(sys.modules)),
             ],
         )

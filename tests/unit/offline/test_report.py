@@ -969,7 +969,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn("quotas are exceeded by 2.3 % at most", audits)
         self.assertEqual(
             tableRows(self.page, "Memory of each run")["boot of broker 1"],
-            ["40 MiB", "90 MiB", "45 MiB", "5 MiB", "10 %"],
+            ["40 MiB", "90 MiB", "45 MiB", "3 MiB", "5 MiB", "1 MiB"],
         )
         gate = tableRows(self.page, "The identity gate, closed loop: the worst first")
         self.assertEqual(gate[RECORDED_POLICY][1:4], ["yes", "100.000 %", "1,000"])
