@@ -237,6 +237,26 @@ class ClientMinutesTests(SynchronousTestCase):
         )
         self.assertEqual((second["minute"], second["requests"], second["bytes_in"]), (at(1), 1, 7))
 
+    def test_beforeLogin(self) -> None:
+        """
+        What comes before a login makes no client, is not starved, and is none of those that share; without a login the
+        same principal is a client by its other requests.
+        """
+        nobody = {"principal": "ANONYMOUS", "client_id": "app", "request_bytes": 10, "response_bytes": 10}
+        rows = [
+            requestRow(0.0, request_bytes=100),
+            requestRow(1.0, **nobody, kind="ApiVersions"),
+            requestRow(2.0, **nobody, kind="SaslHandshake"),
+            requestRow(3.0, **nobody, kind="SaslAuthenticate", decision="reject"),
+        ]
+        frame = frameOf(REQUESTS, rows)
+        self.assertEqual([row["principal"] for row in rowsOf(clientMinutes(frame))], ["alice"])
+        [fairness] = rowsOf(fairnessMinutes(frame))
+        self.assertEqual([fairness[name] for name in ("clients", "starved", "jain_bytes")], [1, 0, 1.0])
+        served = frameOf(REQUESTS, [*rows, requestRow(4.0, **nobody, kind="Produce")])
+        found = [(row["principal"], row["requests"]) for row in rowsOf(clientMinutes(served))]
+        self.assertEqual(sorted(found), [("ANONYMOUS", 1), ("alice", 1)])
+
     def test_random(self) -> None:
         """
         A plain reading of some hundred rows comes to the same, with exact

@@ -899,7 +899,7 @@ class PageTests(SynchronousTestCase):
         )
         for name, cells in rows.items():
             self.assertEqual(cells[:2], [duration(recorded[name]), duration(throttled[name])])
-        self.assertIn("no client gains, 3 clients lose, and for 1 nothing changes", textOf(self.page, "clients"))
+        self.assertIn("No client gains, 3 clients lose, and for 1 nothing changes", textOf(self.page, "clients"))
 
     def test_terminal(self) -> None:
         """

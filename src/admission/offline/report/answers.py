@@ -158,7 +158,8 @@ def _candidateRow(standing: Standing, recorded: Standing | None, forecast: str) 
 
 
 def _differenceParts(label: str, differences: Differences) -> Iterator[Tag]:
-    yield tags.p(differences.inWords())
+    words = differences.inWords()
+    yield tags.p(f"{words[0].upper()}{words[1:]}")
     if differences.changed:
         rows = ((named(name), *cells) for name, *cells in (each.cells() for each in differences.changed[:MAX_CLIENTS]))
         yield table(f"Clients that gain or lose under {shown(label)}: the largest difference first", HEADS, rows)
