@@ -5,6 +5,7 @@ VENV ?= .venv
 DATA ?= data
 MINUTES ?= 10
 LISTEN ?= tcp:9092:interface=127.0.0.1
+STATUS ?= tcp:9090:interface=127.0.0.1
 
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
@@ -17,7 +18,7 @@ CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA)"
+	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA), and its page on http://127.0.0.1:9090"
 	@echo "make wheel   make a wheel for machines like this one, with the hot modules compiled, in ./dist"
 	@echo "make test    run the tests, in ten minutes"
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
@@ -38,7 +39,7 @@ help:
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made with"
 
 run: $(VENV)/run.stamp
-	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --data $(DATA)
+	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --status $(STATUS) --data $(DATA)
 
 # Those that share nothing, and those that mostly wait for clients, on two cores; then those that take all of the machine
 # or look at what a process takes, one after the other.

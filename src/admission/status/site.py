@@ -308,7 +308,11 @@ class StatusPort:
         if self._isStopped:
             return port.stopListening()
         self._port = port
-        address = port.getHost()
+        address: Any = port.getHost()
+        if hasattr(address, "host"):
+            scheme = "https" if self.description.partition(":")[0] in ("ssl", "tls", "mtls") else "http"
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            self.log.info("its page is at {url}", url=f"{scheme}://{host}:{address.port}/")
         if not isLocal(address):
             self.log.warn(
                 "the status port listens on {address}, where others can reach it, and asks nobody for a password; "
