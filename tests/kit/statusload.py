@@ -20,7 +20,7 @@ from urllib.request import urlopen
 from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, endpoint, freePort
 from tests.kit.browser import openBrowser, resize
 
-WIDE, NARROW = 1280, 400
+LARGE, WIDE, NARROW = 1920, 1280, 400
 """The sizes of the page, in pixels across, that it must be good to read at."""
 
 TOPIC = "events"
@@ -120,7 +120,7 @@ def main(directory: Path) -> None:
         with clients(broker.address), openBrowser(WIDE) as browser:
             browser.get(broker.status)
             time.sleep(_PICTURED_SECONDS)
-            for width in (WIDE, NARROW):
+            for width in (LARGE, WIDE, NARROW):
                 directory.joinpath(f"status-{width}.png").write_bytes(picture(browser, width))
     finally:
         broker.remove()

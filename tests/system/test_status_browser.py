@@ -4,6 +4,7 @@ The status page in a real browser, while real clients are being throttled.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from admission.connection.wrapping import wrapFactory
 from admission.status.site import statusSite
 from tests.kit.brokerprocess import PATIENCE_SECONDS
 from tests.kit.browser import consoleErrors, openBrowser, resize
-from tests.kit.statusload import GROUP, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
+from tests.kit.statusload import GROUP, LARGE, NARROW, PRODUCERS, TOPIC, WIDE, LoadedBroker, clients
 
 reactor: Any = installedReactor
 
@@ -50,6 +51,18 @@ _SECTIONS = (
 _PLOTS = "return [...document.querySelectorAll('figcaption')].map((each) => each.firstChild.textContent)"
 
 
+_MARKS = "return document.querySelectorAll('#clients .share meter').length"
+_TOOLTIPS = (
+    "return [...document.querySelectorAll('.legend li[title*=\"quota\"]')]"
+    ".map((each) => each.firstChild.nextSibling.textContent)"
+)
+_POINTS = (
+    "const [figure] = [...document.querySelectorAll('figure')].filter((each) => "
+    "each.querySelector('figcaption').textContent.startsWith('Process memory'));"
+    "return figure.querySelector('path.c0').getAttribute('d').split(/[ML]/).length - 1"
+)
+
+
 @define
 class Findings:
     """
@@ -63,6 +76,10 @@ class Findings:
         many images there were, and the title of the page.
     @ivar requested: what the page has asked for.
     @ivar errors: what the browser complained about.
+    @ivar marked: how many bars have a mark at 100 %.
+    @ivar tooltips: the series that say what they are about quotas.
+    @ivar remembered: how many samples the server had kept, and how many points the page drew at its second look.
+    @ivar answers: what the page answered to questions about clients, with the table below.
     @ivar gone: what the page said when there was no broker any more.
     @ivar status: the URL of the port.
     """
@@ -74,6 +91,10 @@ class Findings:
     hostile: Sequence[Any] = ()
     requested: set[str] = field(factory=set)
     errors: Sequence[str] = ()
+    marked: int = 0
+    tooltips: Sequence[str] = ()
+    remembered: tuple[int, int] = (0, 0)
+    answers: list[tuple[str, str]] = field(factory=list)
     gone: str = ""
     status: str = ""
 
@@ -104,6 +125,11 @@ def findings() -> Findings:
                 until(lambda: broker.snapshot()["throttled"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
                 browser.get(broker.status)
                 _look(browser, found)
+                # A sample is taken every ten seconds.
+                until(lambda: len(json.loads(broker.read("history"))["samples"]) >= 2)
+                browser.refresh()
+                until(lambda: "resident" in _textOf(browser, "#plots"))
+                found.remembered = len(json.loads(broker.read("history"))["samples"]), browser.execute_script(_POINTS)
             broker.kill()
             until(lambda: "has not answered" in _textOf(browser, "#message"))
             found.gone = f"{_textOf(browser, '#state')}: {_textOf(browser, '#message')}"
@@ -122,11 +148,16 @@ def _look(browser: Any, found: Findings) -> None:
     found.pathCount = browser.execute_script(_PATHS)
     for part in ("#state", "#facts", "#clients", "#groups", "#topics", "#topics-count", "#connections"):
         found.texts[part] = _textOf(browser, part)
-    for width in (WIDE, NARROW):
+    for width in (LARGE, WIDE, NARROW):
         resize(browser, width, 900)
         found.widths[width] = tuple(browser.execute_script(_WIDTHS))
+    found.marked = browser.execute_script(_MARKS)
+    found.tooltips = browser.execute_script(_TOOLTIPS)
+    for question in ({"clientId": PRODUCERS[0]}, {"clientId": "nobody"}, {"ip": "127.0.0.1"}, {"ip": "nonsense"}):
+        found.answers.append(_ask(browser, question))
     found.requested = set(browser.execute_script(_REQUESTED))
-    found.errors = consoleErrors(browser)
+    # The last question was refused, as it should be.
+    found.errors = [each for each in consoleErrors(browser) if "ip=nonsense" not in each]
 
 
 @contextmanager
@@ -144,6 +175,17 @@ def _hostileClient(address: str) -> Iterator[None]:
     finally:
         # They are sent for as long as it is looked at: throttled, all of them would take half a minute.
         producer.purge()
+
+
+def _ask(browser: Any, question: dict[str, str]) -> tuple[str, str]:
+    before = _textOf(browser, "#answer")
+    for name in ("clientId", "ip"):
+        box = browser.find_element("css selector", f".question input[name={name}]")
+        box.clear()
+        box.send_keys(question.get(name, ""))
+    browser.find_element("css selector", ".question button").click()
+    until(lambda: _textOf(browser, "#answer") != before)
+    return _textOf(browser, "#answer"), _textOf(browser, "#limits")
 
 
 def _textOf(browser: Any, selector: str) -> str:
@@ -179,6 +221,35 @@ class StatusPageTests(SynchronousTestCase):
         What a client calls itself is text and nothing else, and does not turn round what is beside it.
         """
         self.assertEqual(findings().hostile, [True, 0, "admission"])
+
+    def test_explain(self) -> None:
+        """
+        Why a client is slow is answered in place, in words and a table: one that is throttled, one that was never
+        here, an address, and what makes no sense.
+        """
+        (slow, limits), (never, _), (address, _), (nonsense, none) = findings().answers
+        throttled = r"throttled by client-bytes \(producer_byte_rate\) for another"
+        self.assertRegex(slow, rf"^client id {PRODUCERS[0]}, user ANONYMOUS: {throttled}")
+        self.assertRegex(limits, r"client-bytes producer_byte_rate=40K each client id .*\d+ %")
+        self.assertIn("client id nobody, user ANONYMOUS: not known. It has no connection", never)
+        self.assertIn("address 127.0.0.1", address)
+        self.assertIn("'nonsense' is not an address; write 192.0.2.1 or 2001:db8::1", nonsense)
+        self.assertEqual(none, "")
+
+    def test_help(self) -> None:
+        """
+        Bars have a mark at 100 %, and reasons say what they mean.
+        """
+        self.assertGreaterEqual(findings().marked, len(PRODUCERS))
+        self.assertEqual([each.strip() for each in findings().tooltips], ["quota"])
+
+    def test_past(self) -> None:
+        """
+        Who opens the page sees what was before.
+        """
+        samples, points = findings().remembered
+        self.assertGreaterEqual(samples, 2)
+        self.assertGreaterEqual(points, samples)
 
     def test_groups(self) -> None:
         """
@@ -223,9 +294,8 @@ class StatusPageTests(SynchronousTestCase):
         for url in found.requested:
             self.assertTrue(url.startswith(found.status + "/"), url)
             paths.add(urlsplit(url).path)
-        self.assertLessEqual(
-            paths, {f"/{each}" for each in ("page.css", "page.js", "plots.js", "icon.svg", "status.json")}
-        )
+        parts = ("page.css", "page.js", "plots.js", "icon.svg", "status.json", "history", "explain")
+        self.assertLessEqual(paths, {f"/{each}" for each in parts})
         self.assertLessEqual({"/page.css", "/page.js", "/plots.js", "/status.json"}, paths)
 
     def test_fits(self) -> None:
@@ -259,7 +329,7 @@ class AnyServerTests(TestCase):
             shown, plots, errors = yield deferToThread(self.look, address, f"http://{status}")
         finally:
             yield gatherResults([maybeDeferred(port.stopListening) for port in ports])
-        self.assertEqual(shown, ["The last five minutes", "Connections by memory held 1 of 1", "Why is a client slow?"])
+        self.assertEqual(shown, ["The last hour", "Connections by memory held 1 of 1", "Why is a client slow?"])
         self.assertEqual(plots, ["Memory pool", "Where memory is", "Connections not read", "Process memory"])
         self.assertEqual(errors, [])
 

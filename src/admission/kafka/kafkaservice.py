@@ -371,7 +371,10 @@ class KafkaService(Service):
         if profiler is not None:
             self._started.callback(profiler.stop)
         if self._statusPort is not None:
-            self._statusPort.serve(self._status.pages(self._reactor, profiler))
+            pages = self._status.pages(self._reactor, profiler)
+            pages.history.start()
+            self._started.callback(pages.history.stop)
+            self._statusPort.serve(pages.root)
             self._started.push_async_callback(self._statusPort.stop)
 
     def _startRecording(self, recorder: EventRecorder, gateSeed: int) -> None:

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from attrs import asdict
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.resource import Resource
 
 from ..connection.factory import AdmittedFactory
 from ..connection.pauses import Pause
@@ -81,11 +80,11 @@ class ServerStatus:
             "queued.max.request.bytes",
         )
 
-    def pages(self, clock: IReactorTime, profiler: Profiler | None) -> Resource:
+    def pages(self, clock: IReactorTime, profiler: Profiler | None) -> StatusPages:
         """
-        The root resource of the status port.
+        The pages of the status port.
         """
-        return StatusPages(clock, self.document, ANONYMOUS, KAFKA_NAMINGS, profiler).root
+        return StatusPages(clock, self.document, ANONYMOUS, KAFKA_NAMINGS, profiler)
 
     def addSensors(self) -> None:
         """

@@ -30,6 +30,7 @@ from ..metrics.prometheusnames import Naming
 from ..names import boundedName
 from ..profiling.profiler import Profiler, ProfilerStopped
 from .document import StatusDocument
+from .history import History
 from .pageresource import BadQuestion, Page, Pieces, refuse
 from .sections import finite
 
@@ -56,6 +57,7 @@ class StatusPages:
     The pages of the status port.
 
     @ivar root: the page for people, which is the parent of all others.
+    @ivar history: the last hour; to be started and stopped by who serves the pages.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class StatusPages:
         @param profiler: takes snapshots of the memory; L{None} if that is not possible.
         """
         self._document = document
+        self.history = History(document, clock)
         self._sensors = sensors = document.sensors
         self._anonymous = anonymous
         front = (_ASSETS / "page.html").read_text("utf-8").replace("ANONYMOUS", escape(anonymous))
@@ -85,6 +88,10 @@ class StatusPages:
             "status.json": page(
                 "The state of the server at this moment; its lists are of the largest.",
                 lambda question: iter((document.text,)),
+            ),
+            "history": page(
+                "The numbers of status.json every ten seconds of the last hour.",
+                lambda question: self.history.pieces(),
             ),
             "explain": page(
                 "Which limits hold for a client, whom they were set for, and how much of each is used.",

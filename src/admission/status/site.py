@@ -28,6 +28,7 @@ from twisted.web.server import Site
 from ..clock import wallSeconds
 from ..metrics.registry import SensorRegistry
 from .document import Server, StatusDocument
+from .history import History
 from .pageresource import Refused
 from .pages import StatusPages
 from .sections import HealthCheck, Section
@@ -99,7 +100,8 @@ def statusSite(
         server.addSensors(sensors)
     document = StatusDocument(server, sensors, wallSeconds, sections, checks)
     document.addSensors()
-    return StatusSite(StatusPages(server.clock, document).root, server.clock, names)
+    pages = StatusPages(server.clock, document)
+    return StatusSite(pages.root, server.clock, names, history=pages.history)
 
 
 class StatusChannel(HTTPChannel):
@@ -179,22 +181,34 @@ class StatusSite(Site):
     noisy = False
 
     def __init__(
-        self, root: Resource, reactor: IReactorTime, names: Collection[str] = (), naming: str = "names="
+        self,
+        root: Resource,
+        reactor: IReactorTime,
+        names: Collection[str] = (),
+        naming: str = "names=",
+        history: History | None = None,
     ) -> None:
         """
         @param reactor: for deadlines.
         @param names: the host names of the port, in addition to C{localhost}.
         @param naming: the setting that adds host names.
+        @param history: taken while the site listens; L{None} if somebody else sees to that.
         """
         super().__init__(root, reactor=reactor, timeout=None)  # type: ignore[no-untyped-call]
         self.channels: set[StatusChannel] = set()
         self._names = {"localhost", *(name.lower() for name in names)}
         self._naming = naming
+        self._history = history
 
-    # There is no access log.
+    # These begin and end no access log.
 
     def startFactory(self) -> None:
-        pass
+        if self._history is not None:
+            self._history.start()
+
+    def stopFactory(self) -> None:
+        if self._history is not None:
+            self._history.stop()
 
     def log(self, request: Any) -> None:
         pass

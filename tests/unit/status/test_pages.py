@@ -47,7 +47,16 @@ class PagesTests(StatusTestCase):
         self.assertEqual(
             pages,
             [
-                *("/", "/status.json", "/explain?clientId=&user=&ip=", "/quotas", "/sensors", "/metrics", "/healthz"),
+                *(
+                    "/",
+                    "/status.json",
+                    "/history",
+                    "/explain?clientId=&user=&ip=",
+                    "/quotas",
+                    "/sensors",
+                    "/metrics",
+                    "/healthz",
+                ),
                 "/help",
             ],
         )
@@ -64,6 +73,12 @@ class PagesTests(StatusTestCase):
             code = 400 if target == "explain" else 200
             self.assertEqual(self.get(f"/{target}").code, code, target)
         self.assertNotRegex(response.body, r"<script(?! type=\"module\" src=)|<style|\bstyle=|\bon[a-z]+=")
+
+    def test_history(self) -> None:
+        """
+        The numbers of the last hour are a page.
+        """
+        self.assertEqual(self.get("/history").document, {"sampleSeconds": 10, "samples": []})
 
     def test_assets(self) -> None:
         """

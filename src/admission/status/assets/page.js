@@ -29,12 +29,29 @@ function formatSeconds(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 }
 
+/** Why connections are not read; the words are the server's. */
+const REASONS = {
+  memory: "The pool has no memory for what comes next: make it larger, or see who holds it.",
+  request: "A request of the connection is being worked on, and the next one waits for it.",
+  requests: "As many requests are being worked on as may be at a time, or as a turn of the reactor has time for.",
+  responses: "The peer does not take its responses.",
+  quota: "The client is over its quota, and waits until that is paid.",
+  "sent quota": "The client has been sent more than its quota.",
+  opening: "Its address opens connections too fast.",
+  protocol: "The server's own protocol has paused it.",
+  unanswered: "So many of its Produce requests wait for the disk that no more are read.",
+  upstream: "The node behind the gateway does not take what is sent to it.",
+  draining: "The server stops: what was read is answered, and then the connection ends.",
+  closing: "It closes after the next response.",
+};
+const reasonOf = (name) => REASONS[name] ?? "";
+
 /** What is plotted, each with the part of the snapshot that it needs: servers differ in what they have. */
 const PLOTTED = [
   ["pool", "Memory pool", { format: formatBytes, isBinary: true }, (now) => ({ used: now.pool.usedBytes })],
   ["ledger", "Where memory is", { format: formatBytes, isBinary: true, isStacked: true }, (now) => now.ledger],
   ["requests", "Requests a second", { format: formatCount }, (now) => ({ read: rateOf(now, (each) => each.requests.read) })],
-  ["muted", "Connections not read", { format: formatCount }, (now) => now.muted],
+  ["muted", "Connections not read", { format: formatCount, explain: reasonOf }, (now) => now.muted],
   ["throttled", "Clients over a quota", { format: formatCount }, (now) => ({ clients: now.throttled.count })],
   ["purgatory", "Requests that wait", { format: formatCount },
     (now) => ({ watched: now.purgatory.watched, "with a timeout": now.purgatory.delayed })],
@@ -57,9 +74,11 @@ function plot(now) {
   for (const [part, title, options, valuesOf] of PLOTTED) {
     if (!(part in now)) continue;
     if (!plots.has(part)) plots.set(part, new Plot(byId("plots"), title, options));
-    plots.get(part).add(now.atSeconds * 1000, valuesOf(now), part === "pool" ? now.pool.sizeBytes : null);
+    plots.get(part).add(now.atSeconds * 1000, valuesOf(now), part === "pool" ? (now.pool.sizeBytes ?? null) : null);
   }
 }
+
+const draw = () => plots.forEach((each) => each.show(Number(byId("span").value) * 1000));
 
 function fill(id, emptySentence, rows) {
   const body = byId(id);
@@ -87,10 +106,17 @@ function nameOf({ user, clientId, ip }) {
   ];
 }
 
+function mutedFor({ mutedFor: reasons, mutedSeconds }) {
+  if (!reasons.length) return [];
+  const words = reasons.flatMap((each) => [element("span", { title: reasonOf(each), class: "reason" }, each), ", "]);
+  return [...words.slice(0, -1), ` ${formatSeconds(mutedSeconds)}`];
+}
+
 function shareOf(used) {
   const meter = element("meter", { min: 0, max: 1.5, low: 0.8, high: 1, optimum: 0, value: used ?? 0 });
   meter.setAttribute("aria-hidden", "true");
-  return [meter, formatPercent(used)];
+  // The line through it is where all of the limit is used.
+  return [element("span", { class: "share", title: "The line is 100 % of the limit." }, meter), formatPercent(used)];
 }
 
 function list(now) {
@@ -119,7 +145,7 @@ function list(now) {
   fill("connections", "Nobody is connected.", now.connections.largest.map((each) => [
     cell(...breakable(each.peer)), cell(...nameOf({ ...each, ip: "" })), number(formatBytes(each.heldBytes)),
     minor(formatBytes(each.requestBytes)), minor(formatBytes(each.bufferedBytes)), minor(formatBytes(each.unsentBytes)),
-    cell(each.mutedFor.length ? `${each.mutedFor.join(", ")} ${formatSeconds(each.mutedSeconds)}` : ""),
+    cell(...mutedFor(each)),
   ]));
   const { groups, disk, connections } = now;
   if (groups) {
@@ -164,6 +190,7 @@ function show(now) {
   tell(now.health.status, now.health.status === "ok" ? "ok" : "bad", now.health.reasons.map((each) => `${each}.`));
   if (before !== null && before.atSeconds === now.atSeconds) return;
   plot(now);
+  draw();
   list(now);
   summarise(now);
   before = now;
@@ -187,4 +214,61 @@ async function poll() {
   setTimeout(poll, Math.max(POLL_MS - (performance.now() - startedMs), 0));
 }
 
+/** What was before the page was opened, as far as the server has kept it. */
+async function remember() {
+  try {
+    const response = await fetch("history", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    for (const sample of response.ok ? (await response.json()).samples : []) {
+      plot(sample);
+      before = sample;
+    }
+  } catch {
+    // Without it the page begins with the present.
+  }
+}
+
+/** Whom a limit was set for, in words. */
+function entityOf({ user, clientId, ip }) {
+  const named = (what, name) => (name === null ? [] : [name === "<default>" ? `each ${what}` : `${what} ${name}`]);
+  const words = [...named("user", user), ...named("client id", clientId), ...named("address", ip)];
+  return words.join(", ") || "all clients together";
+}
+
+function explained(said) {
+  const whose = [`client id ${said.clientId || "(none)"}`, `user ${said.user || "(nobody)"}`, ...(said.ip ? [`address ${said.ip}`] : [])].join(", ");
+  const open = said.connections === 1 ? "one connection" : `${said.connections} connections`;
+  const worst = said.limits.filter((each) => !each.isShadow && each.delaySeconds > 0).sort((a, b) => b.delaySeconds - a.delaySeconds)[0];
+  if (worst) return `${whose}: throttled by ${worst.policy} (${worst.limitName}) for another ${formatSeconds(worst.delaySeconds)}; ${open}.`;
+  if (!said.connections && !said.limits.some((each) => each.used)) {
+    return `${whose}: not known. It has no connection, and has used none of its limits lately.`;
+  }
+  if (!said.limits.length) return `${whose}: no limit holds for it, so no quota makes it slow; ${open}.`;
+  return `${whose}: not throttled; ${open}. If it is slow all the same, see which connections are not read, and why.`;
+}
+
+async function explain(event) {
+  event.preventDefault();
+  const given = [...new FormData(event.target)].filter(([name, value]) => value || name === "clientId");
+  const answer = byId("answer");
+  try {
+    const response = await fetch(`explain?${new URLSearchParams(given)}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    const said = await response.json();
+    answer.textContent = response.ok ? explained(said) : said.error;
+    byId("limits-table").hidden = !response.ok || !said.limits.length;
+    if (!response.ok) return;
+    fill("limits", "No limit holds.", said.limits.map((each) => [
+      cell(`${each.policy}${each.isShadow ? " (shadow)" : ""}`),
+      cell(...breakable(`${each.limitName}=${formatCount(each.limit)}`)),
+      cell(element("bdi", {}, entityOf(each.entity))), minor(each.used === null ? "?" : formatCount(each.used)),
+      number(...shareOf(each.usedFraction)), number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
+    ]));
+  } catch (error) {
+    byId("limits-table").hidden = true;
+    answer.textContent = `The server does not answer (${error.message}).`;
+  }
+}
+
+byId("span").addEventListener("change", draw);
+document.querySelector(".question").addEventListener("submit", explain);
+await remember();
 poll();

@@ -1,9 +1,10 @@
 "use strict";
 
-// Plots of what was seen since the page was opened: lines, or areas upon each other.
+// Plots of the last hour: lines, or areas upon each other.
 
-const KEPT_MS = 5 * 60 * 1000;
-const GAP_MS = 5000;
+const KEPT_MS = 60 * 60 * 1000;
+/** The server keeps what was before the page was opened every ten seconds. */
+const GAP_MS = 25_000;
 const WIDTH = 600;
 const HEIGHT = 100;
 const COLOURS = 8;
@@ -27,11 +28,14 @@ function roundUp(value, isBinary) {
 export class Plot {
   /**
    * @param format writes a value.
+   * @param explain says what a series is, in a sentence.
    * @param isStacked whether the values add up to something.
    * @param isBinary whether they are bytes.
    */
-  constructor(parent, title, { format, isStacked = false, isBinary = false }) {
+  constructor(parent, title, { format, explain = () => "", isStacked = false, isBinary = false }) {
     this.format = format;
+    this.explain = explain;
+    this.shownMs = KEPT_MS;
     this.isStacked = isStacked;
     this.isBinary = isBinary;
     this.points = [];
@@ -43,10 +47,11 @@ export class Plot {
     }
     this.limitPath = this.path("limit");
     this.legend = element("ul", { class: "legend" });
+    this.begin = element("span");
     parent.append(
       element("figure", {},
         element("figcaption", {}, title, this.most), this.svg,
-        element("div", { class: "axis", "aria-hidden": "true" }, element("span", {}, "5 min ago"), element("span", {}, "now")),
+        element("div", { class: "axis", "aria-hidden": "true" }, this.begin, element("span", {}, "now")),
         this.legend));
   }
 
@@ -63,18 +68,28 @@ export class Plot {
    * @param limit what they cannot exceed, if anything.
    */
   add(timeMs, values, limit = null) {
-    for (const name of Object.keys(values)) this.show(name);
+    for (const name of Object.keys(values)) this.addSeries(name);
     this.points.push({ timeMs, values, limit });
     while (this.points[0].timeMs < timeMs - KEPT_MS) this.points.shift();
-    for (const [name, { value }] of this.series) value.textContent = this.format(values[name] ?? 0);
-    this.draw(timeMs);
   }
 
-  show(name) {
+  /**
+   * Draw what was taken in.
+   * @param shownMs how much of the past.
+   */
+  show(shownMs) {
+    this.shownMs = shownMs;
+    const last = this.points.at(-1);
+    for (const [name, { value }] of this.series) value.textContent = this.format(last.values[name] ?? 0);
+    this.begin.textContent = shownMs < KEPT_MS ? `${Math.round(shownMs / 60_000)} min ago` : "1 h ago";
+    this.draw(last.timeMs);
+  }
+
+  addSeries(name) {
     if (this.series.has(name)) return;
     const colour = `c${this.series.size % COLOURS}`;
     const value = element("b");
-    this.legend.append(element("li", {}, element("span", { class: `swatch ${colour}` }), `${name} `, value));
+    this.legend.append(element("li", { title: this.explain(name) }, element("span", { class: `swatch ${colour}` }), `${name} `, value));
     this.series.set(name, { value, path: this.path(this.isStacked ? `area ${colour}` : colour) });
   }
 
@@ -84,11 +99,11 @@ export class Plot {
       const all = names.map((name) => values[name] ?? 0);
       return Math.max(limit ?? 0, this.isStacked ? all.reduce((sum, each) => sum + each, 0) : Math.max(0, ...all));
     };
-    const most = roundUp(Math.max(...this.points.map(heightOf)), this.isBinary);
+    const runs = this.runs(nowMs - this.shownMs);
+    const most = roundUp(Math.max(...runs.flat().map(heightOf)), this.isBinary);
     this.most.textContent = `up to ${this.format(most)}`;
-    const x = (timeMs) => (WIDTH * (1 - (nowMs - timeMs) / KEPT_MS)).toFixed(1);
+    const x = (timeMs) => (WIDTH * (1 - (nowMs - timeMs) / this.shownMs)).toFixed(1);
     const y = (value) => (HEIGHT * (1 - Math.max(value, 0) / most)).toFixed(1);
-    const runs = this.runs();
     const line = (run, heights) => run.map((point, index) => `${x(point.timeMs)},${y(heights[index])}`);
     const lower = runs.map((run) => run.map(() => 0));
     for (const [name, { path }] of this.series) {
@@ -104,10 +119,11 @@ export class Plot {
   }
 
   /** The points in stretches without a gap, so that no line is drawn over what nobody saw. */
-  runs() {
+  runs(sinceMs) {
     const runs = [];
     let beforeMs = -Infinity;
     for (const point of this.points) {
+      if (point.timeMs < sinceMs) continue;
       if (point.timeMs - beforeMs > GAP_MS) runs.push([]);
       runs.at(-1).push(point);
       beforeMs = point.timeMs;
