@@ -28,9 +28,10 @@ from admission.offline.outputtables import OUTPUTS
 from admission.offline.population import Population
 from admission.offline.recording import Recording
 from admission.offline.running import Progress, lastWords, runJob, sessionSettings
-from admission.offline.survey import limitsFromTheStart
+from admission.offline.survey import DROPPED, limitsFromTheStart
 from admission.offline.syntheticserver import BEGIN_SECONDS, SyntheticServer, recordSynthetic
 from admission.recording import RequestEvent
+from admission.recording.events import SensorSample
 from admission.recording.recordlayout import SLOT_BYTES
 from admission.recording.segments import SUFFIX
 from admission.recording.tables import REQUESTS
@@ -398,23 +399,29 @@ class DamagedRecordingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        Record a server in sealed segments of the same number of events.
+        Have a server to record.
         """
-        server = SyntheticServer(
+        self.server = SyntheticServer(
             Population(clients=8, connections=2, seconds=100.0, requests=2500),
             ["client-bytes:produce=32KiB:fetch=128KiB"],
         )
         kept = Kept()
-        server.run(kept)
+        self.server.run(kept)
+        self.kept = kept.events
         self.directory, self.out = self.mktemp(), self.mktemp()
-        self.events = len(kept.events)
+        sharedSession()
+
+    def record(self) -> None:
+        """
+        Record its events in sealed segments, the same number in each.
+        """
+        self.events = len(self.kept)
         size = self.events // _SEGMENTS + 1
         self.names: list[str] = []
         for first in range(0, self.events, size):
-            part = kept.events[first : first + size]
-            self.names += writeRecording(self.directory, part, server.origin, wallSeconds=BEGIN_SECONDS)
+            part = self.kept[first : first + size]
+            self.names += writeRecording(self.directory, part, self.server.origin, wallSeconds=BEGIN_SECONDS)
         self.assertEqual(len(self.names), _SEGMENTS)
-        sharedSession()
 
     def evaluate(self) -> tuple[int, str, str]:
         """
@@ -429,10 +436,14 @@ class DamagedRecordingTests(SynchronousTestCase):
         status = main(["evaluate", self.directory, "--out", self.out, *tried])
         return status, stdout.getvalue(), stderr.getvalue()
 
-    def damage(self, name: str) -> Path:
+    def damage(self, number: int) -> Path:
         """
-        Cut off the end of the requests of a segment.
+        Record, and cut off the end of the requests of a segment.
+
+        @param number: of the segment.
         """
+        self.record()
+        name = self.names[number]
         [path] = Path(self.directory, REQUESTS.name).rglob(f"{name}.parquet")
         self.lostShare = parquet.read_metadata(path).num_rows / self.events
         path.write_bytes(path.read_bytes()[:-100])
@@ -470,22 +481,45 @@ class DamagedRecordingTests(SynchronousTestCase):
         """
         If much of the recording cannot be read, that is the first thing said, with the file, and nothing is forecast.
         """
-        self.check(self.damage(self.names[2]).absolute(), 0.0)
+        self.check(self.damage(2).absolute(), 0.0)
 
     def test_end(self) -> None:
         """
         So it is at the end of the recording, where no number of an event tells how many are missing.
         """
-        self.check(self.damage(self.names[-1]).absolute(), 0.25)
+        self.check(self.damage(-1).absolute(), 0.25)
 
     def test_whole(self) -> None:
         """
         Of a recording that is whole nothing is said to be missing.
         """
+        self.record()
         status, said, complaint = self.evaluate()
         self.assertEqual((status, complaint), (0, ""))
         self.assertNotIn("missing", said)
         self.assertTrue(said.startswith("These answers can be trusted."), said)
+
+    def test_dropped(self) -> None:
+        """
+        Events that the server counted as dropped are said to be that, and a few of them leave the answers trusted.
+        """
+        throttled = {event.clientId for event in self.kept if isinstance(event, RequestEvent) and event.throttleTimeMs}
+        others = [
+            event for event in self.kept if isinstance(event, RequestEvent) and event.clientId not in {*throttled, None}
+        ]
+        lost = {id(event) for event in others[-20:-10]}
+        self.kept = [event for event in self.kept if id(event) not in lost]
+        for event in self.kept:
+            if isinstance(event, SensorSample) and event.sensor == DROPPED:
+                event.value = 10.0
+        self.record()
+        status, said, complaint = self.evaluate()
+        self.assertEqual((status, complaint), (0, ""))
+        self.assertRegex(
+            said,
+            r"^0\.\d % of the recorded events are missing\. The server dropped 10 events, because it had no room to "
+            r"record them\. These answers can be trusted\.",
+        )
 
 
 def _drop(directory: str) -> int:
