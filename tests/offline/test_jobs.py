@@ -489,6 +489,19 @@ class DamagedRecordingTests(SynchronousTestCase):
         """
         self.check(self.damage(-1).absolute(), 0.25)
 
+    def test_allOfIt(self) -> None:
+        """
+        If no requests can be read, the first unreadable file is named.
+        """
+        path = self.damage(0)
+        for name in self.names[1:]:
+            for each in Path(self.directory, REQUESTS.name).rglob(f"{name}.parquet"):
+                each.unlink()
+        status, said, complaint = self.evaluate()
+        self.assertEqual((status, said), (FAILED, ""))
+        self.assertIn(f"can be read: {path.relative_to(self.directory)} cannot be read: ", complaint)
+        self.assertEqual(len(complaint.splitlines()), 1)
+
     def test_whole(self) -> None:
         """
         Of a recording that is whole nothing is said to be missing.

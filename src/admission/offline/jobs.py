@@ -134,6 +134,11 @@ class Work:
         requests = clean(recording.requests(), REQUESTS)
         runs = findRuns(requests)
         if not runs:
+            for path, problem in recording.problems()[:1]:
+                raise RecordingError(
+                    f"no requests in {selection.inWords()} can be read: {path} {problem.rstrip('.')}; restore it from "
+                    "a backup, or ask for another time"
+                )
             raise RecordingError(f"there are no requests in {selection.inWords()}; ask for another time or for more")
         work = cls(recording, requests, runs, Path(out), evaluation, tell)
         evaluation.tell(
