@@ -261,6 +261,7 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
     @ivar requestCount: how many requests have been read so far.
     @ivar requestBytes: how many bytes these had, without length prefixes.
+    @ivar responseBytes: how many bytes of responses have been sent so far.
     """
 
     log = Logger()
@@ -291,6 +292,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.fullSeconds = -inf
         self.requestCount = 0
         self.requestBytes = 0
+        self.responseBytes = 0
         self._makeProtocol = makeConnection
         self._perAddress: dict[str, int] = {}
         self._ports: list[IListeningPort] = []

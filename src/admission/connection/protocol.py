@@ -183,7 +183,9 @@ class AdmittedProtocol(Linked, Protocol):
         if link.state < CLOSING:
             if link.state is DRAINING:
                 link.answerSent()
-            link.responses.write(parts, sum(map(len, parts)))
+            sizeBytes = sum(map(len, parts))
+            self.factory.responseBytes += sizeBytes
+            link.responses.write(parts, sizeBytes)
 
     def finish(self, delaySeconds: float = 0.0) -> None:
         """

@@ -371,6 +371,7 @@ class KafkaService(Service):
         if profiler is not None:
             self._started.callback(profiler.stop)
         if self._statusPort is not None:
+            self.factory.observers = (*self.factory.observers, self._status.times)
             pages = self._status.pages(self._reactor, profiler)
             pages.history.start()
             self._started.callback(pages.history.stop)

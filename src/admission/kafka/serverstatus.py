@@ -24,6 +24,7 @@ from ..status.document import StatusDocument
 from ..status.pages import StatusPages
 from ..status.sections import HealthCheck, Section, finite, shortened
 from .metricnames import KAFKA_NAMINGS
+from .requesttimes import RequestTimes
 from .server import ANONYMOUS, Debt, Server
 from .session import KafkaSession
 
@@ -43,6 +44,7 @@ class ServerStatus:
     The status page of a server.
 
     @ivar document: the contents of the page.
+    @ivar times: an observer of requests, for who wants to know how long they take.
     @ivar isDraining: whether the server is being stopped, and waits for its
         connections to end; to be set by the service that stops it.
     """
@@ -65,6 +67,7 @@ class ServerStatus:
         self.isDraining = False
         self._server = server
         self._factory = factory
+        self.times = RequestTimes(sensors.seconds)
         self.document = StatusDocument(
             factory,
             sensors,
@@ -72,6 +75,7 @@ class ServerStatus:
             [
                 Section("listeners", lambda now: list(listeners())),
                 Section("requests", self._requestsFields),
+                Section("latency", self.times.fields),
                 Section("throttled", self._throttledFields),
                 *sections,
             ],
@@ -100,6 +104,8 @@ class ServerStatus:
         registry.addCounter("ConnectionsRefused", lambda now: factory.refusedConnections)
         registry.addCounter("RequestsRead", lambda now: factory.requestCount)
         registry.addCounter("RequestBytesRead", lambda now: factory.requestBytes)
+        registry.addCounter("ResponseBytesSent", lambda now: factory.responseBytes)
+        registry.addFamily("RequestSeconds", ("request", "quantile"), self.times.read)
         registry.addFamily("ConnectionsMuted", ("reason",), lambda now: rowsOf(document.fields["muted"]))
 
     def _drainCheck(self, now: float) -> Iterator[str]:
@@ -113,6 +119,7 @@ class ServerStatus:
             "maxRunning": gate.maxRequests,
             "read": factory.requestCount,
             "readBytes": factory.requestBytes,
+            "sentBytes": factory.responseBytes,
         }
 
     def _throttledFields(self, now: float) -> dict[str, Any]:

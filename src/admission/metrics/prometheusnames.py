@@ -99,6 +99,13 @@ NAMINGS = (
     Naming("RunningRequests", "admission_requests_running", "Requests that are being served."),
     Naming("RequestsRead", "admission_requests_total", "Requests received."),
     Naming("RequestBytesRead", "admission_request_bytes_total", "Bytes of the requests received."),
+    Naming("ResponseBytesSent", "admission_response_bytes_total", "Bytes of the responses sent."),
+    Naming(
+        "RequestSeconds",
+        "admission_request_seconds",
+        "The time from a request's arrival to its answer, waits included: quantiles of the last five to ten minutes, "
+        "by kind.",
+    ),
     Naming(
         r"(?P<purgatory>\w+)PurgatorySize",
         "admission_purgatory_watched_operations",

@@ -17,6 +17,7 @@ function formatBytes(sizeBytes) {
   return `${unit && Math.abs(size) < 10 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
 }
 
+const atMost = (seconds) => (seconds === null ? "minutes" : formatSeconds(seconds));
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const formatCount = (count) => compact.format(count);
 const formatPercent = (share) => (share === null ? "?" : `${Math.round(share * 100)} %`);
@@ -51,6 +52,8 @@ const PLOTTED = [
   ["pool", "Memory pool", { format: formatBytes, isBinary: true }, (now) => ({ used: now.pool.usedBytes })],
   ["ledger", "Where memory is", { format: formatBytes, isBinary: true, isStacked: true }, (now) => now.ledger],
   ["requests", "Requests a second", { format: formatCount }, (now) => ({ read: rateOf(now, (each) => each.requests.read) })],
+  ["requests", "Bytes a second", { format: formatBytes, isBinary: true },
+    (now) => ({ in: rateOf(now, (each) => each.requests.readBytes), out: rateOf(now, (each) => each.requests.sentBytes) })],
   ["muted", "Connections not read", { format: formatCount, explain: reasonOf }, (now) => now.muted],
   ["throttled", "Clients over a quota", { format: formatCount }, (now) => ({ clients: now.throttled.count })],
   ["purgatory", "Requests that wait", { format: formatCount },
@@ -73,8 +76,8 @@ function rateOf(now, read) {
 function plot(now) {
   for (const [part, title, options, valuesOf] of PLOTTED) {
     if (!(part in now)) continue;
-    if (!plots.has(part)) plots.set(part, new Plot(byId("plots"), title, options));
-    plots.get(part).add(now.atSeconds * 1000, valuesOf(now), part === "pool" ? (now.pool.sizeBytes ?? null) : null);
+    if (!plots.has(title)) plots.set(title, new Plot(byId("plots"), title, options));
+    plots.get(title).add(now.atSeconds * 1000, valuesOf(now), part === "pool" ? (now.pool.sizeBytes ?? null) : null);
   }
 }
 
@@ -127,6 +130,9 @@ function list(now) {
     minor(each.used === null ? "" : formatCount(each.used)),
     number(...shareOf(each.usedFraction)),
     number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
+  ]));
+  fill("latency", "No request has ended lately.", (now.latency ?? []).map((each) => [
+    cell(each.kind), minor(formatCount(each.count)), number(atMost(each.medianSeconds)), number(atMost(each.percentile99Seconds)),
   ]));
   fill("nodes", "No node is known.", (now.nodes ?? []).map((each) => [
     cell(each.nodeId === null ? "bootstrap" : `${each.nodeId}`), cell(...breakable(each.address ?? "not known")),

@@ -1,0 +1,95 @@
+# -*- test-case-name: tests.unit.kafka.test_requesttimes -*-
+"""
+How long requests take, by kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from twisted.python.failure import Failure
+
+from ..connection.protocol import AdmittedProtocol
+from ..metrics.histogram import Histogram
+from ..request import ServerRequest
+from ..status.sections import finite
+from .kafkarequest import KafkaRequest
+from .wire.versions import BY_KEY
+
+WINDOW_SECONDS = 300.0
+"""Quantiles are of what has ended in this window, and in the one before."""
+
+QUANTILES = (0.5, 0.99)
+
+
+class RequestTimes:
+    """
+    The distribution of the time from a request's length to its answer, by kind: Kafka's total time.  A Fetch may wait
+    for records in between, and a JoinGroup for others.  There are as many kinds as there are APIs.
+    """
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        """
+        @param seconds: a monotonic clock.
+        """
+        self._seconds = seconds
+        self._beganSeconds = seconds()
+        self._recent: dict[int, Histogram] = {}
+        self._before: dict[int, Histogram] = {}
+
+    def connectionOpened(self, connection: AdmittedProtocol) -> None:
+        pass
+
+    def connectionClosed(self, connection: AdmittedProtocol, reason: Failure) -> None:
+        pass
+
+    def requestOver(self, request: ServerRequest) -> None:
+        assert isinstance(request, KafkaRequest)
+        if request.answered is None or request.apiKey not in BY_KEY:
+            return
+        if request.answered - self._beganSeconds >= WINDOW_SECONDS:
+            self._turn()
+        histogram = self._recent.get(request.apiKey)
+        if histogram is None:
+            histogram = self._recent[request.apiKey] = Histogram()
+        histogram.record(request.answered - request.arrived)
+
+    def fields(self, now: float) -> list[dict[str, Any]]:
+        """
+        For each kind its name, how many have ended lately, and quantiles in seconds, the most frequent first.
+        """
+        if now - self._beganSeconds >= WINDOW_SECONDS:
+            self._turn()
+        rows = []
+        for apiKey in {**self._recent, **self._before}:
+            both = Histogram()
+            for histogram in (self._recent.get(apiKey), self._before.get(apiKey)):
+                if histogram is not None:
+                    both.counts = [mine + other for mine, other in zip(both.counts, histogram.counts, strict=True)]
+            median, slowest = (finite(both.quantile(share)) for share in QUANTILES)
+            rows.append(
+                {
+                    "kind": BY_KEY[apiKey].name,
+                    "count": both.count,
+                    "medianSeconds": median,
+                    "percentile99Seconds": slowest,
+                }
+            )
+        return sorted(rows, key=lambda row: -row["count"])
+
+    def read(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
+        """
+        The same as a family by kind and quantile, for L{SensorRegistry<admission.metrics.registry.SensorRegistry>}.
+        """
+        for row in self.fields(now):
+            for share, name in zip(QUANTILES, ("medianSeconds", "percentile99Seconds"), strict=True):
+                if row[name] is not None:
+                    yield (row["kind"], f"{share:g}"), row[name]
+
+    def _turn(self) -> None:
+        now = self._seconds()
+        # Whoever is idle for long begins anew.
+        self._before = self._recent if now - self._beganSeconds < 2 * WINDOW_SECONDS else {}
+        self._recent = {}
+        self._beganSeconds = now
