@@ -81,7 +81,18 @@ function plot(now) {
   }
 }
 
-const draw = () => plots.forEach((each) => each.show(Number(byId("span").value) * 1000));
+let hasChosen = false;
+
+function draw() {
+  const span = byId("span");
+  if (!hasChosen) {
+    // Of a server that has just started an hour would be empty.
+    const knownMs = Math.max(...[...plots.values()].map((each) => each.knownMs));
+    const fitting = [...span.options].findLast((each) => Number(each.value) * 1000 >= knownMs);
+    span.value = (fitting ?? span.options[0]).value;
+  }
+  plots.forEach((each) => each.show(Number(span.value) * 1000));
+}
 
 function fill(id, emptySentence, rows) {
   const body = byId(id);
@@ -274,7 +285,10 @@ async function explain(event) {
   }
 }
 
-byId("span").addEventListener("change", draw);
+byId("span").addEventListener("change", () => {
+  hasChosen = true;
+  draw();
+});
 document.querySelector(".question").addEventListener("submit", explain);
 await remember();
 poll();

@@ -73,6 +73,10 @@ export class Plot {
     while (this.points[0].timeMs < timeMs - KEPT_MS) this.points.shift();
   }
 
+  get knownMs() {
+    return this.points.at(-1).timeMs - this.points[0].timeMs;
+  }
+
   /**
    * Draw what was taken in.
    * @param shownMs how much of the past.
