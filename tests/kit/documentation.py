@@ -45,6 +45,7 @@ _PORT = re.compile(r"(?<![\w.])((?:tcp|ssl|mtls|localhost|127\.0\.0\.1)(?::|\", 
 _BROKER = re.compile(r"\btwistd( -n| --pidfile=)* admission(-gateway)?(?![\w-])")
 _ASKS_BROKER = re.compile(r"\badmission (?:quotas|topics|groups) (\w+)")
 _ASKS_STATUS = re.compile(r"\badmission (explain|top|memory)\b")
+_CONFIG = re.compile(r"--config (\S+)")
 _BROKER_PORT, _STATUS_PORT = "9092", "9090"
 
 _COMPLAINT = re.compile("Traceback|Unhandled|this is a bug")
@@ -278,13 +279,21 @@ class Reader:
         ports = self._ports
         broker, status = f"127.0.0.1:{ports[_BROKER_PORT]}", f"http://127.0.0.1:{ports[_STATUS_PORT]}"
         text = _PORT.sub(lambda match: match[1] + ports[match[2]], text)
-        if "--listen" not in text:
+        if "--listen" not in text and not self._listensByFile(text):
             text = _BROKER.sub(rf"\g<0> --listen tcp:{ports[_BROKER_PORT]}:interface=127.0.0.1", text)
         if "--broker" not in text:
             text = _ASKS_BROKER.sub(rf"\g<0> --broker {broker}", text)
         if "--status" not in text:
             text = _ASKS_STATUS.sub(rf"\g<0> --status {status}", text)
         return text
+
+    def _listensByFile(self, command: str) -> bool:
+        """
+        Whether the file of properties in C{command} says where to listen.
+        """
+        match = _CONFIG.search(command)
+        path = None if match is None else self.directory / match[1]
+        return path is not None and path.exists() and "listeners=" in path.read_text(encoding="utf-8")
 
 
 def conversationOf(block: Block) -> Iterator[tuple[str, list[str]]]:

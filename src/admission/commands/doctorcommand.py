@@ -93,6 +93,7 @@ class DoctorOptions(BrokerOptions, CommandOptions):
         """
         @raise UsageError: if the options themselves are wrong.
         """
+        self.takeConfigured()
         self["settings"] = loadSettings(self["config"], self["set"])
         self["url"] = None if self["status"] is None else parseStatus(self["status"])
         self["timeoutSeconds"] = parseTimeout(self["timeout"])

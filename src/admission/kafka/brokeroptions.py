@@ -8,9 +8,26 @@ to run where the broker cannot be imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 from twisted.python.usage import Options, UsageError
+
+from .propertyfile import readPropertyFile
+
+CONFIGURED_OPTIONS: Mapping[str, str] = {
+    "listeners": "listen",
+    "advertised.listeners": "advertise",
+    "auth": "auth",
+    "status": "status",
+    "pool": "pool",
+    "order": "order",
+    "purgatory": "purgatory",
+    "quota": "quota",
+    "export": "export",
+}
+"""The options that a file of properties may have besides properties, by their names there."""
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<port>[0-9]{1,5})")
 
@@ -18,7 +35,13 @@ _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][\s]+)\]|(?P<host>[^][:\s]+)):(?P<
 class ListenOptions(Options):
     """
     Where a server listens, and its configuration.
+
+    @cvar configured: which of L{CONFIGURED_OPTIONS} are taken from the file of properties.
+    @cvar isServer: whether the others there are mistakes, and not for somebody else.
     """
+
+    configured: ClassVar[Sequence[str]] = ("listen",)
+    isServer: ClassVar[bool] = False
 
     optParameters = [
         ["config", "c", None, "A file of properties, by Kafka's names."],
@@ -41,6 +64,35 @@ class ListenOptions(Options):
         self["listen"].append(endpoint)
 
     opt_l = opt_listen
+
+    def takeConfigured(self) -> None:
+        """
+        Take the options that are in the file of properties: a value, or several with commas.
+
+        @raise UsageError: if one is given on the command line as well, or makes no sense.
+        @raise SettingsError: if the file cannot be read.
+        """
+        if self["config"] is None:
+            return
+        chosen = [each for each in self.configured if self.get("credCheckers" if each == "auth" else each)]
+        for given in readPropertyFile(self["config"]):
+            option = CONFIGURED_OPTIONS.get(given.name)
+            if option is None:
+                continue
+            if option not in self.configured:
+                if self.isServer:
+                    raise UsageError(f"{given.place}: {given.name} is not used here")
+                continue
+            if option in chosen:
+                raise UsageError(f"--{option} is given, and {given.name} at {given.place}; keep one of them")
+            take: Any = getattr(self, f"opt_{option}", partial(self.__setitem__, option))
+            # A password may have commas.
+            texts = [given.text] if option == "auth" else given.text.split(",")
+            try:
+                for text in filter(None, map(str.strip, texts)):
+                    take(text)
+            except UsageError as error:
+                raise UsageError(f"{given.place}: {error}") from error
 
     def opt_set(self, assignment: str) -> None:
         """A property, as NAME=VALUE; may come several times."""

@@ -92,6 +92,8 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         PolicyKind("export", IMetricsExporterFactory, repeatable=True),
     )
     examples: ClassVar[str] = ""
+    configured: ClassVar[Sequence[str]] = ("listen", "advertise", "status", "pool", "order", "quota", "export")
+    isServer: ClassVar[bool] = True
 
     synopsis = "[options]"
 
@@ -134,6 +136,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
 
     def postOptions(self) -> None:
         # Everything is checked here, where a mistake is still a usage error.
+        self.takeConfigured()
         self["settings"] = self.loadSettings(self["config"], self["set"], self["pool"] is not None)
         descriptions = self.endpoints
         advertised: Sequence[Address | None] = self["advertise"] or [None] * len(descriptions)
@@ -167,6 +170,7 @@ class Options(ServerOptions, BrokerOptions, AuthOptions):
         *ServerOptions.policyKinds,
         PolicyKind("purgatory", IPurgatoryFactory),
     )
+    configured: ClassVar[Sequence[str]] = (*ServerOptions.configured, "auth", "purgatory")
     longdesc = (
         "A broker that speaks the Kafka protocol and never holds more of its clients' requests in memory than it was "
         "told to."

@@ -17,6 +17,7 @@ from attrs import Factory, field, frozen
 
 from ..memorylimit import memoryLimitBytes
 from ..units import formatBytes
+from .brokeroptions import CONFIGURED_OPTIONS
 from .property import (
     DURATION,
     INTEGER,
@@ -240,6 +241,8 @@ def load(
         contradict each other.
     """
     given: list[Given] = [] if path is None else list(readPropertyFile(path))
+    # These are options, for who takes them from the file.
+    given = [each for each in given if each.name not in CONFIGURED_OPTIONS]
     given += parseAssignments(assignments, "--set")
     values = parseGiven(propertiesOf(kind), given, elsewhere)
     settings = kind(places={each.name: each.place for each in reversed(given)}, **values)

@@ -12,6 +12,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from admission.kafka.brokersettings import loadSettings
+from admission.kafka.gateway.gatewayoptions import GatewayOptions
 from admission.kafka.kafkarequest import Address
 from admission.kafka.options import Listener, Options, buildPool
 from admission_plugins.bounded import BoundedPool, UnboundedPool
@@ -154,6 +155,73 @@ class SettingsTests(OptionsTestCase):
         self.assertEqual(len(examples), 5)
         for example in examples[:1]:
             self.parse(*example.split()[3:])
+
+
+class ConfiguredTests(OptionsTestCase):
+    """
+    Options in the file of properties.
+    """
+
+    def config(self, *lines: str) -> str:
+        """
+        The path of a file of such lines.
+        """
+        path = Path(self.mktemp())
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    def test_all(self) -> None:
+        """
+        What is on the command line may be in the file: one value, or several with commas, in one line or in several.
+        """
+        path = self.config(
+            "listeners=tcp:9092:interface=127.0.0.1, tcp:9093:interface=127.0.0.1",
+            "advertised.listeners=a.example:9092,a.example:9093",
+            "status=tcp:9090:interface=127.0.0.1",
+            "auth=memory:alice:secret,withComma",
+            "quota=client-bytes:produce=4M, request-time:percent=50",
+            "quota=concurrency:limit=5",
+            "pool=fair:64MiB",
+            "order=fifo",
+            "purgatory=calllater",
+            "log.retention.hours=24",
+        )
+        options = self.parse("--config", path)
+        self.assertEqual([each.description for each in options["listeners"]], [
+            "tcp:9092:interface=127.0.0.1", "tcp:9093:interface=127.0.0.1",
+        ])  # fmt: skip
+        self.assertEqual([each.advertised.port for each in options["listeners"]], [9092, 9093])
+        self.assertEqual(options["statusListener"].description, "tcp:9090:interface=127.0.0.1")
+        self.assertEqual(len(options.checkers()), 1)
+        self.assertEqual(
+            options["quota"], ["client-bytes:produce=4M", "request-time:percent=50", "concurrency:limit=5"]
+        )
+        self.assertEqual((options["pool"], options["order"], options["purgatory"]), ("fair:64MiB", "fifo", "calllater"))
+
+    def test_mistakes(self) -> None:
+        """
+        A mistake is told with its place, and what is on the command line as well is refused.
+        """
+        for line, arguments, words in (
+            ("listeners=tcp:9092", ["--listen", "tcp:9093"], "--listen is given, and listeners at"),
+            ("pool=fair:1MiB", ["--pool", "bounded:1MiB"], "--pool is given, and pool at"),
+            ("auth=memory:a:b", ["--auth", "memory:c:d"], "--auth is given, and auth at"),
+            ("quota=nonsense", [], ":1: --quota: no quota policy is called"),
+            ("listeners=udp:1", [], "--listen udp:1"),
+            ("auth=nonsense:secret", [], ":1: --auth: no checker is called 'nonsense'"),
+        ):
+            self.assertMistake(["--config", self.config(line), *arguments], words)
+
+    def test_gateway(self) -> None:
+        """
+        What a gateway does not have is a mistake in its file.
+        """
+        error = self.assertRaises(
+            UsageError,
+            GatewayOptions().parseOptions,
+            ["--upstream", "127.0.0.1:1", "--config", self.config("purgatory=wheel")],
+        )
+        self.assertIn(":1: purgatory is not used here", str(error))
 
 
 class PoolTests(OptionsTestCase):
