@@ -11,6 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -243,7 +244,11 @@ class ExplainTests(AdmissionCommandTestCase):
         self.assertGreater(limit["usedFraction"], 1.0)
         self.assertGreater(limit["delaySeconds"], 0.0)
         # It has left, and is throttled all the same.
-        self.assertRegex(self.succeed(f"top --once --status {self.broker.status}"), r"test .*producer_byte_rate")
+        until = time.monotonic() + PATIENCE_SECONDS
+        while "clients over a quota: 1" not in (seen := self.succeed(f"top --once --status {self.broker.status}")):
+            # What the page says is kept for a second.
+            self.assertLess(time.monotonic(), until, seen)
+        self.assertRegex(seen, r"test .*producer_byte_rate")
         _, _, body = self.get("/sensors")
         self.assertEqual(json.loads(body)["values"]["ClientsThrottled"], 1)
         self.assertIn(
@@ -266,7 +271,9 @@ class ExplainTests(AdmissionCommandTestCase):
             self.assertEqual(status, 200, name)
             if contentType == "application/json":
                 documents[name] = json.loads(body)
-        self.assertEqual(set(documents), {"/status.json", "/explain", "/quotas", "/sensors", "/healthz", "/memory"})
+        self.assertEqual(
+            set(documents), {"/status.json", "/history", "/explain", "/quotas", "/sensors", "/healthz", "/memory"}
+        )
         self.assertEqual(documents["/sensors"]["values"]["MemoryPoolUsed"], 0)
         entities = [each["clientId"] for each in documents["/quotas"]["quotas"]]
         self.assertIn("<default>", entities)

@@ -153,8 +153,8 @@ class InstallationTests(SynchronousTestCase):
         listing = json.loads(environment.program(_LISTING))
         self.assertTrue(Path(listing["admission"]).is_relative_to(home), listing)
         self.assertEqual(listing["services"].count("admission"), 1)
-        self.assertEqual(sorted(listing["pools"]), ["bounded", "unbounded"])
-        self.assertEqual(listing["built"], ["admission_plugins.bounded"] * 2)
+        self.assertEqual(sorted(listing["pools"]), ["bounded", "fair", "unbounded"])
+        self.assertEqual(listing["built"], ["admission_plugins.bounded"] * 3)
         twistd = environment.program("from twisted.scripts.twistd import run; run()", "--help")
         twist = run([environment.python, "-m", "twisted", "--help"], environment.directory)
         for output in (twistd, twist):

@@ -128,7 +128,7 @@ def findings() -> Findings:
                 # A sample is taken every ten seconds.
                 until(lambda: len(json.loads(broker.read("history"))["samples"]) >= 2)
                 browser.refresh()
-                until(lambda: "resident" in _textOf(browser, "#plots"))
+                until(lambda: "resident" in _textOf(browser, "#plots") and browser.execute_script(_PATHS))
                 found.remembered = len(json.loads(broker.read("history"))["samples"]), browser.execute_script(_POINTS)
             broker.kill()
             until(lambda: "has not answered" in _textOf(browser, "#message"))

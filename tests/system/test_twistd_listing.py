@@ -70,4 +70,4 @@ class CheckoutTests(SynchronousTestCase):
         C{getPlugins} finds the default pools, and imports neither the reactor
         nor an implementation for it.
         """
-        self.assertEqual(self.output(REACTORLESS).split(), ["bounded", "unbounded"])
+        self.assertEqual(self.output(REACTORLESS).split(), ["bounded", "fair", "unbounded"])

@@ -246,7 +246,7 @@ class ListFactoriesTests(InstalledTestCase):
         """
         module = "twisted.plugins.admission_policies"
         self.assertLessEqual({("bounded", module), ("unbounded", module)}, set(self.names(IMemoryPoolFactory)))
-        self.assertLessEqual({"bounded", "unbounded"}, {each.name for each in getPlugins(IMemoryPoolFactory)})
+        self.assertLessEqual({"bounded", "fair", "unbounded"}, {each.name for each in getPlugins(IMemoryPoolFactory)})
 
     def test_dropin(self) -> None:
         """

@@ -46,9 +46,10 @@ class History:
 
     def start(self) -> None:
         """
-        Begin to take samples, the first one now.
+        Begin to take samples.
         """
-        self._sampling.start(SAMPLE_SECONDS)
+        # Not now: there is nothing to see yet, and what the document says is kept for a moment.
+        self._sampling.start(SAMPLE_SECONDS, now=False)
 
     def stop(self) -> None:
         """

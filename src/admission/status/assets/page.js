@@ -239,6 +239,7 @@ async function remember() {
       plot(sample);
       before = sample;
     }
+    if (before !== null) draw();
   } catch {
     // Without it the page begins with the present.
   }
