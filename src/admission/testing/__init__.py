@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from .contract import Contract as Contract
     from .exportercontract import MetricsExporterContract as MetricsExporterContract
     from .faketransport import FakeTLSTransport as FakeTLSTransport, FakeTransport as FakeTransport
-    from .mutabilitycontract import TransportMutabilityContract as TransportMutabilityContract
+    from .mutabilitycontract import (
+        MutableTransport as MutableTransport,
+        TransportMutabilityContract as TransportMutabilityContract,
+    )
     from .ordercontract import WaitOrderContract as WaitOrderContract
     from .orderedclock import OrderedClock as OrderedClock
     from .poolcontract import (
@@ -43,7 +46,10 @@ __all__, __getattr__, __dir__ = lazyNames(
             "FakeTLSTransport",
             "FakeTransport",
         ),
-        "mutabilitycontract": ("TransportMutabilityContract",),
+        "mutabilitycontract": (
+            "MutableTransport",
+            "TransportMutabilityContract",
+        ),
         "ordercontract": ("WaitOrderContract",),
         "orderedclock": ("OrderedClock",),
         "poolcontract": (
