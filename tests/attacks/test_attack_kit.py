@@ -84,7 +84,7 @@ class ExcessesTests(SynchronousTestCase):
         """
         moreBytes = POOL_BYTES + ALLOWANCE_BYTES + MIB
         self.assertExcess("65 MiB, and 64 are allowed", growthBytes=moreBytes)
-        self.assertExcess("grew by 64 MiB, and the ledger knows of 54", ledgerBytes=54 * MIB)
+        self.assertExcess("grew by 64 MiB, and the ledger knows of 50", ledgerBytes=50 * MIB)
         self.assertExcess("got TimeoutError", during=Noticed([0.001], [0.001], ["TimeoutError: timed out"]))
 
     def test_slowness(self) -> None:
