@@ -77,7 +77,22 @@ class CommandGroup(CommandOptions):
             raise UsageError(f"say what to do: {', '.join(names[:-1])} or {names[-1]}")
 
 
-class DirectoryOptions(CommandOptions):
+class ArgumentOptions(CommandOptions):
+    """
+    Options with one argument before or after them.
+    """
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """
+        Also parse options after the argument, which L{Options} would take for arguments.
+        """
+        words = list(options or ())
+        if words and not words[0].startswith("-"):
+            words.append(words.pop(0))
+        super().parseOptions(words)  # type: ignore[no-untyped-call]
+
+
+class DirectoryOptions(ArgumentOptions):
     """
     Options with a directory before or after them.
 
@@ -87,15 +102,6 @@ class DirectoryOptions(CommandOptions):
     """
 
     missing: ClassVar[str] = "name one directory"
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """
-        Also parse options after the directory, which L{Options} would take for arguments.
-        """
-        words = list(options or ())
-        if words and not words[0].startswith("-"):
-            words.append(words.pop(0))
-        super().parseOptions(words)  # type: ignore[no-untyped-call]
 
     def parseArgs(self, *directories: str) -> None:
         """

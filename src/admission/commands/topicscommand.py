@@ -6,7 +6,7 @@ The command C{admission topics}: the topics of a running broker, through Kafka's
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from itertools import islice
 from typing import Any, TextIO
 
@@ -18,7 +18,7 @@ from ..kafka.client.errors import UnsupportedApi, checkError
 from ..plaintext import printable, table
 from ..units import roundedBytes
 from .brokerconnection import ConnectionOptions, Question, ask
-from .console import CommandFailed, CommandGroup
+from .console import ArgumentOptions, CommandFailed, CommandGroup
 
 EARLIEST = -2
 LATEST = -1
@@ -40,7 +40,7 @@ Partition = tuple[str, int]
 Steps = Generator[Deferred[Any], Any, Any]
 
 
-class NameOptions(ConnectionOptions):
+class NameOptions(ArgumentOptions, ConnectionOptions):
     """
     Options and one name.
 
@@ -49,15 +49,6 @@ class NameOptions(ConnectionOptions):
 
     optFlags = [["json", None, "Write JSON, for programs."]]
     noun = "topic"
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """
-        Also parse options after the name, which L{Options} would take for arguments.
-        """
-        words = list(options or ())
-        if words and not words[0].startswith("-"):
-            words.append(words.pop(0))
-        super().parseOptions(words)  # type: ignore[no-untyped-call]
 
     def parseArgs(self, *names: str) -> None:
         """
