@@ -41,7 +41,14 @@ from admission.kafka.scram import MIN_ITERATIONS
 from admission.kafka.security.passwordfile import Users, changeUsers
 from admission.kafka.wire.batches import Record, encodeBatch
 from tests.kit.brokerfixture import API_KEYS, requestOf
-from tests.kit.brokerprocess import PATIENCE_SECONDS, BrokerProcess, certificates, freePort, strangersAuthority
+from tests.kit.brokerprocess import (
+    PATIENCE_SECONDS,
+    BrokerProcess,
+    certificates,
+    endpoint,
+    freePort,
+    strangersAuthority,
+)
 from tests.kit.clientcases import until
 from tests.kit.rawclient import RawClient, tlsContext
 
@@ -472,6 +479,41 @@ class AiokafkaTests(SecurityTestCase):
             door = Door(self.broker.port, mechanism, password="wrong")
             with self.lateAnswers():
                 self.assertRaises(aiokafka.errors.KafkaError, asyncio.run, start(door))
+
+
+class ListenerTests(SynchronousTestCase):
+    """
+    A broker with a port for which clients log in, beside ports for which they need not.
+    """
+
+    def test_byPort(self) -> None:
+        """
+        The same broker serves a client without a login at one port, and at the other only after a login there.
+        """
+        users, port = self.mktemp(), freePort()
+
+        def change(users: Users) -> None:
+            users.setPassword(NAME, PASSWORD, MIN_ITERATIONS)
+
+        changeUsers(users, change, mayCreate=True)
+        broker = BrokerProcess("--listen", endpoint(port), "--auth", f"{port}=scram:{os.path.abspath(users)}")
+        self.addCleanup(broker.remove)
+        broker.start()
+        broker.waitForLog(f"whoever reaches tcp:{broker.port}:.* is let in without a login")
+        login = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "SCRAM-SHA-256",
+            "sasl_plain_username": NAME,
+            "sasl_plain_password": PASSWORD,
+        }
+        for address, more in ((broker.address, {}), (f"127.0.0.1:{port}", login)):
+            with closing(KafkaProducer(bootstrap_servers=address, **more)) as producer:
+                self.assertEqual(producer.send("greetings", b"hello", partition=0).get(PATIENCE_SECONDS).partition, 0)
+        stranger = RawClient(port)
+        self.addCleanup(stranger.close)
+        stranger.send(requestOf("Metadata", 9, topics=None))
+        self.assertTrue(stranger.isClosedByPeer())
+        broker.waitForLog("it sent Metadata before it had logged in")
 
 
 class RawTests(SecurityTestCase):

@@ -86,7 +86,7 @@ class ListenOptions(Options):
             if option in chosen:
                 raise UsageError(f"--{option} is given, and {given.name} at {given.place}; keep one of them")
             take: Any = getattr(self, f"opt_{option}", partial(self.__setitem__, option))
-            # A password may have commas.
+            # As a password may have commas, this option is given several times instead.
             texts = [given.text] if option == "auth" else given.text.split(",")
             try:
                 for text in filter(None, map(str.strip, texts)):

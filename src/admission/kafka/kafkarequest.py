@@ -29,10 +29,14 @@ class ClientConnection(Protocol):
     What a request says about its connection.
 
     @ivar isTLS: whether it is encrypted.
+    @ivar needsLogin: whether we want a login of it, unless it has a certificate.
     """
 
     host: str
     isTLS: bool
+
+    @property
+    def needsLogin(self) -> bool: ...
 
     def reachedAddress(self) -> Address:
         """

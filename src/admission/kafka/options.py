@@ -5,11 +5,12 @@ The options of C{twistd admission}.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.task import Clock
@@ -51,23 +52,30 @@ Examples:
   twistd -n admission --listen tcp:9092:interface=127.0.0.1 --data ./data
   twistd -n admission --listen tcp:9092 --listen ssl:9093:privateKey=key.pem:certKey=cert.pem
   twistd -n admission --listen ssl:9093:privateKey=key.pem:certKey=cert.pem --auth scram:users
+  twistd -n admission --listen tcp:9092:interface=127.0.0.1 --listen ssl:9093:privateKey=key.pem:certKey=cert.pem \\
+      --auth 9093=scram:users
   twistd -n admission --quota client-bytes:produce=4M:fetch=8M --status tcp:9090:interface=127.0.0.1
   twistd -n admission --config broker.properties --set queued.max.request.bytes=256MiB --export spark:recording
 """
 
 
+_PORT = re.compile(r"(?::|:port=)([0-9]+)(?=:|$)")
+
+
 @frozen
 class Listener:
     """
-    Where to listen, and the address to tell clients.
+    Where to listen, the address to tell clients, and who may log in.
 
     @ivar description: the endpoint as it was given.
     @ivar advertised: L{None} for the address that a client has reached.
+    @ivar checkers: without any, clients need not log in.
     """
 
     description: str
     endpoint: IStreamServerEndpoint
     advertised: Address | None
+    checkers: Sequence[Any] = field(kw_only=True, default=())
 
     @property
     def asksForCertificates(self) -> bool:
@@ -75,6 +83,14 @@ class Listener:
         Whether its clients may have certificates, whatever is put before the endpoint.
         """
         return "mtls" in self.description.split(":")
+
+
+def portOf(description: str) -> str | None:
+    """
+    The port that an endpoint listens on, whatever is put before it; L{None} if it has none, as a socket in a directory.
+    """
+    match = _PORT.search(description)
+    return None if match is None else match[1]
 
 
 class ServerOptions(ListenOptions, PolicyOptionsMixin):
@@ -182,6 +198,12 @@ class Options(ServerOptions, BrokerOptions, AuthOptions):
 
     def postOptions(self) -> None:
         super().postOptions()
+        ports = [portOf(each.description) for each in self["listeners"]]
+        self.checkPorts(ports)
+        self["listeners"] = [
+            evolve(listener, checkers=self.checkersAt(port))
+            for listener, port in zip(self["listeners"], ports, strict=True)
+        ]
         buildPurgatory(self["purgatory"], Clock())
 
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from attrs import frozen
+from twisted.cred.portal import Portal
 
 from ..clock import BELIEVED_AFTER_SECONDS, AgeClock, MonotonicClock, wallSeconds
 from ..connection.factory import peerName
@@ -24,20 +25,21 @@ from .broker.log.interface import LogRefusal
 from .broker.log.segmentlog import SegmentLog
 from .brokersettings import Settings
 from .kafkaservice import CannotStart, KafkaService, ServerConfig
-from .options import Options, buildPurgatory
+from .options import Listener, Options, buildPurgatory
 from .security.checkers import makePortal
 from .statussections import BrokerStatus
+
+
+def _portalOf(checkers: Sequence[Any]) -> Portal | None:
+    return makePortal(list(dict.fromkeys(checkers))) if checkers else None
 
 
 @frozen
 class BrokerConfig(ServerConfig[Settings]):
     """
     The configuration of a broker.
-
-    @ivar checkers: from C{--auth}; without any, clients need not log in.
     """
 
-    checkers: Sequence[Any] = ()
     purgatory: str | None = None
 
 
@@ -52,7 +54,6 @@ def makeService(options: Options) -> BrokerService:
         listeners=options["listeners"],
         dataPath=options["data"],
         statusListener=options["statusListener"],
-        checkers=options.checkers(),
         pool=options["pool"],
         order=options["order"],
         purgatory=options["purgatory"],
@@ -75,7 +76,9 @@ class BrokerService(KafkaService):
 
     def __init__(self, reactor: Any, config: BrokerConfig) -> None:
         super().__init__(reactor, config)
-        self._portal = makePortal(config.checkers) if config.checkers else None
+        # One portal knows of everybody who may log in, and those of single ports know of theirs.
+        self._portal = _portalOf([checker for listener in config.listeners for checker in listener.checkers])
+        self._portals = {listener.description: _portalOf(listener.checkers) for listener in config.listeners}
 
     @property
     def whatServes(self) -> str:
@@ -97,8 +100,10 @@ class BrokerService(KafkaService):
         self.broker = Broker(
             config.settings, gate, control, clock, wallSeconds, log, purgatory, self._portal, certified, ageSeconds
         )
+        self._logins = {name: self.broker.makeLogins(portal) for name, portal in self._portals.items()}
         started.callback(self.broker.timeSlices.close)
         self._warnOfNoSuperUsers()
+        self._sayWhereAllAreLetIn()
         self._startGroups()
         return self.broker
 
@@ -113,6 +118,10 @@ class BrokerService(KafkaService):
             lambda: [peerName(port.getHost()) for port in self._ports],
             self._space,
         )
+
+    def arrivedBy(self, listener: Listener, session: BrokerSession) -> None:  # type: ignore[override]
+        super().arrivedBy(listener, session)
+        session.authenticator.logins = self._logins[listener.description]
 
     def drainServer(self) -> None:
         # Not earlier: a client that is answered would have its next request read.
@@ -154,6 +163,17 @@ class BrokerService(KafkaService):
             )
         except (LogRefusal, OSError) as error:
             raise CannotStart(f"admission: the log cannot be opened: {error}; --data chooses its directory") from error
+
+    def _sayWhereAllAreLetIn(self) -> None:
+        """
+        Where some listeners ask for logins, say which do not.
+        """
+        asking = [each for each in self._config.listeners if each.checkers or each.asksForCertificates]
+        others = [each.description for each in self._config.listeners if each not in asking]
+        if asking and others:
+            self.log.info(
+                "whoever reaches {others} is let in without a login, as ANONYMOUS (--auth)", others=" and ".join(others)
+            )
 
     def _startGroups(self) -> None:
         try:

@@ -99,6 +99,48 @@ class ListenTests(OptionsTestCase):
         self.assertMistake(["--status", "tcp:1:backlog=x"], "--status tcp:1:backlog=x: 'x' is not a number; write")
 
 
+class LoginTests(OptionsTestCase):
+    """
+    Who has to log in at which port.
+    """
+
+    def assertNeeded(self, expected: list[bool], *arguments: str) -> None:
+        """
+        These are the ports of a command line where clients have to log in.
+        """
+        listeners = self.parse(*arguments)["listeners"]
+        self.assertEqual([bool(each.checkers) for each in listeners], expected)
+
+    def test_everywhere(self) -> None:
+        """
+        Without a port, a way to log in is for all.
+        """
+        two = ["--listen", "tcp:1", "--listen", "unix:/tmp/broker"]
+        self.assertNeeded([False, False], *two)
+        self.assertNeeded([True, True], *two, "--auth", "memory:alice:secret")
+
+    def test_byPort(self) -> None:
+        """
+        With a port, it is for that port alone, however the endpoint names it, and in place of the others.
+        """
+        ports = ["--listen", "tcp:1", "--listen", "tcp:interface=127.0.0.1:port=2", "--listen", "haproxy:tcp:3"]
+        for port, expected in (("1", [True, False, False]), ("2", [False, True, False]), ("3", [False, False, True])):
+            self.assertNeeded(expected, *ports, "--auth", f"{port}=memory:alice:secret")
+        listeners = self.parse(*ports, "--auth", "memory:a:b", "--auth", "2=memory:c:d", "--auth", "2=memory:e:f")
+        first, second, third = [each.checkers for each in listeners["listeners"]]
+        self.assertEqual(first, third)
+        self.assertEqual([set(each.users) for each in second], [{b"c"}, {b"e"}])
+
+    def test_noSuchPort(self) -> None:
+        """
+        A port where nothing listens is a mistake, and so is a way to log in that makes no sense.
+        """
+        two = ["--listen", "tcp:9092", "--listen", "tcp:10092"]
+        self.assertMistake([*two, "--auth", "9093=memory:a:secret"], "port 9093", "--listen", "are 9092, 10092")
+        self.assertMistake(["--listen", "unix:/b", "--auth", "9093=memory:a:secret"], "are without numbers")
+        self.assertMistake([*two, "--auth", "9092=nonsense:secret"], "--auth: no checker is called 'nonsense'")
+
+
 class SettingsTests(OptionsTestCase):
     """
     C{--config} and C{--set}.
@@ -152,7 +194,7 @@ class SettingsTests(OptionsTestCase):
         """
         lines = self.parse().getUsage().splitlines()
         examples = [line.strip() for line in lines if line.strip().startswith("twistd -n admission ")]
-        self.assertEqual(len(examples), 5)
+        self.assertEqual(len(examples), 6)
         for example in examples[:1]:
             self.parse(*example.split()[3:])
 
@@ -192,7 +234,7 @@ class ConfiguredTests(OptionsTestCase):
         ])  # fmt: skip
         self.assertEqual([each.advertised.port for each in options["listeners"]], [9092, 9093])
         self.assertEqual(options["statusListener"].description, "tcp:9090:interface=127.0.0.1")
-        self.assertEqual(len(options.checkers()), 1)
+        self.assertEqual([len(each.checkers) for each in options["listeners"]], [1, 1])
         self.assertEqual(
             options["quota"], ["client-bytes:produce=4M", "request-time:percent=50", "concurrency:limit=5"]
         )

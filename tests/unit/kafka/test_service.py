@@ -305,9 +305,9 @@ class SuperUsersTests(ServiceTestCase):
         @return: its broker, and the warnings that it logged.
         """
         description = "mtls:9093" if mtls else LOOPBACK
-        listeners = [Listener(description, serverFromString(reactor, LOOPBACK), None)]
+        listeners = [Listener(description, serverFromString(reactor, LOOPBACK), None, checkers=checkers)]
         settings = loadSettings(None, ["queued.max.request.bytes=128MiB", *assignments])
-        config = BrokerConfig(settings, listeners, self.path, checkers=checkers)
+        config = BrokerConfig(settings, listeners, self.path)
         with capturedLogs() as logged:
             service = self.start(BrokerService(reactor, config))
         return service.broker, [formatEvent(event) for event in logged if event["log_level"] is LogLevel.warn]

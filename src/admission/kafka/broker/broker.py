@@ -73,12 +73,12 @@ class Broker(Server[Settings]):
 
     @ivar purgatory: where requests are parked.
     @ivar ageSeconds: the same, for how long groups are not in use; see L{admission.clock.AgeClock}.
-    @ivar portal: checks the logins of clients; L{None} if they need none.
+    @ivar portal: checks the logins of clients, of whatever listener; L{None} if none needs any.
     @ivar asksForCertificates: whether clients of some port may have certificates.
     @ivar largestResponseBytes: the most a Fetch may return, except for its first batch.
     @ivar timeSlices: does what takes long.
     @ivar largeAnswers: which large answers are made now.
-    @ivar logins: how its clients log in.
+    @ivar logins: how its clients log in, unless their listener has a portal of its own.
     @ivar superUsers: who may change limits, topics and groups.
     @ivar groups: the groups of consumers; to be started and stopped with the
         broker.
@@ -112,12 +112,7 @@ class Broker(Server[Settings]):
         self.timeSlices = TimeSlices(self.clock)
         self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
         self.limits.onChange = self.limitsChanged
-        self.logins = Logins(
-            self.portal,
-            self.clock,
-            self.settings.connectionFailedAuthenticationDelaySeconds,
-            self.settings.saslServerMaxReceiveSize,
-        )
+        self.logins = self.makeLogins(self.portal)
         # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
         hasNames = self.portal is not None or self.asksForCertificates
         superUsers = frozenset(map(boundedName, self.settings.superUsers))
@@ -129,6 +124,17 @@ class Broker(Server[Settings]):
         )
         self.log.subscribe(self._recordsChanged)
         self.gate.onPressure(self._pressed)
+
+    def makeLogins(self, portal: Portal | None) -> Logins:
+        """
+        How the clients of a listener log in.
+        """
+        return Logins(
+            portal,
+            self.clock,
+            self.settings.connectionFailedAuthenticationDelaySeconds,
+            self.settings.saslServerMaxReceiveSize,
+        )
 
     @property
     def nodeId(self) -> int:

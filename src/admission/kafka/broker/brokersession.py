@@ -105,7 +105,11 @@ class BrokerSession(KafkaSession):
 
     @property
     def mayBeStranger(self) -> bool:
-        return self.isTLS or self.broker.logins.portal is not None
+        return self.isTLS or self.needsLogin
+
+    @property
+    def needsLogin(self) -> bool:
+        return self.authenticator.isNeeded
 
     def refuseBeforeLogin(self, sizeBytes: int, head: bytes) -> str | None:
         return None if self.authenticator.isSettled else self.authenticator.refuseFrame(sizeBytes, head)
@@ -152,7 +156,7 @@ class BrokerSession(KafkaSession):
         """
         Clients may have to log in.
         """
-        if self.broker.logins.portal is not None:
+        if self.needsLogin:
             self._loginCall = self.factory.clock.callLater(self.broker.settings.loginTimeoutSeconds, self._loginOverdue)
         super().connectionMade()
 

@@ -5,7 +5,9 @@ The option C{--auth}: L{twisted.cred.strcred}, with readable error messages.
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Collection
 from typing import Any, TextIO
 
 from twisted.cred.strcred import (
@@ -18,6 +20,8 @@ from twisted.python.usage import Options, UsageError
 
 from .checkers import SUPPORTED, makePortal, repaired
 
+_DESCRIPTION = re.compile(r"(?:(?P<port>[0-9]+)=)?(?P<checker>(?P<type>[^:]*).*)", re.DOTALL)
+
 
 class AuthOptions(AuthOptionMixin, Options):
     """
@@ -29,6 +33,11 @@ class AuthOptions(AuthOptionMixin, Options):
 
     supportedInterfaces = SUPPORTED
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._checkers: dict[str, Any] = {}
+        self._checkersByPort: dict[str | None, list[Any]] = {}
+
     @property
     def authOutput(self) -> TextIO:  # type: ignore[override]
         """
@@ -37,10 +46,16 @@ class AuthOptions(AuthOptionMixin, Options):
         return sys.stdout
 
     def opt_auth(self, description: str) -> None:
-        """Who may log in, as TYPE[:ARGUMENTS]; see --help-auth.  May be given several times.  [default: everybody]"""
-        authType = description.partition(":")[0]
+        """Who may log in, as [PORT=]TYPE[:ARGUMENTS]; see --help-auth.  May be given several times: those for a PORT
+        are in place of those without one there.  [default: everybody]"""
+        match = _DESCRIPTION.fullmatch(description)
+        assert match is not None
+        port, wanted, authType = match["port"], match["checker"], match["type"]
         try:
-            self.addChecker(repaired(makeChecker(description)))  # type: ignore[no-untyped-call]
+            checker = self._checkers.get(wanted)
+            if checker is None:
+                checker = self._checkers[wanted] = repaired(makeChecker(wanted))  # type: ignore[no-untyped-call]
+                self.addChecker(checker)  # type: ignore[no-untyped-call]
             makePortal(self["credCheckers"])
         except InvalidAuthType as error:
             installed = sorted({each.authType for each in self._checkerFactoriesForOptHelpAuth()})  # type: ignore[no-untyped-call]
@@ -52,9 +67,25 @@ class AuthOptions(AuthOptionMixin, Options):
         except Exception as error:
             # Each checker has its own way to refuse its arguments.
             raise UsageError(f"--auth {authType}: {error}") from error
+        here = self._checkersByPort.setdefault(port, [])
+        if checker not in here:
+            here.append(checker)
 
-    def checkers(self) -> list[Any]:
+    def checkersAt(self, port: str | None) -> list[Any]:
         """
-        The checkers that were named; empty if no login is needed.
+        The checkers for who connects to C{port}; empty if no login is needed there.
         """
-        return list(self.get("credCheckers", ()))
+        return self._checkersByPort.get(port) or self._checkersByPort.get(None, [])
+
+    def checkPorts(self, ports: Collection[str | None]) -> None:
+        """
+        @param ports: where the server listens.
+        @raise UsageError: if C{--auth} names another port.
+        """
+        there = {port for port in ports if port is not None}
+        for port in self._checkersByPort:
+            if port is not None and port not in there:
+                raise UsageError(
+                    f"--auth {port}=...: nothing listens on port {port} (--listen); the ports are "
+                    + (", ".join(sorted(there, key=int)) or "without numbers")
+                )

@@ -94,6 +94,7 @@ class Authenticator:
     """
     The login of one connection.
 
+    @ivar logins: how the clients of its listener log in.
     @ivar isSettled: whether every request may be served.
     @ivar refusal: why the connection must be closed when the answer to its
         request is sent, if it must.
@@ -107,12 +108,12 @@ class Authenticator:
         "_hasMet",
         "_loggedIn",
         "_login",
-        "_logins",
         "_mechanism",
         "_refused",
         "_requestCount",
         "_scram",
         "isSettled",
+        "logins",
         "refusal",
     )
 
@@ -120,7 +121,7 @@ class Authenticator:
         """
         @param loggedIn: called with the name that the connection has logged in with.
         """
-        self._logins = logins
+        self.logins = logins
         self._connection = connection
         self._loggedIn = loggedIn
         self.isSettled = False
@@ -136,11 +137,18 @@ class Authenticator:
         self._delayed: IDelayedCall | None = None
 
     @property
+    def isNeeded(self) -> bool:
+        """
+        Whether clients without a certificate have to log in.
+        """
+        return self.logins.portal is not None
+
+    @property
     def mechanisms(self) -> Sequence[str]:
         """
         The mechanisms that clients may use.
         """
-        return self._logins.mechanisms
+        return self.logins.mechanisms
 
     def refuseFrame(self, sizeBytes: int, head: bytes) -> str | None:
         """
@@ -151,7 +159,7 @@ class Authenticator:
             self._meet()
         if self.isSettled:
             return None
-        logins = self._logins
+        logins = self.logins
         if sizeBytes > logins.largestBytes:
             return (
                 f"a request of {sizeBytes} bytes was announced before a login, and {logins.largestBytes} are allowed "
@@ -179,15 +187,15 @@ class Authenticator:
         answer = self._answer = Deferred(self._abandon)
         if self._mechanism is not None:
             self._refuse(ErrorCode.illegal_sasl_state, "the login has begun already", "it began to log in twice")
-        elif mechanism not in self._logins.mechanisms:
+        elif mechanism not in self.logins.mechanisms:
             self._refuse(
                 ErrorCode.unsupported_sasl_mechanism,
-                f"there are the mechanisms {', '.join(self._logins.mechanisms)}",
+                f"there are the mechanisms {', '.join(self.logins.mechanisms)}",
                 f"it wants to log in by {_quoted(mechanism)}, which is not offered",
             )
         else:
             if mechanism == PLAIN and not self._connection.isTLS:
-                self._logins.warnOfPlain(self._connection.peer)
+                self.logins.warnOfPlain(self._connection.peer)
             self._mechanism = mechanism
             self._reply(b"")
         return answer
@@ -232,21 +240,21 @@ class Authenticator:
             name = boundedName(subjectName(certificate.to_cryptography().subject))
         if name:
             self._loggedIn(name)
-        self.isSettled = bool(name) or self._logins.portal is None
+        self.isSettled = bool(name) or not self.isNeeded
 
     def _mayLogIn(self) -> bool:
-        return self._logins.portal is not None and not self._hasAuthenticated
+        return self.isNeeded and not self._hasAuthenticated
 
     def _begin(self, mechanism: str, message: bytes) -> None:
-        if len(message) > self._logins.largestBytes:
-            raise ValueError(f"the message is larger than {self._logins.largestBytes} bytes")
+        if len(message) > self.logins.largestBytes:
+            raise ValueError(f"the message is larger than {self.logins.largestBytes} bytes")
         credentials: PlainCredentials | ScramCredentials
         if mechanism == PLAIN:
             credentials = PlainCredentials.ofMessage(message)
         else:
-            exchange = ScramExchange(mechanism, message, self._logins.makeNonce())
+            exchange = ScramExchange(mechanism, message, self.logins.makeNonce())
             credentials = self._scram = ScramCredentials(exchange, self._reply)
-        portal = self._logins.portal
+        portal = self.logins.portal
         assert portal is not None
         self._login = portal.login(credentials, None, IPrincipal)
         self._login.addCallback(self._letIn)
@@ -262,7 +270,7 @@ class Authenticator:
         if self._refused is not None:
             return
         if not isinstance(failure.value, LoginFailed):
-            self._logins.log.failure("checking the login of {peer} failed", failure, peer=self._connection.peer)
+            self.logins.log.failure("checking the login of {peer} failed", failure, peer=self._connection.peer)
         self._refuse(
             ErrorCode.sasl_authentication_failed,
             # The message does not say which of the two was wrong.
@@ -286,7 +294,7 @@ class Authenticator:
             self._answerLate()
 
     def _answerLate(self) -> None:
-        self._delayed = self._logins.clock.callLater(self._logins.failureDelaySeconds, self._answerRefused)
+        self._delayed = self.logins.clock.callLater(self.logins.failureDelaySeconds, self._answerRefused)
 
     def _answerRefused(self) -> None:
         answer, self._answer = self._answer, None

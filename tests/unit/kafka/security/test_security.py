@@ -10,7 +10,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -991,6 +991,13 @@ class AuthOptionTests(SynchronousTestCase):
         options.parseOptions(["--set", "queued.max.request.bytes=1GiB", *arguments])
         return options
 
+    def checkers(self, *arguments: str) -> Sequence[Any]:
+        """
+        Who checks logins at the port that is there unless others are chosen.
+        """
+        checkers: Sequence[Any] = self.parse(*arguments)["listeners"][0].checkers
+        return checkers
+
     def mistake(self, *arguments: str) -> str:
         """
         How a command line is refused.
@@ -1003,19 +1010,19 @@ class AuthOptionTests(SynchronousTestCase):
         """
         Nobody needs to log in unless it is asked for.
         """
-        self.assertEqual(self.parse().checkers(), [])
+        self.assertEqual(self.parse()["listeners"][0].checkers, [])
 
     def test_checkers(self) -> None:
         """
         Our checker and those of Twisted's that check passwords are found.
         """
         path = passwordFile(self, "alice")
-        ours, theirs = self.parse("--auth", f"scram:{path}", "--auth", "memory:carol:secret").checkers()
+        ours, theirs = self.checkers("--auth", f"scram:{path}", "--auth", "memory:carol:secret")
         self.assertIsInstance(ours, ScramChecker)
         self.assertEqual(ours.file.path, path)
         asked = theirs.requestAvatarId(PlainCredentials(b"carol", b"secret"))
         self.assertEqual(self.successResultOf(asked), b"carol")
-        (unix,) = self.parse("--auth", "unix").checkers()
+        (unix,) = self.checkers("--auth", "unix")
         verifyObject(ICredentialsChecker, unix)
 
     def test_mistakes(self) -> None:
@@ -1031,7 +1038,7 @@ class AuthOptionTests(SynchronousTestCase):
         self.assertIn("--auth memory: name a user", self.mistake("--auth", "memory"))
         self.assertIn(
             "--auth scram: one file of SCRAM secrets",
-            self.mistake("--auth", f"scram:{path}", "--auth", f"scram:{path}"),
+            self.mistake("--auth", f"scram:{path}", "--auth", f"9092=scram:{passwordFile(self, 'bob')}"),
         )
         self.assertNotIn("secret", self.mistake("--auth", "memory:secret"))
 

@@ -198,7 +198,7 @@ def _brokerConfigs(broker: Broker, request: KafkaRequest) -> list[dict[str, Any]
 
 
 def _listener(broker: Broker, request: KafkaRequest) -> str:
-    login = "" if broker.portal is None else "SASL_"
+    login = "SASL_" if request.connection.needsLogin else ""
     encryption = "SSL" if request.connection.isTLS else "PLAINTEXT"
     host, port = request.advertised
     return f"{login}{encryption}://{f'[{host}]' if ':' in host else host}:{port}"
