@@ -40,7 +40,7 @@ from typing import IO, NamedTuple
 _FENCE = re.compile(r"^```(\w*)(?: +(\S+))?(?: +(\S.*?))? *\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)    \S.*")
 _PROMPT = re.compile(r"^\$ ", re.MULTILINE)
-_PORT = re.compile(r"(?<![\w.])((?:tcp|ssl|mtls|localhost|127\.0\.0\.1)(?::|\", ))([0-9]{4,5})\b")
+_PORT = re.compile(r"(?<![\w.])((?:tcp|ssl|mtls|localhost|127\.0\.0\.1)(?::|\", )|--auth )([0-9]{4,5})\b")
 
 _BROKER = re.compile(r"\btwistd( -n| --pidfile=)* admission(-gateway)?(?![\w-])")
 _ASKS_BROKER = re.compile(r"\badmission (?:quotas|topics|groups) (\w+)")

@@ -25,6 +25,7 @@ from ..request import ServerRequest
 from .deadline import Deadline
 from .hangup import HangUpWatch
 from .heaptrim import heapTrimOf
+from .refusallog import RefusalLog
 
 TLS_CONNECTION_BYTES = 48 << 10
 """What an open connection with TLS is charged for: objects, and TLS state with an incomplete record."""
@@ -70,7 +71,6 @@ What is read from a connection at once is in memory before anybody can be asked 
 about this fraction of the pool in a turn of the reactor, but each at least, and at most, so much.
 """
 
-LOGGED_REFUSALS = 100
 SWEEPS_PER_IDLE_TIME = 20
 
 MAX_ACCEPTS = 10
@@ -304,8 +304,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self._leavingBytes = 0
         self._strangerAges = Deadline(clock, self._makeRoom)
         self._unusedAges = Deadline(clock, self._closeUnused)
-        self._loggedRefusals = 0
-        self._unloggedRefusals = 0
+        self._refusalLog = RefusalLog()
         self._emptied: list[Deferred[None]] = []
         self._sweeping = LoopingCall(self._sweep)
         self._sweeping.clock = clock
@@ -379,7 +378,7 @@ class AdmittedFactory(protocol.ServerFactory):
         reason = self._refusal(hostOf(addr))
         if reason is not None:
             self.refusedConnections += 1
-            self._logRefusal(peerName(addr) if addr is not None else "an unknown peer", reason)
+            self._refusalLog.refused(hostOf(addr), "an unknown peer" if addr is None else peerName(addr), reason)
             return RefusedProtocol()
         connection: Any = self._makeProtocol()
         connection.factory = self
@@ -439,7 +438,7 @@ class AdmittedFactory(protocol.ServerFactory):
         Called by a connection that closes because of what its peer did.
         """
         connection.link.explain(reason)
-        self._logRefusal(connection.peer, reason)
+        self._refusalLog.refused(connection.host, connection.peer, reason)
 
     @property
     def readBytes(self) -> int:
@@ -462,19 +461,8 @@ class AdmittedFactory(protocol.ServerFactory):
             )
         return None
 
-    def _logRefusal(self, peer: str, reason: str) -> None:
-        # A peer can make us refuse it as often as it likes; the log must not
-        # be the next thing to run over.
-        if self._loggedRefusals < LOGGED_REFUSALS:
-            self._loggedRefusals += 1
-            self.log.warn("closing the connection of {peer}: {reason}", peer=peer, reason=reason)
-        else:
-            self._unloggedRefusals += 1
-
     def _sweep(self) -> None:
-        if self._unloggedRefusals:
-            self.log.warn("closed {count} more connections for such reasons", count=self._unloggedRefusals)
-        self._loggedRefusals = self._unloggedRefusals = 0
+        self._refusalLog.sweep()
         now = self.clock.seconds()
         horizon = now - self.limits.idleSeconds
         for connection in list(self.connections):

@@ -26,6 +26,7 @@ CONFIGURED_OPTIONS: Mapping[str, str] = {
     "purgatory": "purgatory",
     "quota": "quota",
     "export": "export",
+    "log.format": "log-format",
 }
 """The options that a file of properties may have besides properties, by their names there."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import resource
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from random import Random, SystemRandom
 from socket import gethostname
@@ -21,7 +21,8 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import Logger
+from twisted.logger import FileLogObserver, ILogObserver, Logger
+from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 
 from .._version import isCompiled
@@ -94,6 +95,7 @@ class ServerConfig(Generic[S]):
     @ivar dataPath: the directory of what it keeps.
     @ivar statusListener: where to serve the status pages, if anywhere.
     @ivar memoryProfile: from C{--profile-memory}.
+    @ivar makeLogObserver: makes what writes the log; L{None} if C{twistd} does that.
     """
 
     settings: S
@@ -105,6 +107,7 @@ class ServerConfig(Generic[S]):
     quotas: Sequence[str] = ()
     exports: Sequence[str] = ()
     memoryProfile: MemoryProfile | None = None
+    makeLogObserver: Callable[[], FileLogObserver] | None = None
 
 
 class ListenerFactory(ServerFactory):
@@ -204,6 +207,14 @@ class KafkaService(Service):
         return RESERVED_DESCRIPTORS
 
     # What twistd calls
+
+    def setServiceParent(self, parent: Any) -> None:
+        """
+        Also tell the application that C{twistd} makes how to log.
+        """
+        if self._config.makeLogObserver is not None and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self._config.makeLogObserver())  # type: ignore[no-untyped-call]
+        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def privilegedStartService(self) -> None:
         """

@@ -40,6 +40,7 @@ from ..units import formatBytes, formatSeconds
 from .brokeroptions import BrokerOptions, ListenOptions, parseHostPort
 from .brokersettings import Settings, loadSettings
 from .kafkarequest import Address
+from .logformat import logObserverMaker
 from .memoryuse import parseProfile
 from .security.authoptions import AuthOptions
 from .serversettings import LARGEST_REQUEST, POOL, ServerSettings
@@ -95,8 +96,8 @@ def portOf(description: str) -> str | None:
 
 class ServerOptions(ListenOptions, PolicyOptionsMixin):
     """
-    After parsing, C{settings}, C{listeners}, C{statusListener} and
-    C{memoryProfile} are keys as well.
+    After parsing, C{settings}, C{listeners}, C{statusListener},
+    C{memoryProfile} and C{makeLogObserver} are keys as well.
 
     @cvar examples: what C{--help} ends with.
     """
@@ -108,7 +109,16 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         PolicyKind("export", IMetricsExporterFactory, repeatable=True),
     )
     examples: ClassVar[str] = ""
-    configured: ClassVar[Sequence[str]] = ("listen", "advertise", "status", "pool", "order", "quota", "export")
+    configured: ClassVar[Sequence[str]] = (
+        "listen",
+        "advertise",
+        "status",
+        "pool",
+        "order",
+        "quota",
+        "export",
+        "log-format",
+    )
     isServer: ClassVar[bool] = True
 
     synopsis = "[options]"
@@ -116,6 +126,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
     optParameters = [
         ["status", None, None, "An endpoint that tells over HTTP how the server is; off unless given."],
         ["profile-memory", None, None, "INTERVAL[:DIR]: how often to write where the memory is; off unless given."],
+        ["log-format", None, None, "The lines of the log: text, or json for programs.  [default: text]"],
     ]
 
     _isMistaken = False
@@ -169,6 +180,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         self["statusListener"] = None if status is None else Listener(status, endpointOf("status", status), None)
         profile: str | None = self["profile-memory"]
         self["memoryProfile"] = None if profile is None else parseProfile(profile)
+        self["makeLogObserver"] = logObserverMaker(self.parent, self["log-format"])
         # Built again when the broker starts, which may be in another process.
         clock = Clock()
         buildPool(self["settings"], self["pool"], clock)

@@ -60,6 +60,7 @@ def makeService(options: Options) -> BrokerService:
         quotas=options["quota"],
         exports=options["export"],
         memoryProfile=options["memoryProfile"],
+        makeLogObserver=options["makeLogObserver"],
     )
     return BrokerService(reactor, config)
 

@@ -18,7 +18,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.connection.factory import (
     HANDSHAKE_BYTES,
-    LOGGED_REFUSALS,
     MAX_LEAVING,
     TLS_CONNECTION_BYTES,
     UNUSED_SECONDS,
@@ -27,6 +26,7 @@ from admission.connection.factory import (
 )
 from admission.connection.link import PLAIN_CONNECTION_BYTES
 from admission.connection.protocol import AdmittedProtocol
+from admission.connection.refusallog import MAX_LINES_OF_ADDRESS
 from admission.control import SWEEP_SECONDS, AdmissionControl
 from admission.interfaces import CONNECTIONS, RESPONSES, ILease
 from admission.testing.faketransport import FakeTLSTransport, FakeTransport
@@ -170,41 +170,30 @@ class NumberTests(SynchronousTestCase):
 
 class RefusalLogTests(SynchronousTestCase):
     """
-    How much is logged of what peers make us do.
+    What peers make us do goes to L{admission.connection.refusallog}.
     """
 
     def test_limited(self) -> None:
         """
-        So many refusals are logged in words, the rest are counted until the
-        next sweep, and then it begins anew.
+        Newcomers who are one too many, and connections that are closed for what they sent, count towards the same until
+        the next sweep.
         """
-        server = serve(self, limits=ConnectionLimits(maxConnections=1, idleSeconds=1_000_000))
+        server = serve(self, limits=ConnectionLimits(maxConnections=2, idleSeconds=1_000_000))
         server.factory.start()
+        self.addCleanup(server.factory.stop)
         server.connect()
-        for expectedMore in (10, 7):
-            with capturedLogs() as events:
-                for _ in range(LOGGED_REFUSALS + expectedMore):
-                    server.connect()
-            self.assertEqual(len(events), LOGGED_REFUSALS)
-            with capturedLogs() as events:
-                server.clock.advance(10)
-            self.assertEqual([event.get("count") for event in events], [expectedMore])
         with capturedLogs() as events:
-            server.clock.advance(10)
-        self.assertEqual(events, [])
-        server.factory.stop()
-
-    def test_badFramesCount(self) -> None:
-        """
-        Connections that are closed for what they sent count towards the same.
-        """
-        server = serve(self)
-        with capturedLogs() as events:
-            for _ in range(LOGGED_REFUSALS + 5):
+            for _ in range(MAX_LINES_OF_ADDRESS):
                 _, transport = server.connect()
                 transport.peerSends(b"\xff" * 4)
                 server.settle()
-        self.assertEqual(len(events), LOGGED_REFUSALS)
+            server.connect()
+            for _ in range(5):
+                server.connect()
+        self.assertEqual(len(events), MAX_LINES_OF_ADDRESS)
+        with capturedLogs() as events:
+            server.clock.advance(10)
+        self.assertEqual([event.get("count") for event in events], [5])
 
 
 class IdleTests(SynchronousTestCase):

@@ -78,6 +78,7 @@ def makeService(options: GatewayOptions) -> GatewayService:
         quotas=options["quota"],
         exports=options["export"],
         memoryProfile=options["memoryProfile"],
+        makeLogObserver=options["makeLogObserver"],
         upstream=options["upstream"],
         nodeIds=options["nodeIds"],
         credentials=options["credentials"],

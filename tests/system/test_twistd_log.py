@@ -1,0 +1,90 @@
+"""
+What C{twistd admission} writes to its log, and where.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.kit.brokerprocess import ENVIRONMENT, PATIENCE_SECONDS, TWISTD, BrokerProcess, endpoint, freePort
+from tests.kit.clientcases import until
+from tests.kit.rawclient import RawClient
+
+
+class TwistdLogTests(SynchronousTestCase):
+    """
+    A real process with a log.
+    """
+
+    def test_json(self) -> None:
+        """
+        Each line is an object, and one for a client's nonsense has its address and the reason.
+        """
+        broker = BrokerProcess("--log-format", "json")
+        self.addCleanup(broker.remove)
+        broker.start()
+        with RawClient(broker.port) as client:
+            client.sendBytes(b"\xff" * 8)
+            self.assertTrue(client.isClosedByPeer())
+        line = broker.waitForLog("closing the connection")
+        self.assertEqual(json.loads(line)["fields"]["reason"], "a frame of -1 bytes was announced")
+        broker.stop()
+        for line in broker.log().splitlines():
+            self.assertEqual(set(json.loads(line)), {"time", "level", "source", "message", "fields"}, line)
+
+    def test_short(self) -> None:
+        """
+        Lines begin with the time, and a word for what has written them.
+        """
+        broker = BrokerProcess()
+        self.addCleanup(broker.remove)
+        broker.start()
+        self.assertRegex(broker.waitForLog("serving"), r"^\S+ \[BrokerService#info\] serving")
+        self.assertNotIn("[admission.", broker.log())
+
+    def test_file(self) -> None:
+        """
+        C{--logfile} of C{twistd} names the file, and SIGUSR1 begins a new one.
+        """
+        path = Path(os.path.abspath(self.mktemp()))
+        port = freePort()
+        process = subprocess.Popen(
+            [*TWISTD, "--logfile", str(path), "admission", "--listen", endpoint(port), "--data", self.mktemp()],
+            env=ENVIRONMENT,
+        )
+        self.addCleanup(process.wait, PATIENCE_SECONDS)
+        self.addCleanup(process.terminate)
+        until(lambda: path.exists() and "[BrokerService#info] serving" in path.read_text())
+        process.send_signal(signal.SIGUSR1)
+        older = Path(f"{path}.1")
+        until(older.exists)
+        self.assertIn("serving", older.read_text())
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
+        self.assertIn("[BrokerService#info] stopped", path.read_text())
+
+    def test_daemon(self) -> None:
+        """
+        A daemon logs to C{twistd.log} in its directory.
+        """
+        directory = Path(self.mktemp())
+        directory.mkdir()
+        # As the command line has it, without the options of tests.
+        command = [*TWISTD[:3], "--pidfile=pid", "admission", "--listen", endpoint(freePort())]
+        subprocess.run(command, cwd=directory, env=ENVIRONMENT, timeout=PATIENCE_SECONDS, check=True)
+        pid = int((directory / "pid").read_text())
+        try:
+            until(lambda: "[BrokerService#info] serving" in (directory / "twistd.log").read_text())
+        finally:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (directory / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertIn("stopped: the log", (directory / "twistd.log").read_text())
