@@ -197,6 +197,13 @@ class AdmissionControl:
         return total
 
     @property
+    def sharesLimits(self) -> bool:
+        """
+        Whether several policies know a limit of the same name.
+        """
+        return sum(len(member.policy.limitNames) for member in self._members) > len(self.limitNames)
+
+    @property
     def limits(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
         """
         The limits in force in any policy, by entity.  Where policies differ,

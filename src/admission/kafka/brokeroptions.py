@@ -8,12 +8,13 @@ to run where the broker cannot be imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from twisted.python.usage import Options, UsageError
 
+from .property import Given
 from .propertyfile import readPropertyFile
 
 CONFIGURED_OPTIONS: Mapping[str, str] = {
@@ -39,10 +40,12 @@ class ListenOptions(Options):
 
     @cvar configured: which of L{CONFIGURED_OPTIONS} are taken from the file of properties.
     @cvar isServer: whether the others there are mistakes, and not for somebody else.
+    @ivar chosen: which of these were given on the command line, once the file is taken.
     """
 
     configured: ClassVar[Sequence[str]] = ("listen",)
     isServer: ClassVar[bool] = False
+    chosen: Sequence[str] = ()
 
     optParameters = [
         ["config", "c", None, "A file of properties, by Kafka's names."],
@@ -75,8 +78,23 @@ class ListenOptions(Options):
         """
         if self["config"] is None:
             return
-        chosen = [each for each in self.configured if self.get("credCheckers" if each == "auth" else each)]
-        for given in readPropertyFile(self["config"]):
+        self.chosen = [each for each in self.configured if self.get("credCheckers" if each == "auth" else each)]
+        for option, text, given in self.optionsIn(self["config"]):
+            take: Any = getattr(self, f"opt_{option}", partial(self.__setitem__, option))
+            try:
+                take(text)
+            except UsageError as error:
+                raise UsageError(f"{given.place}: {error}") from error
+
+    def optionsIn(self, path: str) -> Iterator[tuple[str, str, Given]]:
+        """
+        The options in a file of properties.
+
+        @return: the name of each, a value, and where that is; an option with several values comes several times.
+        @raise UsageError: if one has no meaning for this server, or is on the command line as well.
+        @raise SettingsError: if the file cannot be read.
+        """
+        for given in readPropertyFile(path):
             option = CONFIGURED_OPTIONS.get(given.name)
             if option is None:
                 continue
@@ -84,16 +102,12 @@ class ListenOptions(Options):
                 if self.isServer:
                     raise UsageError(f"{given.place}: {given.name} is not used here")
                 continue
-            if option in chosen:
+            if option in self.chosen:
                 raise UsageError(f"--{option} is given, and {given.name} at {given.place}; keep one of them")
-            take: Any = getattr(self, f"opt_{option}", partial(self.__setitem__, option))
             # As a password may have commas, this option is given several times instead.
             texts = [given.text] if option == "auth" else given.text.split(",")
-            try:
-                for text in filter(None, map(str.strip, texts)):
-                    take(text)
-            except UsageError as error:
-                raise UsageError(f"{given.place}: {error}") from error
+            for text in filter(None, map(str.strip, texts)):
+                yield option, text, given
 
     def opt_set(self, assignment: str) -> None:
         """A property, as NAME=VALUE; may come several times."""

@@ -76,9 +76,14 @@ class Settings(ServerSettings):
         "30s",
         "A client that has to log in (`--auth`) and has not within this time is closed.",
         minimum="1ms",
+        isReloaded=True,
     )
     autoCreateTopicsEnable: bool = setting(
-        "auto.create.topics.enable", BOOLEAN, "true", "Whether using a topic creates it."
+        "auto.create.topics.enable",
+        BOOLEAN,
+        "true",
+        "Whether using a topic creates it.",
+        isReloaded=True,
     )
     numPartitions: int = setting(
         "num.partitions",
@@ -87,11 +92,18 @@ class Settings(ServerSettings):
         "Partitions of a topic that is created without a number.",
         minimum="1",
         maximum=_INT32_MAX,
+        isReloaded=True,
     )
-    maxTopics: int = setting("max.topics", INTEGER, "10000", "Topics in all.", minimum="1")
+    maxTopics: int = setting("max.topics", INTEGER, "10000", "Topics in all.", minimum="1", isReloaded=True)
     maxPartitions: int = setting("max.partitions", INTEGER, "20000", "Partitions in all.", minimum="1")
     messageMaxBytes: int = setting(
-        "message.max.bytes", SIZE, "1048588", "The largest record batch.", minimum="1", maximum=_INT32_MAX
+        "message.max.bytes",
+        SIZE,
+        "1048588",
+        "The largest record batch.",
+        minimum="1",
+        maximum=_INT32_MAX,
+        isReloaded=True,
     )
     logMessageTimestampType: str = setting(
         "log.message.timestamp.type",
@@ -99,12 +111,21 @@ class Settings(ServerSettings):
         CREATE_TIME,
         "Which time records have: that which their producer gave them, or that of their arrival.",
         choices=TIMESTAMP_TYPES,
+        isReloaded=True,
     )
     logMessageTimestampAfterMaxSeconds: float = setting(
-        "log.message.timestamp.after.max.ms", MILLISECONDS, "1h", "How far ahead of now a record's time may be."
+        "log.message.timestamp.after.max.ms",
+        MILLISECONDS,
+        "1h",
+        "How far ahead of now a record's time may be.",
+        isReloaded=True,
     )
     logRetentionBytes: int | None = setting(
-        "log.retention.bytes", unlimited(SIZE), "-1", "Bytes kept in each partition; -1 for all."
+        "log.retention.bytes",
+        unlimited(SIZE),
+        "-1",
+        "Bytes kept in each partition; -1 for all.",
+        isReloaded=True,
     )
     logRetentionSeconds: float | None = setting(
         "log.retention.ms",
@@ -112,6 +133,7 @@ class Settings(ServerSettings):
         "7d",
         "How long records are kept; -1 for ever.",
         coarser={"log.retention.minutes": "m", "log.retention.hours": "h"},
+        isReloaded=True,
     )
     logRetentionCheckIntervalSeconds: float = setting(
         "log.retention.check.interval.ms",
@@ -152,6 +174,7 @@ class Settings(ServerSettings):
         "false",
         "Whether `acks=all` is answered when records are written, as Kafka does, and not when they are on the disk.  "
         "A loss of power then takes back what was confirmed in the last `log.flush.interval.ms`.",
+        isReloaded=True,
     )
     fetchMaxBytes: int = setting(
         "fetch.max.bytes",
@@ -166,6 +189,7 @@ class Settings(ServerSettings):
         MILLISECONDS,
         "1m",
         "How long a Fetch may wait for records, whatever its client asks for.",
+        isReloaded=True,
     )
     producerIdExpirationSeconds: float = setting(
         "producer.id.expiration.ms",
@@ -181,6 +205,7 @@ class Settings(ServerSettings):
         "6s",
         "The shortest session timeout that a member of a group may ask for.",
         minimum="1ms",
+        isReloaded=True,
     )
     groupMaxSessionTimeoutSeconds: float = setting(
         "group.max.session.timeout.ms",
@@ -188,26 +213,36 @@ class Settings(ServerSettings):
         "30m",
         "The longest session timeout that a member of a group may ask for.",
         minimum="1ms",
+        isReloaded=True,
     )
     groupInitialRebalanceDelaySeconds: float = setting(
-        "group.initial.rebalance.delay.ms", MILLISECONDS, "3s", "How long the first members of a group wait for more."
+        "group.initial.rebalance.delay.ms",
+        MILLISECONDS,
+        "3s",
+        "How long the first members of a group wait for more.",
     )
-    groupMaxSize: int = setting("group.max.size", INTEGER, "10000", "Members of one group.", minimum="1")
+    groupMaxSize: int = setting(
+        "group.max.size", INTEGER, "10000", "Members of one group.", minimum="1", isReloaded=True
+    )
     groupMaxBytes: int = setting(
         "group.max.bytes",
         SIZE,
         "16MiB",
         "Memory for the members, assignments and offsets of one group.",
         minimum="64KiB",
+        isReloaded=True,
     )
-    maxGroups: int = setting("max.groups", INTEGER, "10000", "Groups in all.", minimum="1")
-    maxGroupsBytes: int = setting("max.groups.bytes", SIZE, "64MiB", "Memory for all groups.", minimum="64KiB")
+    maxGroups: int = setting("max.groups", INTEGER, "10000", "Groups in all.", minimum="1", isReloaded=True)
+    maxGroupsBytes: int = setting(
+        "max.groups.bytes", SIZE, "64MiB", "Memory for all groups.", minimum="64KiB", isReloaded=True
+    )
     maxPendingMembers: int = setting(
         "max.pending.members",
         INTEGER,
         "10000",
         "Clients that have a member id and have yet to join with it.",
         minimum="1",
+        isReloaded=True,
     )
     offsetsRetentionSeconds: float = setting(
         "offsets.retention.ms",
@@ -216,6 +251,7 @@ class Settings(ServerSettings):
         "How long the offsets of a group without members are kept.",
         coarser={"offsets.retention.minutes": "m"},
         minimum="1ms",
+        isReloaded=True,
     )
     offsetsRetentionCheckIntervalSeconds: float = setting(
         "offsets.retention.check.interval.ms",
@@ -225,7 +261,11 @@ class Settings(ServerSettings):
         minimum="1ms",
     )
     offsetMetadataMaxBytes: int = setting(
-        "offset.metadata.max.bytes", SIZE, "4KiB", "The largest text that a client may store with an offset."
+        "offset.metadata.max.bytes",
+        SIZE,
+        "4KiB",
+        "The largest text that a client may store with an offset.",
+        isReloaded=True,
     )
 
     def __attrs_post_init__(self) -> None:

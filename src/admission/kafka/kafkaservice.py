@@ -14,7 +14,7 @@ from random import Random, SystemRandom
 from socket import gethostname
 from typing import Any, Generic, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, inlineCallbacks, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort
@@ -24,6 +24,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import FileLogObserver, ILogObserver, Logger
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
+from twisted.python.usage import UsageError
 
 from .._version import isCompiled
 from ..clock import MonotonicClock, useMonotonicTimers, wallSeconds
@@ -52,6 +53,7 @@ from .options import (
     quotaDescriptions,
 )
 from .recordedcolumns import KAFKA_COLUMNS
+from .reload import Configuration, ReloadSignal, takeOver
 from .requestrecording import RequestRecording
 from .secondsignal import SecondSignal
 from .server import Server
@@ -96,6 +98,7 @@ class ServerConfig(Generic[S]):
     @ivar statusListener: where to serve the status pages, if anywhere.
     @ivar memoryProfile: from C{--profile-memory}.
     @ivar makeLogObserver: makes what writes the log; L{None} if C{twistd} does that.
+    @ivar read: reads the file of properties, see L{ServerOptions.read}; called when SIGHUP asks for it.
     """
 
     settings: S
@@ -108,6 +111,7 @@ class ServerConfig(Generic[S]):
     exports: Sequence[str] = ()
     memoryProfile: MemoryProfile | None = None
     makeLogObserver: Callable[[], FileLogObserver] | None = None
+    read: Callable[[], Configuration[S] | None] | None = None
 
 
 class ListenerFactory(ServerFactory):
@@ -158,6 +162,8 @@ class KafkaService(Service):
                 config.statusListener.description, config.statusListener.endpoint, reactor, names, "--advertise"
             )
         self._ports: list[IListeningPort] = []
+        self._configuration = None if config.read is None else config.read()
+        self._reloadSignal = ReloadSignal(reactor, self.reload)
         self._started = AsyncExitStack()
         self._stopping = DeferredLock()
         self._status: ServerStatus | None = None
@@ -260,6 +266,8 @@ class KafkaService(Service):
             self._stopListening()
             raise
         super().startService()  # type: ignore[no-untyped-call]
+        if self._config.read is not None:
+            self._reloadSignal.start()
         pool = self.server.gate.pool
         self.log.info(
             "serving {what}, with {memory} for requests, each of up to {largest}, {made}",
@@ -279,12 +287,59 @@ class KafkaService(Service):
         @return: a L{Deferred} that fires when the data directory is free.
         """
         yield maybeDeferred(super().stopService)
+        self._reloadSignal.stop()
         if self._status is not None:
             self._status.isDraining = True
         with SecondSignal(self._reactor, self._hurry):
             # Two concurrent calls would each take half of the closers.
             yield self._stopping.run(lambda: Deferred.fromCoroutine(self._started.aclose()))
         self.log.info("stopped: {what} at {path} is closed", what=self.whatIsKept, path=self._config.dataPath)
+
+    def reload(self) -> None:
+        """
+        Read the file of properties again, and put in force what may change while the server runs.  A mistake in the
+        file changes nothing; the log says what came of it.
+        """
+        before, config = self._configuration, self._config
+        assert config.read is not None
+        try:
+            found = config.read()
+            if before is None or found is None:
+                self.log.warn("there is nothing to reload: no file of properties was named (--config)")
+                return
+            settings, changes, waiting = takeOver(config.settings, found.settings)
+            control = buildControl(settings, found.quotas, self._clock)
+            if found.quotas != before.quotas and not self._hasSamePolicies(control):
+                waiting.append("quota")
+                found = evolve(found, quotas=before.quotas)
+                control = buildControl(settings, found.quotas, self._clock)
+        except UsageError as error:
+            self.log.error("nothing is reloaded: {error}", error=error)
+            return
+        names = dict.fromkeys([*before.options, *found.options])
+        waiting += [name for name in names if before.options.get(name) != found.options.get(name)]
+        self._configuration = evolve(found, options=before.options)
+        self._config = evolve(config, settings=settings, quotas=found.quotas)
+        self.server.settings = settings
+        self.server.settingsChanged()
+        self.factory.limits = self._connectionLimits()
+        isLimited = self.server.limits.setStatic(control.limits, "the reloaded configuration")
+        for change in changes:
+            self.log.info(
+                "{name} was {before} and is {after}", name=change.name, before=change.before, after=change.after
+            )
+        if found.quotas != before.quotas:
+            self.log.info("limits in quota are in force as they are now; what else it says, after a restart")
+        if waiting:
+            self.log.warn("in force only after a restart: {names}", names=", ".join(waiting))
+        if not (changes or waiting or isLimited):
+            self.log.info("nothing to reload has changed in {path}", path=found.path)
+
+    def _hasSamePolicies(self, control: AdmissionControl) -> bool:
+        """
+        Whether the limits in the description of each policy can be told from those of others.
+        """
+        return control.policyNames == self.server.control.policyNames and not control.sharesLimits
 
     def _start(self) -> None:
         """

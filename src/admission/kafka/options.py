@@ -5,6 +5,7 @@ The options of C{twistd admission}.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -42,6 +43,7 @@ from .brokersettings import Settings, loadSettings
 from .kafkarequest import Address
 from .logformat import logObserverMaker
 from .memoryuse import parseProfile
+from .reload import Configuration
 from .security.authoptions import AuthOptions
 from .serversettings import LARGEST_REQUEST, POOL, ServerSettings
 
@@ -130,6 +132,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
     ]
 
     _isMistaken = False
+    _configPath: str | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,6 +155,22 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
         """
         raise NotImplementedError
 
+    def read(self) -> Configuration[Any] | None:
+        """
+        Read the file of properties, as it is now; what is on the command line stays.
+
+        @return: L{None} if there is no such file.
+        @raise UsageError: if there is a mistake in it.
+        """
+        if self._configPath is None:
+            return None
+        found: dict[str, list[str]] = {}
+        for _, text, given in self.optionsIn(self._configPath):
+            found.setdefault(given.name, []).append(text)
+        quotas = self["quota"] if "quota" in self.chosen else found.pop("quota", [])
+        settings = self.loadSettings(self._configPath, self["set"], self["pool"] is not None)
+        return Configuration(self._configPath, settings, quotas, found)
+
     def getUsage(self, width: int | None = None) -> str:
         if self._isMistaken:
             # Twisted shows this before it says what is wrong, and nobody would find that under all options.
@@ -163,6 +182,9 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
 
     def postOptions(self) -> None:
         # Everything is checked here, where a mistake is still a usage error.
+        if self["config"] is not None:
+            # A daemon may go to another directory.
+            self._configPath = os.path.abspath(self["config"])
         self.takeConfigured()
         self["settings"] = self.loadSettings(self["config"], self["set"], self["pool"] is not None)
         descriptions = self.endpoints

@@ -61,6 +61,7 @@ class Property:
     @ivar maximum: the largest value, as a user would write it.
     @ivar choices: the possible values, or the possible elements of a list that
         must not be empty; everything is possible if C{choices} is empty.
+    @ivar isReloaded: whether it may change while a server runs, see L{admission.kafka.reload}.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Property:
     minimum: str | None = None
     maximum: str | None = None
     choices: Collection[str] = ()
+    isReloaded: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,14 +126,14 @@ class Given:
     place: str = ""
 
 
-def setting(name: str, kind: Kind, default: str, help: str, computed: Any = None, **bounds: Any) -> Any:
+def setting(name: str, kind: Kind, default: str, help: str, computed: Any = None, **others: Any) -> Any:
     """
     A field of a settings class, with its L{Property}.
 
     @param computed: an attrs factory, for a C{default} that is only a description.
-    @param bounds: the other attributes of the property.
+    @param others: the other attributes of the property.
     """
-    listed = Property(name, kind, default, help, **bounds)
+    listed = Property(name, kind, default, help, **others)
 
     def check(settings: AttrsInstance, attribute: object, value: Any) -> None:
         try:
@@ -212,11 +214,11 @@ def formatSettings(settings: AttrsInstance) -> dict[str, str]:
 
 def propertyTable(properties: Iterable[Property]) -> str:
     """
-    Properties as a table in Markdown.
+    Properties as a table in Markdown; those have a sign that may change while the server runs.
     """
     rows = ["| property | default | unit | what it does |", "|---|---|---|---|"]
     for each in properties:
-        names = " ".join(f"`{name}`" for name in each.names)
+        names = " ".join(f"`{name}`" for name in each.names) + " ↻" * each.isReloaded
         units = ", ".join((each.kind.unit, *each.coarser.values()))
         rows.append(f"| {names} | {each.default} | {units} | {each.help} |")
     return "\n".join(rows) + "\n"

@@ -175,6 +175,31 @@ class QuotaLimits:
         self._whenFlushed(partial(self._committed, done, verdicts, accepted, by))
         return done
 
+    def setStatic(self, static: Mapping[QuotaEntity, Limits], by: str) -> bool:
+        """
+        Put other limits in the place of those that the server was started with.  Those that were set at run time stay
+        above them.
+
+        @param by: who changes them, for the log.
+        @return: whether any limit has changed.
+        """
+        enforced: dict[QuotaEntity, set[str]] = {}
+        hasChanged = False
+        for entity in sorted(self._static.keys() | static.keys(), key=_sortKey):
+            limits = dict(static.get(entity, {}))
+            if limits == self._static.get(entity, {}):
+                continue
+            hasChanged = True
+            try:
+                enforced[entity] = self._enforce(entity, limits, self._dynamic.get(entity, {}), by)
+            except Exception:
+                # A policy that was built with these limits just now refuses them.
+                self._log.failure("limits of {entity} stay as they were", entity=describeEntity(entity))
+        self._restoreEstablished({entity: names for entity, names in enforced.items() if names})
+        if enforced:
+            self.onChange()
+        return hasChanged
+
     def _restore(self, key: bytes, value: bytes) -> None:
         try:
             entity, limits = _decode(key, value)
@@ -267,12 +292,13 @@ class QuotaLimits:
             self._uncommitted.discard(entity)
             try:
                 if error is None:
-                    enforced[entity] = self._enforce(entity, limits, by)
+                    enforced[entity] = self._enforce(entity, self._static.get(entity, {}), limits, by)
                 else:
                     assert isinstance(error, LogRefusal)
                     verdicts[index] = error
                     # Almost always unchanged; but a turn that writes very much commits in between.
-                    enforced[entity] = self._enforce(entity, self._stored(entity), by)
+                    stored = self._stored(entity)
+                    enforced[entity] = self._enforce(entity, self._static.get(entity, {}), stored, by)
             except LogRefusal as refusal:
                 verdicts[index] = refusal
             except Exception as refusal:
@@ -300,13 +326,15 @@ class QuotaLimits:
             established = (each for each in established if each[0] in users)
         self._control.restore(set().union(*limited.values()), established, self._seconds())
 
-    def _enforce(self, entity: QuotaEntity, limits: Limits, by: str) -> set[str]:
+    def _enforce(self, entity: QuotaEntity, static: Limits, limits: Limits, by: str) -> set[str]:
         """
+        @param static: the limits of the lower layer from now on.
+        @param limits: those of the upper one.
         @return: the names of the limits that clients may have now and had not before.
         @raise ValueError: if a policy refuses one; then nothing has changed.
         """
-        static, dynamic = self._static.get(entity, {}), self._dynamic.get(entity, {})
-        before, after = {**static, **dynamic}, {**static, **limits}
+        dynamic = self._dynamic.get(entity, {})
+        before, after = {**self._static.get(entity, {}), **dynamic}, {**static, **limits}
         # What only one policy was built with goes to all that know it once it is set, even if it is the same limit.
         changed = [
             name
@@ -319,10 +347,11 @@ class QuotaLimits:
             now = wholeMicroseconds(self._seconds())
             self._control.configure(entity, known, now)
             self.onEnforced(entity, known, by, now)
-        if limits:
-            self._dynamic[entity] = limits
-        else:
-            self._dynamic.pop(entity, None)
+        for layer, present in ((self._static, static), (self._dynamic, limits)):
+            if present:
+                layer[entity] = present
+            else:
+                layer.pop(entity, None)
         for name in changed:
             self._log.info(
                 "{by} changed {name} of {entity} from {before} to {after}",

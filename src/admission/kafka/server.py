@@ -65,6 +65,11 @@ class Server(Generic[S]):
     debts: dict[tuple[str, str], Debt] = field(init=False, factory=dict)
     _throttled: set[Any] = field(init=False, factory=set)
 
+    def settingsChanged(self) -> None:
+        """
+        C{settings} are others, of which only those differ that may change while the server runs.
+        """
+
     def longestRefusalSeconds(self, session: Any) -> float:
         """
         How long at most C{session} may be kept waiting for a refusal that became a delay: where its client is a member

@@ -94,10 +94,20 @@ class ServerSettings:
         "queued.max.requests", INTEGER, "500", "Requests worked on at a time; then nothing is read.", minimum="1"
     )
     maxConnections: int = setting(
-        "max.connections", INTEGER, "10000", "Connections in all; more are closed at once.", minimum="1"
+        "max.connections",
+        INTEGER,
+        "10000",
+        "Connections in all; more are closed at once.",
+        minimum="1",
+        isReloaded=True,
     )
     maxConnectionsPerIp: int = setting(
-        "max.connections.per.ip", INTEGER, "1000", "Connections from one address.", minimum="1"
+        "max.connections.per.ip",
+        INTEGER,
+        "1000",
+        "Connections from one address.",
+        minimum="1",
+        isReloaded=True,
     )
     connectionsMaxIdleSeconds: float | None = setting(
         "connections.max.idle.ms",
@@ -106,6 +116,7 @@ class ServerSettings:
         "A connection that sends nothing and is answered nothing for this long is closed, even if its request waits "
         "for an event; -1 for never.",
         minimum="1ms",
+        isReloaded=True,
     )
     requestReceiveTimeoutSeconds: float = setting(
         "request.receive.timeout",
@@ -113,6 +124,7 @@ class ServerSettings:
         "30s",
         "A request that does not arrive within this time is given up.",
         minimum="1ms",
+        isReloaded=True,
     )
     responseSendTimeoutSeconds: float = setting(
         "response.send.timeout",
@@ -120,6 +132,7 @@ class ServerSettings:
         "30s",
         "A client that takes nothing of its response for this long is closed.",
         minimum="1ms",
+        isReloaded=True,
     )
     tlsHandshakeTimeoutSeconds: float = setting(
         "tls.handshake.timeout",
@@ -127,9 +140,14 @@ class ServerSettings:
         "10s",
         "A client whose TLS handshake is not over within this time is closed.",
         minimum="1ms",
+        isReloaded=True,
     )
     closeGraceTimeoutSeconds: float = setting(
-        "close.grace.timeout", DURATION, "5s", "How long closing may take before the connection is aborted."
+        "close.grace.timeout",
+        DURATION,
+        "5s",
+        "How long closing may take before the connection is aborted.",
+        isReloaded=True,
     )
     superUsers: frozenset[str] = setting(
         "super.users",
@@ -137,6 +155,7 @@ class ServerSettings:
         "",
         "Who may change limits, topics and groups where clients log in or have certificates, as in "
         "`User:alice;User:CN=admin,O=Acme`.",
+        isReloaded=True,
     )
     brokerId: int = setting("broker.id", INTEGER, "1", "This broker's number.", minimum="0", maximum=_INT32_MAX)
     quotaWindowNum: int = setting(
@@ -164,21 +183,28 @@ class ServerSettings:
         unlimited(QUOTA),
         "-1",
         "Bytes a second that each client id without a limit of its own may produce; -1 for any number.",
+        isReloaded=True,
     )
     quotaConsumerDefault: float | None = setting(
         "quota.consumer.default",
         unlimited(QUOTA),
         "-1",
         "Bytes a second that each client id without a limit of its own may fetch; -1 for any number.",
+        isReloaded=True,
     )
     quotaProducerOverride: Mapping[str, float] = setting(
         "quota.producer.override",
         QUOTA_OVERRIDES,
         "",
         "Bytes a second that single client ids may produce, as `clientA:4M,clientB:10M`.",
+        isReloaded=True,
     )
     quotaConsumerOverride: Mapping[str, float] = setting(
-        "quota.consumer.override", QUOTA_OVERRIDES, "", "Bytes a second that single client ids may fetch."
+        "quota.consumer.override",
+        QUOTA_OVERRIDES,
+        "",
+        "Bytes a second that single client ids may fetch.",
+        isReloaded=True,
     )
     producerIdQuotaWindowNum: int = setting(
         "producer.id.quota.window.num",

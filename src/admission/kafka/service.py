@@ -61,6 +61,7 @@ def makeService(options: Options) -> BrokerService:
         exports=options["export"],
         memoryProfile=options["memoryProfile"],
         makeLogObserver=options["makeLogObserver"],
+        read=options.read,
     )
     return BrokerService(reactor, config)
 

@@ -113,10 +113,7 @@ class Broker(Server[Settings]):
         self.limits = QuotaLimits(self.log, self.control, self.control.limits, self.clock.seconds)
         self.limits.onChange = self.limitsChanged
         self.logins = self.makeLogins(self.portal)
-        # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
-        hasNames = self.portal is not None or self.asksForCertificates
-        superUsers = frozenset(map(boundedName, self.settings.superUsers))
-        self.superUsers = SuperUsers(superUsers, hasNames or bool(superUsers))
+        self.superUsers = self._superUsers()
         self.gate.account("producers", lambda: self.log.producerStateBytes)
         self.gate.account("groups", lambda: self.groups.sizeBytes)
         self.groups = GroupCoordinator(
@@ -124,6 +121,18 @@ class Broker(Server[Settings]):
         )
         self.log.subscribe(self._recordsChanged)
         self.gate.onPressure(self._pressed)
+
+    def settingsChanged(self) -> None:
+        settings = self.settings
+        self.superUsers = self._superUsers()
+        self.groups.limits = _groupLimits(settings)
+        self.log.setRetention(settings.logRetentionBytes, settings.logRetentionSeconds)
+
+    def _superUsers(self) -> SuperUsers:
+        # Who names super users wants them to be the only ones, whatever a port of another kind knows about its clients.
+        hasNames = self.portal is not None or self.asksForCertificates
+        names = frozenset(map(boundedName, self.settings.superUsers))
+        return SuperUsers(names, hasNames or bool(names))
 
     def makeLogins(self, portal: Portal | None) -> Logins:
         """

@@ -58,9 +58,12 @@ class Gateway(Server[GatewaySettings]):
     _nextUpstream: int = field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
+        self.settingsChanged()
+        self.bootstrap = Node(None, self.nodes.shareBytes)
+
+    def settingsChanged(self) -> None:
         # Where nobody has to log in, nobody is a super user unless ANONYMOUS is one.
         self.superUsers = SuperUsers(frozenset(map(boundedName, self.settings.superUsers)), True)
-        self.bootstrap = Node(None, self.nodes.shareBytes)
 
     def longestRefusalSeconds(self, session: Any) -> float:
         seconds: float = session.longestDelaySeconds

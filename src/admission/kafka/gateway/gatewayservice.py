@@ -79,6 +79,7 @@ def makeService(options: GatewayOptions) -> GatewayService:
         exports=options["export"],
         memoryProfile=options["memoryProfile"],
         makeLogObserver=options["makeLogObserver"],
+        read=options.read,
         upstream=options["upstream"],
         nodeIds=options["nodeIds"],
         credentials=options["credentials"],

@@ -66,7 +66,7 @@ class GroupCoordinator:
         @param wallSeconds: seconds since the epoch, for records.
         @raise LogFailed: if the tables cannot be opened.
         """
-        self._limits = limits
+        self.limits = limits
         self._purgatory = purgatory
         self._clock = clock
         self._wallSeconds = wallSeconds
@@ -90,7 +90,7 @@ class GroupCoordinator:
         for stored in self._store.load(self._totals):
             self._groups[stored.group.groupId] = stored.group
             self._restore(stored)
-        self._checkCall = self._clock.callLater(self._limits.checkSeconds, self._check)
+        self._checkCall = self._clock.callLater(self.limits.checkSeconds, self._check)
 
     def stop(self) -> None:
         """
@@ -296,7 +296,7 @@ class GroupCoordinator:
         """
         if not request.groupId:
             raise GroupRefusal(ErrorCode.invalid_group_id, request.memberId)
-        if not self._limits.minSessionSeconds <= request.sessionSeconds <= self._limits.maxSessionSeconds:
+        if not self.limits.minSessionSeconds <= request.sessionSeconds <= self.limits.maxSessionSeconds:
             raise GroupRefusal(ErrorCode.invalid_session_timeout, request.memberId)
         if not request.protocolType or not request.protocols:
             raise GroupRefusal(ErrorCode.inconsistent_group_protocol, request.memberId)
@@ -330,7 +330,7 @@ class GroupCoordinator:
         @param memberId: the id that the group knows the client by; empty if it
             does not.
         """
-        limits, totals = self._limits, self._totals
+        limits, totals = self.limits, self._totals
         member = group.members.get(memberId)
         # Who was told an id and has not come back with it has no place: clients may ask for any number of ids.
         if group.state is State.PREPARING:
@@ -347,7 +347,7 @@ class GroupCoordinator:
         Expect a new member to come back with its id.  It counts only then: many
         clients ask again and again without ever having been answered.
         """
-        if self._totals.pendingCount >= self._limits.maxPending:
+        if self._totals.pendingCount >= self.limits.maxPending:
             raise GroupRefusal(ErrorCode.coordinator_not_available)
         participant = Participant(memberId=memberId, sessionSeconds=request.sessionSeconds)
         self._rebalancer.enroll(group, participant, partial(self._pendingExpired, group, participant))
@@ -543,13 +543,13 @@ class GroupCoordinator:
 
     def _checkFits(self, group: Group | None, growthBytes: int, errorCode: ErrorCode) -> None:
         sizeBytes = 0 if group is None else group.sizeBytes
-        if not self._limits.allow(sizeBytes, self._totals.sizeBytes, growthBytes):
+        if not self.limits.allow(sizeBytes, self._totals.sizeBytes, growthBytes):
             raise GroupRefusal(errorCode)
 
     # Groups that come and go
 
     def _create(self, groupId: str) -> Group:
-        isFull = len(self._groups) >= self._limits.maxGroups
+        isFull = len(self._groups) >= self.limits.maxGroups
         if isFull and not self._isFull:
             self._log.warn("there are {count} groups, and no more are allowed (max.groups)", count=len(self._groups))
         self._isFull = isFull
@@ -591,7 +591,7 @@ class GroupCoordinator:
         """
         Remove groups and offsets that are not kept any longer.
         """
-        self._checkCall = self._clock.callLater(self._limits.checkSeconds, self._check)
+        self._checkCall = self._clock.callLater(self.limits.checkSeconds, self._check)
         for group in list(self._groups.values()):
             deleted = [partition for partition in group.offsets if partition.deleted]
             if deleted:
@@ -603,7 +603,7 @@ class GroupCoordinator:
 
     def _isExpired(self, group: Group) -> bool:
         idleSeconds = self._wallSeconds() - group.wallSeconds
-        return group.state is State.EMPTY and not group.pending and idleSeconds >= self._limits.retentionSeconds
+        return group.state is State.EMPTY and not group.pending and idleSeconds >= self.limits.retentionSeconds
 
 
 def _fire(waiting: Deferred[None], error: Exception | None) -> None:

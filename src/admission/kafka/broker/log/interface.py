@@ -362,6 +362,15 @@ class ILog(Interface):
         @raise LogFailed: if the storage fails.
         """
 
+    def setRetention(retentionBytes: int | None, retentionSeconds: float | None) -> None:
+        """
+        Keep more or less than until now of all topics that have no settings of their own for it; records go with the
+        next sweep.
+
+        @param retentionBytes: how much of a partition is kept at least; L{None} for all.
+        @param retentionSeconds: how old records may become; L{None} for any age.
+        """
+
     def append(
         partition: Partition,
         buffer: bytearray | memoryview,

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from attrs import evolve
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -165,7 +166,7 @@ class SegmentLog:
         self._isClosed = self._isReleased = False
         self._closers: list[Deferred[None]] = []
 
-        limits = RetentionLimits(
+        self._limits = RetentionLimits(
             retentionBytes, _milliseconds(retentionSeconds), segmentBytes, _milliseconds(segmentSeconds)
         )
         os.makedirs(path, exist_ok=True)
@@ -182,7 +183,8 @@ class SegmentLog:
             self._files = SegmentFiles(disk, self._openFiles)
             self._producers = ProducerStates(maxProducers)
             self._maxOwners = 2 * maxProducers + 1000
-            self._topics = Topics(self._documents, self._commitNow, partitionsPath, maxPartitions, limits.overriddenBy)
+            limitsOf = self._limits.overriddenBy
+            self._topics = Topics(self._documents, self._commitNow, partitionsPath, maxPartitions, limitsOf)
             self.topics: Mapping[str, Topic] = MappingProxyType(self._topics.byName)
             deleted = self._load(partitionsPath)
         except OSError as error:
@@ -243,6 +245,12 @@ class SegmentLog:
 
     def setTopicConfigs(self, name: str, configs: Mapping[str, str]) -> Topic:
         return self._topics.setConfigs(name, configs)
+
+    def setRetention(self, retentionBytes: int | None, retentionSeconds: float | None) -> None:
+        limits = evolve(self._limits, maxBytes=retentionBytes, maxAgeMs=_milliseconds(retentionSeconds))
+        if limits != self._limits:
+            self._limits = limits
+            self._topics.setLimits(limits.overriddenBy)
 
     def deleteRecords(self, partition: Partition, offset: int) -> None:
         stored = self._stored(partition)

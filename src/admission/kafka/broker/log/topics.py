@@ -241,6 +241,18 @@ class Topics:
             partition.limits = limits
         return topic
 
+    def setLimits(self, limitsOf: Callable[[Mapping[str, str]], RetentionLimits]) -> None:
+        """
+        Give all topics other limits.
+
+        @param limitsOf: in place of what this was made with.
+        """
+        self._limitsOf = limitsOf
+        for topic in self.byName.values():
+            limits = limitsOf(topic.configs)
+            for partition in partitionsOf(topic):
+                partition.limits = limits
+
     def delete(self, name: str) -> Topic:
         """
         See L{admission.kafka.broker.log.interface.ILog.deleteTopic}.  The
