@@ -7,7 +7,7 @@ requests: each is sent when its records are as safe as it asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -212,6 +212,12 @@ class ProduceResponses:
         except BaseException:
             parked.release()
             raise
+        if waiting.called and self._asked is not None:
+            # The purgatory has no place for it.
+            parked.release()
+            waiting.addErrback(self._waitFailed)
+            self._giveUp(unflushed)
+            return
         self._waiting = waiting
         waiting.addBoth(self._waitOver, parked)
         waiting.addErrback(self._waitFailed)
@@ -232,17 +238,26 @@ class ProduceResponses:
         parked.release()
         self._waiting = None
         if not isinstance(result, Failure):
+            if self._asked is not None:
+                # The purgatory has ended it before its time.
+                self._giveUp([request for request in self._requests if request.isUnflushed])
             self.answer()
         return result
+
+    def _giveUp(self, requests: Iterable[KafkaRequest]) -> None:
+        """
+        Have requests answered that the disk has not confirmed.
+        """
+        for request in requests:
+            request.isUnflushed = False
+            request.results = produceapi.timedOut(request.results)
+            request.expire(NOT_ON_DISK)
 
     def _waitFailed(self, failure: Failure) -> None:
         connection = self._connection
         if isinstance(failure.value, TimeoutError):
-            for request in self._requests:
-                if request.isUnflushed and request.deadlineSeconds <= self._deadlineSeconds:
-                    request.isUnflushed = False
-                    request.results = produceapi.timedOut(request.results)
-                    request.expire(NOT_ON_DISK)
+            overdue = [each for each in self._requests if each.deadlineSeconds <= self._deadlineSeconds]
+            self._giveUp([request for request in overdue if request.isUnflushed])
             self.answer()
         elif not isinstance(failure.value, CancelledError):
             connection.factory.log.failure("a request of {peer} failed", failure, peer=connection.peer)

@@ -106,6 +106,53 @@ class SyncTests(BrokerTestCase):
             self.finish()
         self.assertEqual([each.partition_responses[0].error_code for each in self.client.receive().responses], [0, 0])
 
+    def test_fullPurgatory(self) -> None:
+        """
+        A purgatory may have no place for the wait, or end it early: then the requests are answered as those are that
+        the disk has not confirmed in time, and the next one is as well.
+        """
+        watch = self.purgatory.tryCompleteElseWatch
+
+        def force(operation: Any, keys: Any) -> bool:
+            return bool(operation.tryComplete() or operation.forceComplete())
+
+        self.patch(self.purgatory, "tryCompleteElseWatch", force)
+        for value in (b"1", b"2"):
+            self.send(self.client, *[self.produceBytes(self.client, value, ALL) for _ in range(3)])
+            self.assertEqual([self.result(self.client)[0] for _ in range(3)], [ErrorCode.request_timed_out] * 3)
+        watched: list[Any] = []
+
+        def remember(operation: Any, keys: Any) -> bool:
+            watched.append(operation)
+            return bool(watch(operation, keys))
+
+        self.patch(self.purgatory, "tryCompleteElseWatch", remember)
+        self.send(self.client, *[self.produceBytes(self.client, b"3", ALL) for _ in range(2)])
+        self.assertEqual(self.client.waiting(), 0)
+        self.assertTrue(watched[-1].forceComplete())
+        self.clock.advance(0)
+        self.assertEqual([self.result(self.client)[0] for _ in range(2)], [ErrorCode.request_timed_out] * 2)
+        while self.flushes:
+            self.finish()
+        self.assertEqual(self.gate.pool.usedBytesByPurpose.get(PARKED, 0), 0)
+        self.send(self.client, self.produceBytes(self.client, b"4", ALL))
+        self.finish()
+        self.assertEqual(self.result(self.client), (0, 8))
+
+    def test_fullPurgatoryOfOthers(self) -> None:
+        """
+        So it is for other requests that wait for the disk.
+        """
+
+        def force(operation: Any, keys: Any) -> bool:
+            return bool(operation.tryComplete() or operation.forceComplete())
+
+        self.patch(self.purgatory, "tryCompleteElseWatch", force)
+        topic = {"name": "more", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        self.client.send("CreateTopics", 5, topics=[topic], timeout=1000, validate_only=False)
+        self.clock.advance(0)
+        self.assertEqual(self.client.receive().topics[0].error_code, ErrorCode.request_timed_out)
+
     def test_failure(self) -> None:
         """
         When a flush fails, those who wait are told, and so is everybody who comes later, with C{write.caching} or not.

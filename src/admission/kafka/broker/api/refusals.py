@@ -85,7 +85,8 @@ def onceFlushed(
         broker.purgatory.checkAndComplete(key)
 
     def told(_: None) -> Answer:
-        (error,) = verdicts
+        # A purgatory may end the wait before its time.
+        error = verdicts[0] if verdicts else Refused(overdueError, _OVERDUE)
         if error is not None:
             for each in changed:
                 each |= errorOf(error) if isinstance(error, LogRefusal) else {"error_code": -1}
@@ -93,9 +94,7 @@ def onceFlushed(
 
     def overdue(failure: Failure) -> Answer:
         failure.trap(TimeoutError)  # type: ignore[no-untyped-call]
-        for each in changed:
-            each |= errorOf(Refused(overdueError, _OVERDUE))
-        return response
+        return told(None)
 
     key = object()
     broker.log.whenFlushed(flushed)
