@@ -15,10 +15,8 @@ from zope.interface import implementer
 
 from admission.interfaces import (
     ADMITTED,
-    CONNECTION,
     DEFAULT,
-    RECEIVED,
-    SENT,
+    WITHOUT_END,
     Decision,
     IAccountable,
     IReplayable,
@@ -39,8 +37,8 @@ CONCURRENT_REQUESTS = "concurrent_requests"
 RETRY_SECONDS = 0.1
 """After which time a refused client may ask again."""
 
-NOT_COUNTED = (CONNECTION, RECEIVED, SENT, "Fetch", "JoinGroup", "SyncGroup")
-"""Kinds without an end of their own, and those that wait for other clients: for records, or for the rest of a group."""
+NOT_COUNTED = frozenset(("Fetch", "JoinGroup", "SyncGroup"))
+"""Kinds that wait for other clients: for records, or for the rest of a group."""
 
 EVERYBODY: EntityKey = ()
 """The key under which all requests in progress are counted."""
@@ -165,7 +163,7 @@ class ConcurrencyPolicy(LifecyclePolicy):
     def replayKey(self, request: Request) -> Hashable:
         # Which limits hold does not depend on the time, only what they are.
         keys = [key for key, _, _ in self.limitsOf(request, 0.0)]
-        return keys[0] if keys and request.kind not in NOT_COUNTED else None
+        return keys[0] if keys and request.kind not in NOT_COUNTED | WITHOUT_END else None
 
     def addSensors(self, registry: ISensorRegistry, name: str) -> None:
         """

@@ -62,7 +62,12 @@ if TYPE_CHECKING:
     from .metrics.rate import SampledTotal as SampledTotal
     from .metrics.registry import SensorRegistry as SensorRegistry
     from .operations import DelayedOperation as DelayedOperation, waitFor as waitFor
-    from .plugins import PolicyError as PolicyError, PolicyFactory as PolicyFactory, buildPolicy as buildPolicy
+    from .plugins import (
+        PolicyError as PolicyError,
+        PolicyFactory as PolicyFactory,
+        TransportAdapters as TransportAdapters,
+        buildPolicy as buildPolicy,
+    )
     from .quotas.limits import LimitTable as LimitTable
     from .quotas.metering import Buckets as Buckets, Meters as Meters, Windows as Windows
     from .quotas.policy import (
@@ -137,6 +142,7 @@ __all__, __getattr__, __dir__ = lazyNames(
         "plugins": (
             "PolicyError",
             "PolicyFactory",
+            "TransportAdapters",
             "buildPolicy",
         ),
         "quotas.limits": ("LimitTable",),

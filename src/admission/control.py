@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from .interfaces import (
     ADMITTED,
     NOTHING,
+    WITHOUT_END,
     Decision,
     IAccountable,
     IIdentityAudit,
@@ -229,7 +230,7 @@ class AdmissionControl:
             return ADMITTED
         strictest = ADMITTED
         delays: tuple[tuple[str, float], ...] = ()
-        for member in self._deciding:
+        for member in self._deciding if request.kind not in WITHOUT_END else self._decidingAlways:
             try:
                 decision = member.decide(request, now)
                 if decision.admitted:
@@ -581,6 +582,7 @@ class AdmissionControl:
         self._limiting = tuple(member for member in self._members if member.policy.isLimiting)
         self._deciding = tuple(member for member in self._limiting if _mayRefuse(member.policy))
         self._following = tuple(member for member in self._limiting if IRequestLifecycle.providedBy(member.policy))
+        self._decidingAlways = tuple(member for member in self._deciding if member not in self._following)
         self._auditing = tuple(member for member in self._limiting if IIdentityAudit.providedBy(member.policy))
         self.isLimiting = bool(self._limiting)
         self.wants = Wants(

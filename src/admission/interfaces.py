@@ -540,6 +540,9 @@ told apart.
 SENT = "sent"
 """The kind that stands for bytes sent on such a connection."""
 
+WITHOUT_END: frozenset[str] = frozenset((CONNECTION, RECEIVED, SENT))
+"""The kinds that stand for no request with a beginning and an end."""
+
 
 class Usage(NamedTuple):
     """
@@ -781,7 +784,9 @@ class IRequestLifecycle(Interface):
 
     While it is limiting, it is told of every request that has an answer, whether
     that can be refused or not, but not of connections, nor of bytes of
-    connections without requests.  Shadow policies are told, too.
+    connections without requests (L{WITHOUT_END}).  Nor is it asked whether to
+    admit these: how many requests are in progress is no reason to close a
+    connection.  Shadow policies are told, too.
     """
 
     countsParked: bool = Attribute(

@@ -13,7 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from admission.control import AdmissionControl
 from admission.interfaces import (
-    CONNECTION,
     DEFAULT,
     IQuotaPolicy,
     IQuotaPolicyFactory,
@@ -173,11 +172,11 @@ class FixedConcurrencyTests(SynchronousTestCase):
         A request that waits for other clients is never refused, and does not count.
         """
         policy = built("concurrency:limit=1")
-        fetches = [produce(kind=kind) for kind in ("Fetch", "JoinGroup", "SyncGroup", CONNECTION)]
-        self.assertEqual(self.admitted(policy, *fetches, produce()), [True] * 5)
+        fetches = [produce(kind=kind) for kind in ("Fetch", "JoinGroup", "SyncGroup")]
+        self.assertEqual(self.admitted(policy, *fetches, produce()), [True] * 4)
         for request in fetches:
             policy.ended(request, FAST, 0.0)
-        self.assertEqual(self.admitted(policy, produce(), *fetches), [False] + [True] * 4)
+        self.assertEqual(self.admitted(policy, produce(), *fetches), [False] + [True] * 3)
 
     def test_shared(self) -> None:
         """

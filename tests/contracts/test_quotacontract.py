@@ -244,6 +244,15 @@ class KnowsItsKindsOnly(Policy):
         return {"Produce": super().record}[request.kind](request, usage, now)
 
 
+class Hoarder(Policy):
+    """
+    Keeps all clients that there ever were.
+    """
+
+    def sweep(self, now: float) -> None:
+        pass
+
+
 class Secretive(Policy):
     def __init__(self, isShadow: bool) -> None:
         super().__init__(isShadow)
@@ -431,6 +440,7 @@ class QuotaPolicyContractTests(SeededFaultsTestCase):
             (SpendsWhenRead, "test_sensors"),
             (Unreadable, "test_sensors"),
             (Amnesiac, "test_sweeping"),
+            (Hoarder, "test_forgetsClients"),
             (OneForAll, "test_replayKey"),
             (KeyOfRequest, "test_replayKey"),
             (OneKey, "test_replayKey"),

@@ -15,8 +15,11 @@ from zope.interface import implementer
 from admission.control import FAILURE_LOG_SECONDS, NONE_BEGUN, AdmissionControl, Wants
 from admission.interfaces import (
     ADMITTED,
+    CONNECTION,
     DEFAULT,
     NOTHING,
+    RECEIVED,
+    SENT,
     Decision,
     IAccountable,
     IIdentityAudit,
@@ -445,6 +448,20 @@ class RefusalTests(ControlTestCase):
         policies["c"].delaySeconds = 8.0
         charge = control.charge(REQUEST, USAGE, self.now, decision)
         self.assertEqual((charge, control.strictest(charge)), ((8.0, (3.0, 7.0, 8.0, 0.0)), "c"))
+
+    def test_connections(self) -> None:
+        """
+        A policy that follows requests is not asked whether a connection may be opened, nor about bytes without
+        requests: how many requests are in progress is no reason to close one.  Others are asked.
+        """
+        never = Decision(False, 1.0, "never")
+        following = self.compose(a=Follower(decision=never))
+        both = self.compose(a=Follower(decision=never), b=ScriptedQuota(decision=never))
+        for kind in (CONNECTION, RECEIVED, SENT):
+            request = REQUEST._replace(kind=kind)
+            self.assertTrue(following.admit(request, self.now).admitted)
+            self.assertEqual(both.admit(request, self.now).policy, "b")
+        self.assertEqual(both.admit(REQUEST, self.now).policy, "a")
 
     def test_endsWhileItIsParked(self) -> None:
         """

@@ -123,7 +123,7 @@ NAMINGS = (
     ),
     Naming(r"(?P<purgatory>\w+)WaitSeconds", "admission_purgatory_wait_seconds", "Time that requests have waited."),
     Naming("QuotaThrottles", "admission_quota_throttles_total", "Throttles a policy has applied."),
-    Naming("QuotaRefusals", "admission_quota_refusals_total", "Requests a policy has refused."),
+    Naming("QuotaRefusals", "admission_quota_refusals_total", "Requests a policy has refused, or delayed where the answer cannot carry a refusal."),
     Naming(
         "QuotaShadowThrottles",
         "admission_quota_shadow_throttles_total",
@@ -132,7 +132,7 @@ NAMINGS = (
     Naming(
         "QuotaShadowRefusals",
         "admission_quota_shadow_refusals_total",
-        "Requests a shadow policy would have refused.",
+        "Requests a shadow policy would have refused or delayed so.",
     ),
     Naming("SensorFailures", "admission_sensor_failures_total", "How often a sensor could not be read."),
     Naming("QuotaPolicyFailures", "admission_quota_policy_failures_total", "Exceptions a policy has raised."),

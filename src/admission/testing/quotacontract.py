@@ -17,8 +17,7 @@ from zope.interface.verify import verifyObject
 from ..interfaces import (
     CONNECTION,
     NOTHING,
-    RECEIVED,
-    SENT,
+    WITHOUT_END,
     IAccountable,
     IIdentityAudit,
     IQuotaPolicy,
@@ -111,7 +110,7 @@ class QuotaFixture(Contract):
         decision = policy.decide(request, self.now)
         delaySeconds = decision.delaySeconds
         if decision.admitted:
-            if IRequestLifecycle.providedBy(policy) and request.kind not in (CONNECTION, RECEIVED, SENT):
+            if IRequestLifecycle.providedBy(policy) and request.kind not in WITHOUT_END:
                 IRequestLifecycle(policy).begun(request, self.now)
                 self._inProgress.append((policy, request))
             delaySeconds = policy.record(request, self.usage(request), self.now)
@@ -223,6 +222,21 @@ class FixedQuotaPolicyContract(QuotaFixture):
         self.passSeconds(self.forgetSeconds)
         again = self.exceed(policy)
         self.assertEqual(again[:1] if self.isAdaptive else again, first[:1] if self.isAdaptive else first)
+
+    def test_forgetsClients(self) -> None:
+        """
+        What an L{IAccountable} keeps about clients that have left goes with time: there may be any number of them.
+        """
+        policy = self.build()
+        if not IAccountable.providedBy(policy):
+            return
+        beforeBytes = IAccountable(policy).sizeBytes
+        for client in range(500):
+            self.send(policy, self.request(client))
+        for _ in range(10):
+            self.passSeconds(self.forgetSeconds / 10)
+            policy.sweep(self.now)
+        self.assertLessEqual(IAccountable(policy).sizeBytes, beforeBytes)
 
     def test_horizon(self) -> None:
         """

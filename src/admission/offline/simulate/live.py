@@ -15,9 +15,7 @@ from twisted.python.components import proxyForInterface
 
 from admission.control import SWEEP_SECONDS, AdmissionControl, Begun
 from admission.interfaces import (
-    CONNECTION,
-    RECEIVED,
-    SENT,
+    WITHOUT_END,
     IQuotaPolicy,
     IReplayable,
     IRequestLifecycle,
@@ -47,8 +45,6 @@ newRequest: Callable[[tuple[Any, ...]], Request] = partial(tuple.__new__, Reques
 
 newUsage: Callable[[tuple[Any, ...]], Usage] = partial(tuple.__new__, Usage)
 """Makes a usage of all its fields."""
-
-_UNANSWERED = frozenset({CONNECTION, RECEIVED, SENT})
 
 _SWEEP_US = round(SWEEP_SECONDS * 1e6)
 
@@ -175,7 +171,7 @@ class LivePolicy:
         self._endUntil(inf)
 
     def _begin(self, request: Request, atUs: int, serviceUs: int, answerUs: int) -> None:
-        if request.kind in _UNANSWERED:
+        if request.kind in WITHOUT_END:
             return
         begun = self._control.begin(request, atUs / 1e6)
         if not begun:
