@@ -123,7 +123,11 @@ NAMINGS = (
     ),
     Naming(r"(?P<purgatory>\w+)WaitSeconds", "admission_purgatory_wait_seconds", "Time that requests have waited."),
     Naming("QuotaThrottles", "admission_quota_throttles_total", "Throttles a policy has applied."),
-    Naming("QuotaRefusals", "admission_quota_refusals_total", "Requests a policy has refused, or delayed where the answer cannot carry a refusal."),
+    Naming(
+        "QuotaRefusals",
+        "admission_quota_refusals_total",
+        "Requests a policy has refused, or delayed where the answer cannot carry a refusal.",
+    ),
     Naming(
         "QuotaShadowThrottles",
         "admission_quota_shadow_throttles_total",
