@@ -1155,6 +1155,8 @@ class ConnectionTests(RecordedTestCase):
         The opening of a connection that policies are asked about is an event among those of requests, and counts as
         none.
         """
+        # Those that follow requests are not asked.
+        self.policy = ScriptedPolicy()  # type: ignore[assignment]
         self.limit()
         self.clock.advance(1.0)
         for decision, delaySeconds, words in [
@@ -1423,7 +1425,7 @@ class MomentTests(RecordedTestCase):
         limits = self.broker.limits
         limits._control, limits._seconds = self.broker.control, self.clock.seconds
         limits.onEnforced = lambda entity, limits, by, now: told.append(now)
-        limits._enforce(QuotaEntity(user="bob"), dict.fromkeys(self.timed.limitNames, 5.0), "bob")
+        limits._enforce(QuotaEntity(user="bob"), {}, dict.fromkeys(self.timed.limitNames, 5.0), "bob")
         self.assertEqual(told, self.timed.configured)
         self.assertEqual([wholeMicroseconds(each) for each in told], told)
         self.assertEqual(len(told), 1)

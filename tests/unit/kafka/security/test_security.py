@@ -772,6 +772,8 @@ class BeforeLoginTests(LoginTestCase):
             client = self.connect()
             client.sendBytes(struct.pack(">ih", 4000, API_KEYS[name]))
             self.assertRefused(client, f"it sent {name} before it had logged in")
+            # The log has room for a few refusals of one address.
+            self.factory._sweep()
         self.assertEqual(self.pool.peakFrameBytes, peakBytes)
 
     def test_timeout(self) -> None:
