@@ -85,6 +85,12 @@ class StandInDocument:
         """
         return NOW_SECONDS
 
+    def clientIdAt(self, host: str) -> str:
+        """
+        Nobody is known by an address.
+        """
+        return ""
+
 
 class StatusTransport(StringTransport):
     """

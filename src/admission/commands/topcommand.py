@@ -109,12 +109,11 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
 
     @param before: the previous document, for rates.
     """
-    health, pool, requests, process = now["health"], now["pool"], now["requests"], now["process"]
-    connections = now["connections"]
-    where = ", ".join(now["listeners"]) or "no port"
-    yield printable(
-        f"admission {now['version']} on {where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}"
-    )
+    health, pool, process, connections = now["health"], now["pool"], now["process"], now["connections"]
+    # A server that is no broker has some of the sections only.
+    listeners, requests, throttled = now.get("listeners"), now.get("requests"), now.get("throttled")
+    where = "" if listeners is None else f" on {', '.join(listeners) or 'no port'}"
+    yield printable(f"admission {now['version']}{where}, up {roundedSeconds(now['uptimeSeconds'])}: {health['status']}")
     for reason in health["reasons"]:
         yield printable(f"  {reason}")
     load, most = _rate(now, before, lambda each: each["process"]["cpuSeconds"]), process["maxDescriptors"]
@@ -128,12 +127,13 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
     waiting = f", {pool['waiting']} connections wait" if pool["waiting"] else ""
     yield f"pool         {roundedBytes(pool['usedBytes'])} of {bound}{waiting}"
     yield f"ledger       {_pairs(now['ledger'], roundedBytes)}"
-    rate = _rate(now, before, lambda each: each["requests"]["read"])
-    yield (
-        f"requests     {'' if rate is None else f'{roundedAmount(rate)} a second, '}"
-        f"{roundedAmount(requests['read'])} in all, "
-        f"{requests['running']} of {requests['maxRunning']} running"
-    )
+    if requests is not None:
+        rate = _rate(now, before, lambda each: each["requests"]["read"])
+        yield (
+            f"requests     {'' if rate is None else f'{roundedAmount(rate)} a second, '}"
+            f"{roundedAmount(requests['read'])} in all, "
+            f"{requests['running']} of {requests['maxRunning']} running"
+        )
     yield (
         f"connections  {connections['open']} of {connections['allowed']}, {connections['refused']} refused; "
         f"not read: {_pairs(now['muted'], str)}"
@@ -150,21 +150,21 @@ def _linesOf(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterat
         expired = roundedAmount(purgatory["expirations"])
         yield f"purgatory    {purgatory['watched']} wait, {expired} ran out of time{wait}"
     yield ""
-    throttled = now["throttled"]
-    yield f"clients over a quota: {throttled['count']}"
-    yield from _tableOf(
-        ("Client", "Limit", "Used", "Of it", "Throttled"),
-        [
-            (
-                _name(each),
-                "none any more" if each["limitName"] is None else f"{each['limitName']}={roundedAmount(each['limit'])}",
-                "?" if each["used"] is None else roundedAmount(each["used"]),
-                "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
-                roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
-            )
-            for each in throttled["clients"]
-        ],
-    )
+    if throttled is not None:
+        yield f"clients over a quota: {throttled['count']}"
+        yield from _tableOf(
+            ("Client", "Limit", "Used", "Of it", "Throttled"),
+            [
+                (
+                    _name(each),
+                    _shownLimit(each),
+                    "?" if each["used"] is None else roundedAmount(each["used"]),
+                    "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
+                    roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
+                )
+                for each in throttled["clients"]
+            ],
+        )
     if groups is not None:
         yield f"groups: {groups['count']}, lag {roundedAmount(groups['lagRecords'])}"
         yield from _tableOf(
@@ -229,6 +229,11 @@ def _rate(
         return None
     elapsedSeconds: float = now["uptimeSeconds"] - before["uptimeSeconds"]
     return (read(now) - read(before)) / elapsedSeconds
+
+
+def _shownLimit(client: Mapping[str, Any]) -> str:
+    name = client["limitName"]
+    return "none any more" if name is None else f"{name}={roundedAmount(client['limit'])}"
 
 
 def _name(client: Mapping[str, Any]) -> str:

@@ -385,6 +385,12 @@ class AdmittedFactory(protocol.ServerFactory):
         built: protocol.Protocol = connection
         return built
 
+    def clientIdAt(self, host: str) -> str:
+        """
+        The client id of whoever connects from an address without saying who it is.
+        """
+        return ""
+
     def connected(self, connection: Any, isStranger: bool = False) -> None:
         """
         Called by a connection when it is connected.

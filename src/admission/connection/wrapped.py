@@ -83,7 +83,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         """
         What the client calls itself; its address as long as nobody knows.
         """
-        return (self._name() or ("", self.host))[1]
+        return (self._name() or ("", self.factory.clientIdAt(self.host)))[1]
 
     @property
     def heldBytes(self) -> int:
@@ -373,7 +373,7 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return True
 
     def _asked(self, kind: str, sizeBytes: int) -> Request:
-        principal, clientId = self._name() or ("", self.host)
+        principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
         return Request(kind, principal, clientId, self.host, sizeBytes)
 
     def _holder(self) -> str:

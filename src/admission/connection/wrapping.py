@@ -136,6 +136,9 @@ class WrappedFactory(AdmittedFactory):
         self.cutOffs += 1
         super().refused(connection, reason)
 
+    def clientIdAt(self, host: str) -> str:
+        return host
+
     def addSensors(self, registry: SensorRegistry) -> None:
         """
         Publish what the gate and the policies know; C{Connections},

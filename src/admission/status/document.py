@@ -137,6 +137,11 @@ class Server(Protocol):
     @property
     def fullSeconds(self) -> float: ...
 
+    def clientIdAt(self, host: str) -> str:
+        """
+        The client id of whoever connects from an address without saying who it is.
+        """
+
 
 class StatusDocument:
     """

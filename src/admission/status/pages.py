@@ -141,7 +141,9 @@ class StatusPages:
                 ip = str(ip_address(ip))
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
-        user, clientId = question.get("user", self._anonymous), question.get("clientId", "")
+        user = question.get("user", self._anonymous)
+        unnamed = "" if "user" in question else self._document.server.clientIdAt(ip)
+        clientId = question.get("clientId", unnamed)
         document, request = self._document, Request("", boundedName(user), boundedName(clientId), ip, 0)
         wallSeconds = document.wallSeconds()
         yield _encoded(

@@ -4,6 +4,7 @@ Tests for L{admission.status.site}.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import CannotListenError
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from admission.commands.topcommand import TopOptions, run as runTop
 from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section
 from admission.status.site import (
@@ -404,6 +406,34 @@ class AnyServerTests(StatusTestCase):
         self.assertNotIn("ANONYMOUS", self.get("/").body)
         self.assertEqual(self.get("/help", host="diary.example").code, 200)
         self.assertRefused(self.get("/help", host="evil.example"), 403, "names=")
+
+    def test_byAddress(self) -> None:
+        """
+        Who has not said who it is has its address for a client id, so a question about the address is about that.
+        """
+        _, transport = self.server.connect()
+        transport.peerSends(bytes(50_000))
+        self.server.settle()
+        self.clock.advance(0)
+        answer = self.get("/explain?ip=192.0.2.1").document
+        self.assertEqual((answer["clientId"], answer["connections"]), ("192.0.2.1", 1))
+        (limit,) = answer["limits"]
+        self.assertGreater(limit["delaySeconds"], 0)
+        self.assertEqual(self.get("/explain?user=alice&ip=192.0.2.1").document["clientId"], "")
+
+    def test_top(self) -> None:
+        """
+        The terminal shows as much of it as there is.
+        """
+        self.server.connect()
+        options = TopOptions()  # type: ignore[no-untyped-call]
+        options.parseOptions(["--once"])  # type: ignore[no-untyped-call]
+        written = io.StringIO()
+        runTop(options, io.StringIO(), written, lambda url, timeout: self.get("/status.json").body.encode())
+        lines = written.getvalue().splitlines()
+        self.assertRegex(lines[0], r"^admission \S+, up 0 s: ok$")
+        self.assertTrue(any(line.startswith("connections  1 of 10000") for line in lines), lines)
+        self.assertFalse(any(line.startswith(("requests", "clients over")) for line in lines), lines)
 
     def test_noKafka(self) -> None:
         """
