@@ -116,9 +116,7 @@ def run(
             str(each["leader"]),
             shown(each["beginOffset"]),
             shown(each["endOffset"]),
-            shown(
-                None if None in (each["beginOffset"], each["endOffset"]) else each["endOffset"] - each["beginOffset"]
-            ),
+            shown(_recordsIn(each)),
             _size(each["sizeBytes"]),
         )
         for each in described["partitions"]
