@@ -27,6 +27,7 @@ from twisted.python.modules import getModule
 from twisted.python.reflect import ObjectNotFound, namedAny
 from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
+from zope.interface.interface import InterfaceClass
 
 from .interfaces import (
     IMemoryPool,
@@ -86,6 +87,7 @@ class PolicyFactory:
     @ivar format: the arguments, as usage text.
     @ivar implementation: the full name of a callable that takes the context
         and the arguments of the description; imported at the first use.
+    @raise ValueError: for a kind, a name or an implementation that cannot be one.
     """
 
     kind: type[IPolicyFactory]
@@ -95,6 +97,13 @@ class PolicyFactory:
     implementation: str
 
     def __attrs_post_init__(self) -> None:
+        _checkKind(self.kind)
+        if not (isinstance(self.name, str) and self.name and set(self.name).isdisjoint(":=\\")):
+            raise ValueError(f"name={self.name!r}: write a word without colons, equals signs and backslashes")
+        if not isinstance(self.implementation, str):
+            raise ValueError(
+                f"implementation={self.implementation!r}: write its dotted name, such as 'acme.policies.buildLimit'"
+            )
         alsoProvides(self, self.kind)
 
     def resolve(self) -> Callable[..., Any]:
@@ -201,6 +210,7 @@ def listFactories(interface: type[IPolicyFactory]) -> list[InstalledFactory]:
 
     @param interface: one of the interfaces that extend L{IPolicyFactory}.
     @return: sorted by name; factories that share a name are all included.
+    @raise ValueError: if C{interface} is none of these; so do the functions below.
     """
     installed, leftOut = _findAll(interface)
     for sentence in leftOut:
@@ -375,6 +385,12 @@ def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
     return {f"opt_{option}": choose, f"opt_help_{option}": listAll, f"opt_help_{option}_type": explain}
 
 
+def _checkKind(interface: Any) -> None:
+    if not (isinstance(interface, InterfaceClass) and interface.extends(IPolicyFactory)):
+        kinds = ", ".join(each.__name__ for each in _BUILT)
+        raise ValueError(f"{interface!r} is no interface of factories; write one of {kinds}")
+
+
 def _bind(
     interface: type[IPolicyFactory], description: str, context: PolicyContext | None
 ) -> tuple[str, Callable[[], Any]]:
@@ -452,6 +468,7 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
     """
     Find the installed factories, sorted by name, and say what is left out and why.
     """
+    _checkKind(interface)
     found: dict[int, InstalledFactory] = {}
     leftOut: list[str] = []
     for providedBy, load in (*_dropins(interface), *_entryPoints()):

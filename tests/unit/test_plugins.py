@@ -198,6 +198,29 @@ class PolicyFactoryTests(SynchronousTestCase):
         self.assertEqual(factory.name, "x")
         self.assertRaises(ModuleNotFoundError, factory.resolve)
 
+    def test_mistakes(self) -> None:
+        """
+        A kind, a name and an implementation that cannot be one are refused with what to write.
+        """
+        for kwargs, words in (
+            ({"kind": IQuotaPolicy}, "IQuotaPolicy> is no interface of factories; write one of IMemoryPoolFactory, "),
+            ({"kind": QuotaPolicy}, "QuotaPolicy'> is no interface of factories; write one of IMemoryPoolFactory, "),
+            ({"kind": IPolicyFactory}, "IPolicyFactory> is no interface of factories; write one of "),
+            ({"name": "a:b"}, "name='a:b': write a word without colons, equals signs and backslashes"),
+            ({"name": "a=b"}, "name='a=b': write a word without colons"),
+            ({"name": ""}, "name='': write a word"),
+            ({"name": None}, "name=None: write a word"),
+            ({"implementation": buildEcho}, "write its dotted name, such as 'acme.policies.buildLimit'"),
+        ):
+            good: dict[str, Any] = {
+                "kind": ILoudSpeakerFactory,
+                "name": "x",
+                "help": "",
+                "format": "x",
+                "implementation": "x.build",
+            }
+            self.assertIn(words, str(self.assertRaises(ValueError, PolicyFactory, **{**good, **kwargs})))
+
 
 class FakeEntryPoint:
     """
@@ -407,6 +430,14 @@ class ListFactoriesTests(InstalledTestCase):
         self.assertEqual(
             self.logged, ["twisted.plugins.broken_dropin cannot be imported; what it provides is left out"]
         )
+
+    def test_noKind(self) -> None:
+        """
+        What is no interface of factories is refused, wherever it is asked for.
+        """
+        for kind in (IQuotaPolicy, QuotaPolicy, IPolicyFactory, "quota"):
+            for use in (listFactories, lambda kind: buildPolicy(kind, "x", CONTEXT)):
+                self.assertIn("is no interface of factories", str(self.assertRaises(ValueError, use, kind)))
 
     def test_dropinThatBrokeSince(self) -> None:
         """
