@@ -231,8 +231,10 @@ def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
         names = ", ".join(sorted({each.name for each in installed})) or "nothing"
         raise PolicyError("; ".join([f"no {_noun(interface)} is called {name!r}", f"installed: {names}", *leftOut]))
     if len(matching) > 1:
-        providers = " and ".join(each.providedBy for each in matching)
-        raise PolicyError(f"{name!r} is provided by {providers}; uninstall all but one")
+        providers = list(dict.fromkeys(each.providedBy for each in matching))
+        if len(providers) == 1:
+            raise PolicyError(f"{name!r} is given twice in {providers[0]}; keep one of them")
+        raise PolicyError(f"{name!r} is provided by {' and '.join(providers)}; uninstall all but one")
     return matching[0]
 
 
@@ -476,7 +478,7 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
             factory: Any = load()
             if interface.providedBy(factory) and id(factory) not in found:
                 found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             leftOut.append(f"{providedBy} cannot be used and is left out: {_withKind(error)}")
     return sorted(found.values(), key=lambda installed: installed.name), leftOut
 
@@ -490,7 +492,8 @@ def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[]
                 yield dropin.moduleName, plugin.load
     for module in getModule(plugins.__name__).iterModules():  # type: ignore[no-untyped-call]
         if module.name.rpartition(".")[2] not in dropins:
-            _log.warn("{module} cannot be imported; what it provides is left out", module=module.name)
+            # Once more, since Twisted does not tell why it has not gone in.
+            yield module.name, module.load
 
 
 def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -420,16 +420,29 @@ class ListFactoriesTests(InstalledTestCase):
 
     def test_brokenDropin(self) -> None:
         """
-        A drop-in that cannot be imported is left out, and the log says so in
-        a sentence beside Twisted's traceback; the others are there.
+        A drop-in that cannot be imported is left out, and the log and whoever asks for a policy that is not there
+        are told why, beside Twisted's traceback; the others are there.
         """
-        self.dropin("broken_dropin", "raise RuntimeError('broken')")
+        for number, (source, reason) in enumerate(
+            (
+                ("raise RuntimeError('broken')", "RuntimeError: broken"),
+                ("raise SystemExit('broken')", "SystemExit: broken"),
+                ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+                (
+                    "from tests.unit.test_plugins import echoFactory\nmine = echoFactory('a:b')",
+                    "ValueError: name='a:b': write a word without colons, equals signs and backslashes",
+                ),
+            )
+        ):
+            self.dropin(f"broken_dropin{number}", source)
+            sentence = f"twisted.plugins.broken_dropin{number} cannot be used and is left out: {reason}"
+            self.names()
+            self.assertIn(sentence, self.logged)
+            error = self.assertRaises(PolicyError, findFactory, ILoudSpeakerFactory, "mine")
+            self.assertIn(sentence, str(error))
         self.echoDropin("acme_dropin")
         self.assertIn("echo", [name for name, _ in self.names()])
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertEqual(
-            self.logged, ["twisted.plugins.broken_dropin cannot be imported; what it provides is left out"]
-        )
+        self.assertNotEqual(self.flushLoggedErrors(RuntimeError, SystemExit, ImportError, ValueError), [])
 
     def test_noKind(self) -> None:
         """
@@ -518,6 +531,16 @@ class BuildPolicyTests(InstalledTestCase):
             "'echo' is provided by twisted.plugins.acme_dropin and entry point acme (acme.policies:factory);"
             " uninstall all but one",
         )
+
+    def test_twiceInOne(self) -> None:
+        """
+        A name that one module has twice is refused, naming it once.
+        """
+        self.dropin(
+            "acme_dropin",
+            "from tests.unit.test_plugins import echoFactory\none, two = echoFactory('two'), echoFactory('two')\n",
+        )
+        self.assertEqual(self.refusal("two:1"), "'two' is given twice in twisted.plugins.acme_dropin; keep one of them")
 
     def test_missingImplementation(self) -> None:
         """
