@@ -167,7 +167,16 @@ class AdmissionControl:
         @param isObserved: whether an observer needs the usage of each request,
             whether or not it is limited.
         @raise ValueError: if two have the same name.
+        @raise TypeError: if there is anything but names and policies.
         """
+        for each in policies if isinstance(policies, Collection) else (policies,):
+            if not (
+                isinstance(each, tuple | list)
+                and len(each) == 2
+                and isinstance(each[0], str)
+                and IQuotaPolicy.providedBy(each[1])
+            ):
+                raise TypeError(f"policies={each!r}: give pairs of a name and an IQuotaPolicy")
         names = [name for name, _ in policies]
         if len(set(names)) < len(names):
             raise ValueError(f"each policy needs a name of its own, not {', '.join(names)}")

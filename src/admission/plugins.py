@@ -14,24 +14,49 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from attrs import define, frozen
 from twisted import plugins
 from twisted.logger import Logger
 from twisted.plugin import IPlugin, getCache, getPlugins
 from twisted.python.modules import getModule
-from twisted.python.reflect import namedAny
+from twisted.python.reflect import ObjectNotFound, namedAny
 from twisted.python.usage import Options, UsageError
 from zope.interface import alsoProvides, implementer
+from zope.interface.interface import InterfaceClass
 
-from .interfaces import IPolicyFactory, ITransportAdapters, PolicyContext
+from .interfaces import (
+    IMemoryPool,
+    IMemoryPoolFactory,
+    IMetricsExporter,
+    IMetricsExporterFactory,
+    IPolicyFactory,
+    IPurgatory,
+    IPurgatoryFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
+    ITransportAdapters,
+    IWaitOrder,
+    IWaitOrderFactory,
+    PolicyContext,
+)
 from .plaintext import table
 
 ENTRY_POINT_GROUP = "admission.policies"
 """Where distributions that cannot ship a drop-in name their factories."""
+
+_BUILT: Final[dict[type[IPolicyFactory], Any]] = {
+    IMemoryPoolFactory: IMemoryPool,
+    IWaitOrderFactory: IWaitOrder,
+    IPurgatoryFactory: IPurgatory,
+    IQuotaPolicyFactory: IQuotaPolicy,
+    IMetricsExporterFactory: IMetricsExporter,
+}
+"""What factories of each kind build; kinds of others are not listed, and what theirs build is not checked."""
 
 _log = Logger()
 
@@ -62,6 +87,7 @@ class PolicyFactory:
     @ivar format: the arguments, as usage text.
     @ivar implementation: the full name of a callable that takes the context
         and the arguments of the description; imported at the first use.
+    @raise ValueError: for a kind, a name or an implementation that cannot be one.
     """
 
     kind: type[IPolicyFactory]
@@ -71,10 +97,30 @@ class PolicyFactory:
     implementation: str
 
     def __attrs_post_init__(self) -> None:
+        _checkKind(self.kind)
+        if not (isinstance(self.name, str) and self.name and set(self.name).isdisjoint(":=\\")):
+            raise ValueError(f"name={self.name!r}: write a word without colons, equals signs and backslashes")
+        if not isinstance(self.implementation, str):
+            raise ValueError(
+                f"implementation={self.implementation!r}: write its dotted name, such as 'acme.policies.buildLimit'"
+            )
         alsoProvides(self, self.kind)
 
     def resolve(self) -> Callable[..., Any]:
-        implementation: Callable[..., Any] = namedAny(self.implementation)  # type: ignore[no-untyped-call]
+        """
+        Import the implementation.
+
+        @raise Exception: whatever importing it raises.
+        @raise PolicyError: if it cannot be called.
+        """
+        try:
+            implementation: Callable[..., Any] = namedAny(self.implementation)  # type: ignore[no-untyped-call]
+        except ObjectNotFound:
+            # It does not say why; this does.
+            import_module(self.implementation.partition(".")[0])
+            raise
+        if not callable(implementation):
+            raise PolicyError(f"{self.implementation} is {implementation!r}, and no function")
         return implementation
 
     def build(self, context: PolicyContext, *args: str, **kwargs: str) -> Any:
@@ -164,6 +210,7 @@ def listFactories(interface: type[IPolicyFactory]) -> list[InstalledFactory]:
 
     @param interface: one of the interfaces that extend L{IPolicyFactory}.
     @return: sorted by name; factories that share a name are all included.
+    @raise ValueError: if C{interface} is none of these; so do the functions below.
     """
     installed, leftOut = _findAll(interface)
     for sentence in leftOut:
@@ -184,8 +231,10 @@ def findFactory(interface: type[IPolicyFactory], name: str) -> InstalledFactory:
         names = ", ".join(sorted({each.name for each in installed})) or "nothing"
         raise PolicyError("; ".join([f"no {_noun(interface)} is called {name!r}", f"installed: {names}", *leftOut]))
     if len(matching) > 1:
-        providers = " and ".join(each.providedBy for each in matching)
-        raise PolicyError(f"{name!r} is provided by {providers}; uninstall all but one")
+        providers = list(dict.fromkeys(each.providedBy for each in matching))
+        if len(providers) == 1:
+            raise PolicyError(f"{name!r} is given twice in {providers[0]}; keep one of them")
+        raise PolicyError(f"{name!r} is provided by {' and '.join(providers)}; uninstall all but one")
     return matching[0]
 
 
@@ -232,13 +281,20 @@ def buildPolicy(interface: type[IPolicyFactory], description: str, context: Poli
     @param interface: the kind of factory, such as
         L{admission.interfaces.IMemoryPoolFactory}.
     @return: the policy.
-    @raise PolicyError: if the description is wrong in any way.
+    @raise PolicyError: if the description is wrong in any way, or its
+        implementation fails or returns something else.
     """
-    build, bound = _bind(interface, description, context)
+    function, build = _bind(interface, description, context)
     try:
-        return build(*bound.args, **bound.kwargs)
+        policy = build()
     except ValueError as error:
         raise PolicyError(f"{description!r}: {error}") from error
+    except Exception as error:
+        raise PolicyError(f"{description!r}: {function} raised {_withKind(error)}") from error
+    fault = _faultOf(interface, policy)
+    if fault:
+        raise PolicyError(f"{description!r}: {function} returned {_inWords(policy)}, which {fault}")
+    return policy
 
 
 def registerTransportAdapters() -> None:
@@ -331,26 +387,90 @@ def _optionMethods(kind: PolicyKind) -> dict[str, Callable[..., None]]:
     return {f"opt_{option}": choose, f"opt_help_{option}": listAll, f"opt_help_{option}_type": explain}
 
 
+def _checkKind(interface: Any) -> None:
+    if not (isinstance(interface, InterfaceClass) and interface.extends(IPolicyFactory)):
+        kinds = ", ".join(each.__name__ for each in _BUILT)
+        raise ValueError(f"{interface!r} is no interface of factories; write one of {kinds}")
+
+
 def _bind(
     interface: type[IPolicyFactory], description: str, context: PolicyContext | None
-) -> tuple[Callable[..., Any], inspect.BoundArguments]:
+) -> tuple[str, Callable[[], Any]]:
+    """
+    Find what builds a policy.
+
+    @return: its full name, and itself with its arguments.
+    """
     name, args, kwargs = parseDescription(description)
     installed = findFactory(interface, name)
     factory = installed.factory
+    function = f"{type(factory).__module__}.{type(factory).__qualname__}.build"
     try:
-        build = factory.resolve() if isinstance(factory, PolicyFactory) else factory.build
+        if isinstance(factory, PolicyFactory):
+            function, build = factory.implementation, factory.resolve()
+        else:
+            build = factory.build
+        signature = inspect.signature(build)
     except Exception as error:
-        raise PolicyError(f"{description!r}: {installed.providedBy} cannot load its implementation: {error}") from error
+        raise PolicyError(
+            f"{description!r}: {installed.providedBy} cannot load its implementation: {_withKind(error)}"
+        ) from error
     try:
-        return build, inspect.signature(build).bind(context, *args, **kwargs)
+        bound = signature.bind(context, *args, **kwargs)
     except TypeError as error:
-        raise PolicyError(f"{description!r}: {error}; expected {installed.format}") from error
+        if _takesNoContext(signature, args, kwargs):
+            raise PolicyError(
+                f"{description!r}: {function} must take the PolicyContext first, before the arguments of "
+                f"{installed.format}"
+            ) from error
+        reason = str(error).replace("got an unexpected keyword argument", f"{name} has no argument")
+        raise PolicyError(f"{description!r}: {reason}; expected {installed.format}") from error
+    return function, partial(build, *bound.args, **bound.kwargs)
+
+
+def _takesNoContext(signature: inspect.Signature, args: Sequence[str], kwargs: dict[str, str]) -> bool:
+    """
+    Whether a function takes just the arguments of a description: without the context they fit, and neither the name nor
+    the type of its first parameter mentions one.
+    """
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return "context" not in str(next(iter(signature.parameters.values()), "")).lower()
+
+
+def _faultOf(interface: type[IPolicyFactory], policy: Any) -> str:
+    """
+    Why a factory of this kind may not have built C{policy}; empty if it may.
+    """
+    built = _BUILT.get(interface)
+    if built is None:
+        return ""
+    if not built.providedBy(policy):
+        return f"is no {built.__name__}; return an object of a class with @implementer({built.__name__})"
+    missing = [name for name in built if not hasattr(policy, name)]
+    return f"lacks {', '.join(missing)} of {built.__name__}" if missing else ""
+
+
+def _withKind(error: BaseException) -> str:
+    return str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
+
+
+def _inWords(thing: Any) -> str:
+    if thing is None:
+        return "None"
+    if isinstance(thing, ModuleType | type):
+        return f"the {'class' if isinstance(thing, type) else 'module'} {thing.__name__}"
+    kind = type(thing).__name__
+    return f"an {kind}" if kind[0] in "AEIOUaeiou" else f"a {kind}"
 
 
 def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], list[str]]:
     """
     Find the installed factories, sorted by name, and say what is left out and why.
     """
+    _checkKind(interface)
     found: dict[int, InstalledFactory] = {}
     leftOut: list[str] = []
     for providedBy, load in (*_dropins(interface), *_entryPoints()):
@@ -358,9 +478,8 @@ def _findAll(interface: type[IPolicyFactory]) -> tuple[list[InstalledFactory], l
             factory: Any = load()
             if interface.providedBy(factory) and id(factory) not in found:
                 found[id(factory)] = InstalledFactory(factory.name, factory.format, factory.help, factory, providedBy)
-        except Exception as error:
-            kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
-            leftOut.append(f"{providedBy} cannot be used and is left out: {kind}{error}")
+        except (Exception, SystemExit) as error:
+            leftOut.append(f"{providedBy} cannot be used and is left out: {_withKind(error)}")
     return sorted(found.values(), key=lambda installed: installed.name), leftOut
 
 
@@ -373,7 +492,8 @@ def _dropins(interface: type[IPolicyFactory]) -> Iterator[tuple[str, Callable[[]
                 yield dropin.moduleName, plugin.load
     for module in getModule(plugins.__name__).iterModules():  # type: ignore[no-untyped-call]
         if module.name.rpartition(".")[2] not in dropins:
-            _log.warn("{module} cannot be imported; what it provides is left out", module=module.name)
+            # Once more, since Twisted does not tell why it has not gone in.
+            yield module.name, module.load
 
 
 def _entryPoints() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -392,8 +512,7 @@ def _load(entry: EntryPoint) -> Any:
     if key not in _loaded:
         named: Any = entry.load()
         if not IPolicyFactory.providedBy(named):
-            what = f"the module {named.__name__}" if isinstance(named, ModuleType) else f"a {type(named).__name__}"
-            raise PolicyError(f"it names {what}, which is no factory; name an admission.PolicyFactory")
+            raise PolicyError(f"it names {_inWords(named)}, which is no factory; name an admission.PolicyFactory")
         _loaded[key] = named
     return _loaded[key]
 

@@ -636,8 +636,8 @@ class BuildTests(SynchronousTestCase):
         """
         for arguments, complaint in (
             ("rate=many", "rate=many: write a number"),
-            ("rate=0", "must be finite and more than zero"),
-            ("rate=nan", "must be finite and more than zero"),
+            ("rate=0", "finite and more than zero"),
+            ("rate=nan", "finite and more than zero"),
             ("window=0s", "window=0s: write a time of more than nothing"),
             ("layers=0", "layers=0: write a whole number, 1 or more"),
             ("layers=101", "1 to 100 layers"),

@@ -65,6 +65,21 @@ class ControlTestCase(SynchronousTestCase):
         return AdmissionControl(list(policies.items()), 20.0)
 
 
+class ConstructorTests(ControlTestCase):
+    """
+    What L{AdmissionControl} is made of.
+    """
+
+    def test_mistakes(self) -> None:
+        """
+        What is no pair of a name and a policy is refused in words.
+        """
+        policy = ScriptedQuota()
+        for given in ([object()], [policy], policy, ["client-bytes"], [("a", None)], [(1, policy)], {"a": policy}):
+            error = self.assertRaises(TypeError, AdmissionControl, given)
+            self.assertIn(": give pairs of a name and an IQuotaPolicy", str(error))
+
+
 class AnsweringTests(ControlTestCase):
     """
     Several answers become one.

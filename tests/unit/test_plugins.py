@@ -19,10 +19,9 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.plugin import IPlugin, getPlugins
 from twisted.python.components import globalRegistry
-from twisted.python.reflect import ObjectNotFound
 from twisted.python.usage import Options, UsageError
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import directlyProvides
+from zope.interface import directlyProvides, implementer
 from zope.interface.verify import verifyObject
 
 from admission import plugins
@@ -30,6 +29,8 @@ from admission.interfaces import (
     IMemoryPool,
     IMemoryPoolFactory,
     IPolicyFactory,
+    IQuotaPolicy,
+    IQuotaPolicyFactory,
     ITransportMutability,
     PolicyContext,
 )
@@ -45,6 +46,8 @@ from admission.plugins import (
     parseDescription,
     registerTransportAdapters,
 )
+from admission.quotas.policy import QuotaPolicy
+from admission.testing.scriptedquota import ScriptedQuota
 
 CONTEXT = PolicyContext(Clock(), lambda: 0.0)
 
@@ -68,6 +71,42 @@ def buildEcho(context: PolicyContext, amount: str, unit: str = "B", flavour: str
     if not amount.isdigit():
         raise ValueError(f"{amount!r} is not an amount")
     return context, amount, unit, flavour
+
+
+THREE = 3
+
+
+def buildNothing() -> None:
+    """
+    An implementation that has no place for the context.
+    """
+
+
+def buildSize(size: str) -> None:
+    """
+    Another one.
+    """
+
+
+def buildAbbreviated(c: PolicyContext, size: str) -> None:
+    """
+    One that has.
+    """
+
+
+@implementer(IQuotaPolicy)
+class Half:
+    """
+    Says that it is a policy, and lacks most of one.
+    """
+
+    isShadow = False
+
+
+class Unfinished(QuotaPolicy):
+    """
+    A policy whose author has yet to write its methods.
+    """
 
 
 def echoFactory(name: str = "echo", kind: type[IPolicyFactory] = ILoudSpeakerFactory) -> PolicyFactory:
@@ -157,7 +196,30 @@ class PolicyFactoryTests(SynchronousTestCase):
         """
         factory = PolicyFactory(IEarPlugFactory, "x", "", "x", "no_such_module.build")
         self.assertEqual(factory.name, "x")
-        self.assertRaises(ObjectNotFound, factory.resolve)
+        self.assertRaises(ModuleNotFoundError, factory.resolve)
+
+    def test_mistakes(self) -> None:
+        """
+        A kind, a name and an implementation that cannot be one are refused with what to write.
+        """
+        for kwargs, words in (
+            ({"kind": IQuotaPolicy}, "IQuotaPolicy> is no interface of factories; write one of IMemoryPoolFactory, "),
+            ({"kind": QuotaPolicy}, "QuotaPolicy'> is no interface of factories; write one of IMemoryPoolFactory, "),
+            ({"kind": IPolicyFactory}, "IPolicyFactory> is no interface of factories; write one of "),
+            ({"name": "a:b"}, "name='a:b': write a word without colons, equals signs and backslashes"),
+            ({"name": "a=b"}, "name='a=b': write a word without colons"),
+            ({"name": ""}, "name='': write a word"),
+            ({"name": None}, "name=None: write a word"),
+            ({"implementation": buildEcho}, "write its dotted name, such as 'acme.policies.buildLimit'"),
+        ):
+            good: dict[str, Any] = {
+                "kind": ILoudSpeakerFactory,
+                "name": "x",
+                "help": "",
+                "format": "x",
+                "implementation": "x.build",
+            }
+            self.assertIn(words, str(self.assertRaises(ValueError, PolicyFactory, **{**good, **kwargs})))
 
 
 class FakeEntryPoint:
@@ -190,7 +252,6 @@ class InstalledTestCase(SynchronousTestCase):
         Start without any entry points.
         """
         self.entryPoints()
-        self.patch(plugins, "_loaded", {})
         self.logged: list[str] = []
         self.patch(plugins, "_log", self)
 
@@ -210,6 +271,7 @@ class InstalledTestCase(SynchronousTestCase):
             return entries
 
         self.patch(plugins, "entry_points", find)
+        self.patch(plugins, "_loaded", {})
 
     def dropin(self, name: str, source: str) -> None:
         """
@@ -358,16 +420,37 @@ class ListFactoriesTests(InstalledTestCase):
 
     def test_brokenDropin(self) -> None:
         """
-        A drop-in that cannot be imported is left out, and the log says so in
-        a sentence beside Twisted's traceback; the others are there.
+        A drop-in that cannot be imported is left out, and the log and whoever asks for a policy that is not there
+        are told why, beside Twisted's traceback; the others are there.
         """
-        self.dropin("broken_dropin", "raise RuntimeError('broken')")
+        for number, (source, reason) in enumerate(
+            (
+                ("raise RuntimeError('broken')", "RuntimeError: broken"),
+                ("raise SystemExit('broken')", "SystemExit: broken"),
+                ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+                (
+                    "from tests.unit.test_plugins import echoFactory\nmine = echoFactory('a:b')",
+                    "ValueError: name='a:b': write a word without colons, equals signs and backslashes",
+                ),
+            )
+        ):
+            self.dropin(f"broken_dropin{number}", source)
+            sentence = f"twisted.plugins.broken_dropin{number} cannot be used and is left out: {reason}"
+            self.names()
+            self.assertIn(sentence, self.logged)
+            error = self.assertRaises(PolicyError, findFactory, ILoudSpeakerFactory, "mine")
+            self.assertIn(sentence, str(error))
         self.echoDropin("acme_dropin")
         self.assertIn("echo", [name for name, _ in self.names()])
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.assertEqual(
-            self.logged, ["twisted.plugins.broken_dropin cannot be imported; what it provides is left out"]
-        )
+        self.assertNotEqual(self.flushLoggedErrors(RuntimeError, SystemExit, ImportError, ValueError), [])
+
+    def test_noKind(self) -> None:
+        """
+        What is no interface of factories is refused, wherever it is asked for.
+        """
+        for kind in (IQuotaPolicy, QuotaPolicy, IPolicyFactory, "quota"):
+            for use in (listFactories, lambda kind: buildPolicy(kind, "x", CONTEXT)):
+                self.assertIn("is no interface of factories", str(self.assertRaises(ValueError, use, kind)))
 
     def test_dropinThatBrokeSince(self) -> None:
         """
@@ -414,7 +497,7 @@ class BuildPolicyTests(InstalledTestCase):
         for description, complaint in [
             ("echo", "missing a required argument: 'amount'"),
             ("echo:1:2:3:4", "too many positional arguments"),
-            ("echo:1:colour=red", "got an unexpected keyword argument 'colour'"),
+            ("echo:1:colour=red", "echo has no argument 'colour'"),
             ("echo:1:context=2", "multiple values for argument 'context'"),
         ]:
             self.assertEqual(self.refusal(description), f"{description!r}: {complaint}{form}")
@@ -449,15 +532,87 @@ class BuildPolicyTests(InstalledTestCase):
             " uninstall all but one",
         )
 
+    def test_twiceInOne(self) -> None:
+        """
+        A name that one module has twice is refused, naming it once.
+        """
+        self.dropin(
+            "acme_dropin",
+            "from tests.unit.test_plugins import echoFactory\none, two = echoFactory('two'), echoFactory('two')\n",
+        )
+        self.assertEqual(self.refusal("two:1"), "'two' is given twice in twisted.plugins.acme_dropin; keep one of them")
+
     def test_missingImplementation(self) -> None:
         """
-        A factory whose implementation cannot be imported is named.
+        An implementation that cannot be imported or called is refused with its factory's provider and the reason.
         """
-        factory = PolicyFactory(ILoudSpeakerFactory, "lost", "", "lost", "no_such_module.build")
-        self.entryPoints(FakeEntryPoint("acme", factory))
-        message = self.refusal("lost")
-        self.assertIn("'lost': entry point acme (acme.policies:factory) cannot load its implementation", message)
-        self.assertIn("no_such_module", message)
+        for implementation, reason in (
+            ("no_such_module.build", "ModuleNotFoundError: No module named 'no_such_module'"),
+            (f"{__name__}.buildMuch", f"AttributeError: module '{__name__}' has no attribute 'buildMuch'"),
+            (f"{__name__}.THREE", f"{__name__}.THREE is 3, and no function"),
+            ("builtins.int", "ValueError: no signature found for builtin type <class 'int'>"),
+        ):
+            factory = PolicyFactory(ILoudSpeakerFactory, "lost", "", "lost", implementation)
+            self.entryPoints(FakeEntryPoint("acme", factory))
+            self.assertEqual(
+                self.refusal("lost"),
+                f"'lost': entry point acme (acme.policies:factory) cannot load its implementation: {reason}",
+            )
+
+    def test_noContext(self) -> None:
+        """
+        A function that has no place for the context is to blame, and not the description; one that has it under
+        another name is not.
+        """
+        for build, description in (("buildNothing", "odd"), ("buildSize", "odd:5"), ("buildSize", "odd:size=5")):
+            self.install(ILoudSpeakerFactory, build)
+            self.assertEqual(
+                self.refusal(description),
+                f"{description!r}: {__name__}.{build} must take the PolicyContext first, before the arguments "
+                "of odd[:SIZE]",
+            )
+        self.assertIn("too many positional arguments", self.refusal("odd:1:2"))
+        self.install(ILoudSpeakerFactory, "buildAbbreviated")
+        self.assertIn("too many positional arguments", self.refusal("odd:1:2"))
+
+    def test_notBuilt(self) -> None:
+        """
+        An implementation that returns no policy of its kind is named, with what it returned.
+        """
+        remedy = "is no IQuotaPolicy; return an object of a class with @implementer(IQuotaPolicy)"
+        for built, words in (
+            (None, f"returned None, which {remedy}"),
+            (5, f"returned an int, which {remedy}"),
+            (ScriptedQuota, f"returned the class ScriptedQuota, which {remedy}"),
+            (Half(), "returned a Half, which lacks "),
+        ):
+            self.patch(sys.modules[__name__], "buildNothing", lambda context, built=built: built)
+            self.install(IQuotaPolicyFactory, "buildNothing")
+            error = self.assertRaises(PolicyError, buildPolicy, IQuotaPolicyFactory, "odd", CONTEXT)
+            self.assertIn(f"'odd': {__name__}.buildNothing {words}", str(error))
+        self.assertIn("decide, ", str(error))
+        self.assertNotIn("isShadow, ", str(error))
+
+    def test_raising(self) -> None:
+        """
+        What an implementation raises, other than its refusal of an argument, is named and chained.
+        """
+        for raising, words in (
+            (lambda context: {}["size"], "raised KeyError: 'size'"),
+            (lambda context: Unfinished(), "raised TypeError: Can't instantiate abstract class Unfinished with "),
+        ):
+            self.patch(sys.modules[__name__], "buildNothing", raising)
+            self.install(IQuotaPolicyFactory, "buildNothing")
+            error = self.assertRaises(PolicyError, buildPolicy, IQuotaPolicyFactory, "odd", CONTEXT)
+            self.assertIn(f"'odd': {__name__}.buildNothing {words}", str(error))
+            self.assertIsInstance(error.__cause__, (KeyError, TypeError))
+
+    def install(self, kind: type[IPolicyFactory], build: str) -> None:
+        """
+        Have one policy installed, C{odd}, which this function of this module builds.
+        """
+        implementation = f"{__name__}.{build}"
+        self.entryPoints(FakeEntryPoint("acme", PolicyFactory(kind, "odd", "", "odd[:SIZE]", implementation)))
 
     def test_ownFactoryClass(self) -> None:
         """

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from twisted.internet.interfaces import IAddress, IProtocolNegotiationFactory, IReactorTime
+from twisted.internet.interfaces import IAddress, IProtocolFactory, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Protocol
 from zope.interface import alsoProvides
 
@@ -202,8 +202,15 @@ def wrapFactory(
     @param clock: for timers; the reactor on monotonic time, unless given.
     @raise PolicyError: for a description that means nothing.
     @raise ValueError: if C{maxUnsentBytes} is no positive number.
-    @raise TypeError: for a pool, a policy or an order that is none.
+    @raise TypeError: for a factory, a pool, a policy, an order, limits or a
+        function that is none.
     """
+    if not IProtocolFactory.providedBy(factory):
+        raise TypeError(f"factory={factory!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)")
+    if limits is not None and not isinstance(limits, ConnectionLimits):
+        raise TypeError(f"limits={limits!r}: give ConnectionLimits, such as ConnectionLimits(maxConnections=1000)")
+    if nameOf is not None and not callable(nameOf):
+        raise TypeError(f"nameOf={nameOf!r}: give a function that takes a protocol and tells who its peer is")
     if maxUnsentBytes is not None and not (isinstance(maxUnsentBytes, int) and maxUnsentBytes >= 1):
         raise ValueError(f"maxUnsentBytes={maxUnsentBytes!r}: write a number of bytes, 1 or more")
     if reactor is None:
@@ -224,7 +231,7 @@ def _pool(pool: str | IMemoryPool | None, context: PolicyContext) -> IMemoryPool
         try:
             built: IMemoryPool = buildPolicy(IMemoryPoolFactory, pool, context)
         except PolicyError as error:
-            raise PolicyError(f"pool={error}") from error
+            raise PolicyError(f"pool: {error}") from error
         return built
     if not IMemoryPool.providedBy(pool):
         raise TypeError(f"pool={pool!r}: give a description such as 'bounded:64MiB', or an IMemoryPool")
@@ -236,7 +243,7 @@ def _order(order: str | IWaitOrder, context: PolicyContext) -> IWaitOrder:
         try:
             built: IWaitOrder = buildPolicy(IWaitOrderFactory, order, context)
         except PolicyError as error:
-            raise PolicyError(f"order={error}") from error
+            raise PolicyError(f"order: {error}") from error
         return built
     if not IWaitOrder.providedBy(order):
         raise TypeError(f"order={order!r}: give a description such as 'holders', or an IWaitOrder")
@@ -254,7 +261,7 @@ def _policies(
             try:
                 policy = buildPolicy(IQuotaPolicyFactory, each, context)
             except PolicyError as error:
-                raise PolicyError(f"quota={error}") from error
+                raise PolicyError(f"quota: {error}") from error
             name = parseDescription(each)[0]
         elif IQuotaPolicy.providedBy(each):
             policy, name = each, type(each).__name__

@@ -50,6 +50,12 @@ from .serversettings import LARGEST_REQUEST, POOL, ServerSettings
 _PRODUCER_IDS = "producer-ids"
 _QUOTAS = ("client-bytes", "request-time", _PRODUCER_IDS)
 
+_SMALLEST_BYTES = 4 << 10
+"""
+The least that the largest request may be: what a client sends before it produces, logins and the topics of a consumer
+included, fits in that.
+"""
+
 _EXAMPLES = """
 Examples:
   twistd -n admission --listen tcp:9092:interface=127.0.0.1 --data ./data
@@ -246,11 +252,18 @@ def buildPool(settings: ServerSettings, description: str | None, clock: Any) -> 
     Build the memory pool.
 
     @param description: the value of C{--pool}, or L{None}; then the properties decide.
-    @raise UsageError: if the description and the properties contradict each other.
+    @raise UsageError: if the description and the properties contradict each other,
+        or no client could do anything with such a pool.
     """
     queuedBytes, largestBytes = settings.queuedMaxRequestBytes, settings.socketRequestMaxBytes
     context = PolicyContext(clock, wallSeconds, largestBytes)
     pool: IMemoryPool = _build("pool", IMemoryPoolFactory, poolDescription(settings, description), context)
+    if pool.largestBytes < _SMALLEST_BYTES:
+        given = POOL if description is None else f"--pool {description}"
+        raise UsageError(
+            f"{given} allows requests of {pool.largestBytes}B, and the first requests of clients are larger; let the "
+            f"pool and {LARGEST_REQUEST} have {formatBytes(_SMALLEST_BYTES)} or more"
+        )
     if description is None:
         return pool
     place = settings.places.get(POOL)

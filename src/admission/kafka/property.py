@@ -187,8 +187,9 @@ def parseGiven(
         if name in elsewhere:
             raise SettingsError(f"{place}{name} is a property of Kafka's that is not used here: {elsewhere[name]}")
         if name not in attributes:
-            nearest = difflib.get_close_matches(name, attributes, n=1, cutoff=0)[0]
-            raise SettingsError(f"{place}unknown property {name!r}; the nearest is {nearest}")
+            near = difflib.get_close_matches(name, attributes, n=1)
+            remedy = f"the nearest is {near[0]}" if near else "docs/configuration.md has them all"
+            raise SettingsError(f"{place}unknown property {name!r}; {remedy}")
         try:
             value = properties[attributes[name]].parse(each.text, name)
         except ValueError as error:

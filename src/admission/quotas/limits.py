@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from itertools import product
 from math import isfinite
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import frozen
 
@@ -137,11 +137,13 @@ class LimitTable:
         if kind not in self.kinds:
             allowed = " or ".join(each.value for each in EntityKind if each in self.kinds)
             raise ValueError(f"{', '.join(limits) or 'a limit'} can be set for {allowed}, not for {kind.value}")
-        for name, value in limits.items():
+        # Compiled code would refuse them in words of its own.
+        given: Mapping[str, Any] = limits
+        for name, value in given.items():
             if name not in self.limitNames:
                 raise ValueError(f"no limit is called {name!r}; known: {', '.join(self.limitNames)}")
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be finite and more than zero, not {value}")
+            if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a number, finite and more than zero, not {value!r}")
 
         for name, value in limits.items():
             _put(self._byName[name], keyOf(entity), None if value is None else Limit(name, value, entity))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from ipaddress import ip_address
 from typing import Any, Protocol
 
@@ -94,7 +94,14 @@ def statusSite(
     @param sensors: the registry to which C{server} has published its sensors;
         by default a new one.
     @raise ValueError: if C{sensors} has sensors of names that are used here.
+    @raise TypeError: for a server, sections or checks that are none.
     """
+    needed = ("clock", "gate", "control", "connections", *(("addSensors",) if sensors is None else ()))
+    missing = [each for each in needed if not hasattr(server, each)]
+    if missing:
+        raise TypeError(f"server={server!r} lacks {', '.join(missing)}: give the result of wrapFactory")
+    _checkEach("sections", sections, lambda each: isinstance(each, Section), "a list of admission.status.Section")
+    _checkEach("checks", checks, callable, "a list of functions that take the time and return reasons")
     if sensors is None:
         sensors = SensorRegistry(server.clock.seconds)
         server.addSensors(sensors)
@@ -102,6 +109,11 @@ def statusSite(
     document.addSensors()
     pages = StatusPages(server.clock, document)
     return StatusSite(pages.root, server.clock, names, history=pages.history)
+
+
+def _checkEach(name: str, given: object, isRight: Callable[[Any], bool], wanted: str) -> None:
+    if not (isinstance(given, Collection) and all(map(isRight, given))):
+        raise TypeError(f"{name}={given!r}: give {wanted}")
 
 
 class StatusChannel(HTTPChannel):

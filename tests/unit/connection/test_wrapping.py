@@ -693,19 +693,33 @@ class FactoryTests(SynchronousTestCase):
         What makes no sense is refused in words that name the argument.
         """
         for kwargs, kind, words in [
-            ({"pool": "bounded:lots"}, PolicyError, "pool='bounded:lots': "),
-            ({"pool": "pond:1MiB"}, PolicyError, "pool="),
+            ({"pool": "bounded:lots"}, PolicyError, "pool: 'bounded:lots': "),
+            ({"pool": "pond:1MiB"}, PolicyError, "pool: no memory pool is called 'pond'"),
             ({"pool": 64}, TypeError, "pool=64: give a description such as 'bounded:64MiB'"),
-            ({"order": "rounds:7"}, PolicyError, "order='rounds:7': "),
+            ({"order": "rounds:7"}, PolicyError, "order: 'rounds:7': "),
             ({"order": [7]}, TypeError, "order=[7]: give a description such as 'holders', or an IWaitOrder"),
-            ({"quota": "client-bytes:produce=fast"}, PolicyError, "quota='client-bytes:produce=fast': "),
+            ({"quota": "client-bytes:produce=fast"}, PolicyError, "quota: 'client-bytes:produce=fast': "),
+            ({"quota": "client-bytes:prodce=1"}, PolicyError, "client-bytes has no argument 'prodce'; expected "),
             ({"quota": [object]}, TypeError, "give a description such as"),
             ({"quota": 5}, TypeError, "quota=5: give a description such as"),
             ({"maxUnsentBytes": 0}, ValueError, "maxUnsentBytes=0: write a number of bytes, 1 or more"),
             ({"maxUnsentBytes": "1M"}, ValueError, "maxUnsentBytes='1M': write a number of bytes, 1 or more"),
+            ({"limits": {"maxConnections": 3}}, TypeError, "limits={'maxConnections': 3}: give ConnectionLimits, such"),
+            ({"nameOf": "x"}, TypeError, "nameOf='x': give a function that takes a protocol"),
         ]:
             error = self.assertRaises(kind, wrapFactory, Factory(), reactor=object(), clock=Clock(), **kwargs)
             self.assertIn(words, str(error))
+
+    def test_noFactory(self) -> None:
+        """
+        What is no factory is refused with how to make one.
+        """
+        for given in (None, "x", Protocol(), Protocol, Factory):
+            error = self.assertRaises(TypeError, wrapFactory, given)
+            self.assertEqual(
+                str(error),
+                f"factory={given!r}: give an IProtocolFactory, such as Factory.forProtocol(YourProtocol)",
+            )
 
     def test_defaults(self) -> None:
         """

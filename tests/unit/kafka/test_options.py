@@ -329,6 +329,20 @@ class PoolTests(OptionsTestCase):
                 f"allows requests of {largest} and {LARGEST} 2MiB (--set {LARGEST}=2MiB)",
             )
 
+    def test_forNobody(self) -> None:
+        """
+        A pool that no client's first requests would fit in is refused, however it was made so small.
+        """
+        for arguments, words in (
+            (["--pool", "bounded:1"], "--pool bounded:1 allows requests of 1B"),
+            (["--pool", "fair:4095"], "--pool fair:4095 allows requests of 4095B"),
+            (["--pool", "bounded:1MiB:max=100B"], "--pool bounded:1MiB:max=100B allows requests of 100B"),
+            (["--pool", "bounded:1MiB", "--set", f"{LARGEST}=7"], "--pool bounded:1MiB allows requests of 7B"),
+            (["--set", f"{QUEUED}=9", "--set", f"{LARGEST}=9"], f"{QUEUED} allows requests of 9B"),
+        ):
+            self.assertMistake(arguments, words, f"let the pool and {LARGEST} have 4KiB or more")
+        self.parse("--pool", "bounded:4KiB")
+
     def test_bad(self) -> None:
         """
         A pool or an order that cannot be built is refused when the options are parsed.

@@ -239,11 +239,12 @@ class ParseGivenTests(SynchronousTestCase):
     def test_mistakes(self) -> None:
         """
         A message names the place, the setting and the value, and says what to write; for an unknown name that is the
-        nearest known one.
+        nearest known one, if there is one that is near.
         """
         for given, message in [
             (("size.byte", "1", "file:3"), "file:3: unknown property 'size.byte'; the nearest is size.bytes"),
             (("retention.hour", "1", ""), "unknown property 'retention.hour'; the nearest is retention.hours"),
+            (("foo", "1", ""), "unknown property 'foo'; docs/configuration.md has them all"),
             (("listeners", "", "f:3"), "f:3: listeners is a property of Kafka's that is not used here: use --listen"),
             (("threads", "two", "file:3"), "file:3: threads: 'two' is not a whole number"),
             (("size.bytes", "0", ""), "size.bytes: '0' is too small: at least 1"),

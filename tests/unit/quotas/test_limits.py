@@ -200,7 +200,8 @@ class ConfigureTests(SynchronousTestCase):
         """
         for entity, limits, words in [
             (QuotaEntity("alice"), {"write": 1.0, "sing": 1.0}, "known: read, write"),
-            (QuotaEntity("alice"), {"write": 1.0, "read": 0.0}, "read must be finite and more than zero"),
+            (QuotaEntity("alice"), {"write": 1.0, "read": 0.0}, "finite and more than zero, not 0.0"),
+            (QuotaEntity("alice"), {"read": "5M"}, "read must be a number, finite and more than zero, not '5M'"),
             (QuotaEntity("alice"), {"read": -1.0}, "more than zero"),
             (QuotaEntity("alice"), {"read": nan}, "finite"),
             (QuotaEntity("alice"), {"read": inf}, "finite"),

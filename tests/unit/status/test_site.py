@@ -11,9 +11,11 @@ from typing import Any
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Protocol
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from admission.commands.topcommand import TopOptions, run as runTop
+from admission.connection.factory import AdmittedFactory
 from admission.metrics.registry import SensorRegistry
 from admission.status.sections import Section
 from admission.status.site import (
@@ -449,6 +451,30 @@ class AnyServerTests(StatusTestCase):
         self.problems.append("the diary is full")
         response = self.get("/healthz")
         self.assertEqual((response.code, response.document["reasons"]), (503, self.problems))
+
+    def test_mistakes(self) -> None:
+        """
+        What is no server, no section and no check is refused in words that name the argument.
+        """
+        server = self.server.factory
+        for args, kwargs, words in (
+            ((self.server.inner,), {}, " lacks clock, gate, control, connections, addSensors: give the result of wrap"),
+            ((None,), {}, "server=None lacks clock, gate, "),
+            ((AdmittedFactory(Protocol, server.gate, self.clock, server.hangUpWatch),), {}, " lacks addSensors: give"),
+            ((server,), {"checks": [1]}, "checks=[1]: give a list of functions that take the time"),
+            ((server,), {"checks": lambda now: ()}, ": give a list of functions that take the time"),
+            ((server,), {"sections": ["x"]}, "sections=['x']: give a list of admission.status.Section"),
+            ((server,), {"sections": Section("x", abs)}, ": give a list of admission.status.Section"),
+        ):
+            self.assertIn(words, str(self.assertRaises(TypeError, statusSite, *args, **kwargs)))
+
+    def test_noSensors(self) -> None:
+        """
+        A server that publishes no sensors has a page, too, if it is given a registry.
+        """
+        server = AdmittedFactory(Protocol, self.server.factory.gate, self.clock, self.server.factory.hangUpWatch)
+        self.site = statusSite(server, sensors=SensorRegistry(self.clock.seconds))  # type: ignore[arg-type]
+        self.assertEqual(self.get("/status.json").document["connections"]["open"], 0)
 
     def test_ownSensors(self) -> None:
         """

@@ -84,7 +84,7 @@ class ResolveTests(SynchronousTestCase):
         """
         for text, complaint in [
             ("client-byte:produce=4M", "no quota policy is called 'client-byte'"),
-            ("client-bytes:prodce=4M", "unexpected keyword argument 'prodce'"),
+            ("client-bytes:prodce=4M", "client-bytes has no argument 'prodce'; expected client-bytes"),
             ("x=", "must begin with the name of a policy"),
         ]:
             self.assertIn(complaint, str(self.assertRaises(PolicyError, resolveCandidate, text)))
