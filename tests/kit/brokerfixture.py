@@ -385,6 +385,7 @@ class BrokerTestCase(SynchronousTestCase):
             self.clock,
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
+            debts=self.broker.debts,
         )
         self.clock.advance(0)
         self.addCleanup(self._stop)

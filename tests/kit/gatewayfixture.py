@@ -308,6 +308,7 @@ class GatewayTestCase(SynchronousTestCase):
             HangUpWatch(MemoryReactorClock()),
             ConnectionLimits(),
             self.control,
+            debts=self.gateway.debts,
         )
         self.clock.advance(0)
 

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 
+from admission.connection.debts import Debts
 from admission.control import Explanation
 from admission.interfaces import QuotaEntity, Request
 from admission.metrics.registry import SensorRegistry
@@ -78,6 +79,8 @@ class StandInDocument:
         self.sensors = sensors
         self.reasons: list[str] = []
         self.connections: list[Any] = []
+        self.debts = Debts()
+        self.anonymous = ANONYMOUS
 
     def wallSeconds(self) -> float:
         """
@@ -142,7 +145,7 @@ class StatusTestCase(SynchronousTestCase):
         self.sensors = SensorRegistry(self.clock.seconds)
         self.document = StandInDocument(self.control, self.sensors)
         document: Any = self.document
-        self.root: Resource = StatusPages(self.clock, document, ANONYMOUS).root
+        self.root: Resource = StatusPages(self.clock, document).root
         self.site = StatusSite(self.root, self.clock, ["Broker.example"])
 
     def connect(self, host: str = "192.0.2.9") -> tuple[StatusChannel, StatusTransport]:

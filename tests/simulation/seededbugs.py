@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from admission.connection.debts import Debts
 from admission.connection.framing import Framer
 from admission.connection.protocol import AdmittedProtocol
 from admission.gate import Gate
@@ -134,5 +135,5 @@ BUGS: dict[str, Bug] = {
     "groups are not stored": instead(GroupStore, "save", _saveNothing),
     "offsets are not stored": instead(GroupStore, "saveOffsets", _saveOneOffset),
     "over its quota nobody has to wait": instead(BrokerSession, "_charge", _chargeNothing),
-    "nobody owes anything on a new connection": instead(Broker, "owes", _nothing),
+    "nobody owes anything on a new connection": instead(Debts, "owes", _nothing),
 }

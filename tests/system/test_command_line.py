@@ -261,7 +261,7 @@ class HelpTests(CommandLineCases):
         for option in ("listen", "advertise", "data", "config", "set", "auth", "status", "pool", "purgatory", "quota"):
             self.assertRegex(output, rf"--{option}[= ]")
         examples = [line.strip() for line in output.splitlines() if line.strip().startswith("twistd -n admission ")]
-        self.assertEqual(len(examples), 5)
+        self.assertEqual(len(examples), 6)
         for example in examples:
             # The others name files that are not there.
             if not any(word in example for word in ("ssl:", "--config")):

@@ -185,7 +185,7 @@ def _ask(browser: Any, question: dict[str, str]) -> tuple[str, str]:
         box.send_keys(question.get(name, ""))
     browser.find_element("css selector", ".question button").click()
     until(lambda: _textOf(browser, "#answer") != before)
-    return _textOf(browser, "#answer"), _textOf(browser, "#limits")
+    return _textOf(browser, "#answer"), _textOf(browser, "#limits") + _textOf(browser, "#matching")
 
 
 def _textOf(browser: Any, selector: str) -> str:
@@ -225,14 +225,15 @@ class StatusPageTests(SynchronousTestCase):
     def test_explain(self) -> None:
         """
         Why a client is slow is answered in place, in words and a table: one that is throttled, one that was never
-        here, an address, and what makes no sense.
+        here, all of an address, and what makes no sense.
         """
-        (slow, limits), (never, _), (address, _), (nonsense, none) = findings().answers
+        (slow, limits), (never, _), (address, clients), (nonsense, none) = findings().answers
         throttled = r"throttled by client-bytes \(producer_byte_rate\) for another"
         self.assertRegex(slow, rf"^client id {PRODUCERS[0]}, user ANONYMOUS: {throttled}")
         self.assertRegex(limits, r"client-bytes producer_byte_rate=40K each client id .*\d+ %")
         self.assertIn("client id nobody, user ANONYMOUS: not known. It has no connection", never)
-        self.assertIn("address 127.0.0.1", address)
+        self.assertRegex(address, r"^\d clients match, and the slowest is throttled for another .*Name one to see its")
+        self.assertRegex(clients, rf"(?m)^{PRODUCERS[0]} ANONYMOUS, 127.0.0.1 producer_byte_rate=40K .* m?s$")
         self.assertIn("'nonsense' is not an address; write 192.0.2.1 or 2001:db8::1", nonsense)
         self.assertEqual(none, "")
 
@@ -329,8 +330,15 @@ class AnyServerTests(TestCase):
             shown, plots, errors = yield deferToThread(self.look, address, f"http://{status}")
         finally:
             yield gatherResults([maybeDeferred(port.stopListening) for port in ports])
-        self.assertEqual(shown, ["The last hour", "Connections by memory held 1 of 1", "Why is a client slow?"])
-        self.assertEqual(plots, ["Memory pool", "Where memory is", "Connections not read", "Process memory"])
+        over = "Clients over a quota now or in the last ten seconds"
+        self.assertEqual(shown, ["The last hour", over, "Connections by memory held 1 of 1", "Why is a client slow?"])
+        self.assertEqual(
+            plots,
+            [
+                *("Memory pool", "Where memory is", "Bytes a second", "Connections not read", "Clients over a quota"),
+                "Process memory",
+            ],
+        )
         self.assertEqual(errors, [])
 
     def look(self, address: str, status: str) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:

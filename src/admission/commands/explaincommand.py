@@ -34,7 +34,7 @@ class ExplainOptions(StatusOptions):
     )
     optParameters = [
         ["client-id", "c", None, "The name that the client gives itself."],
-        ["user", "u", None, "The name of its login; without, nobody in particular."],
+        ["user", "u", None, "The name of its login; without, any."],
         ["ip", None, None, "The address that it connects from."],
     ]
     optFlags = [["json", None, "Write JSON, for programs."]]
@@ -62,33 +62,64 @@ def run(options: ExplainOptions, stdin: TextIO, stdout: TextIO, fetch: Fetch = f
 
 
 def _described(explained: Mapping[str, Any]) -> str:
+    if explained["clientCount"] > 1:
+        return _several(explained)
     user, clientId, ip = explained["user"], explained["clientId"], explained["ip"]
     where = f" from {ip}" if ip else ""
     whose = printable(f"client id {clientId!r} of user {user!r}{where}")
-    limits = explained["limits"]
-    isKnown = explained["connections"] > 0 or any(each["used"] for each in limits)
-    unknown = "" if isKnown else f"{whose} is not known: it has no connection, and has used none of its limits lately\n"
+    limits, delaySeconds = explained["limits"], explained["delaySeconds"]
+    isKnown = explained["clientCount"] > 0 or any(each["used"] for each in limits)
+    # In a tie the first one is shown.
+    worst = max((each for each in limits if not each["isShadow"]), key=lambda each: each["delaySeconds"], default=None)
+    verdict = "is not throttled"
+    if not isKnown:
+        verdict = "is not known: it has no connection, and has used none of its limits lately"
+    elif delaySeconds > 0:
+        # How long it was told to wait; what follows is what it would be told now.
+        (client,) = explained["clients"]
+        by = "" if client["limitName"] is None else f" by {client['policy']} ({client['limitName']})"
+        verdict = f"is throttled{by}, for {_delay(explained)}"
+    elif worst is not None and worst["delaySeconds"] > 0:
+        verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
     if not limits:
-        return f"{unknown}no limit holds for {whose}\n"
+        return f"{whose} {printable(verdict)}\nno limit holds for it\n"
     rows = [
         (
             f"{each['policy']}{' (shadow)' if each['isShadow'] else ''}",
             f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
             asArguments(QuotaEntity(**each["entity"])) or "all clients together",
-            "?" if each["used"] is None else roundedAmount(each["used"]),
-            "?" if each["usedFraction"] is None else f"{each['usedFraction']:.0%}",
+            *_usedOf(each),
             _delay(each),
         )
         for each in limits
     ]
-    # In a tie the first one is shown.
-    worst = max((each for each in limits if not each["isShadow"]), key=lambda each: each["delaySeconds"], default=None)
-    verdict = "is not throttled"
-    if worst is not None and worst["delaySeconds"] > 0:
-        verdict = f"is throttled by {worst['policy']} ({worst['limitName']}), for {_delay(worst)}"
     title = ("Policy", "Limit", "Set for", "Used", "Of it", "Throttled")
-    said = unknown or f"{whose} {printable(verdict)}\n"
-    return f"{said}\n{table([title, *rows])}"
+    return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
+
+
+def _several(explained: Mapping[str, Any]) -> str:
+    clients, count = explained["clients"], explained["clientCount"]
+    rows = [
+        (
+            printable(each["clientId"] or "(no client id)"),
+            printable(each["user"] or "(nobody)"),
+            str(each["connections"]),
+            "none"
+            if each["limitName"] is None
+            else f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
+            *_usedOf(each),
+            roundedSeconds(each["delaySeconds"]) if each["delaySeconds"] else "no",
+        )
+        for each in clients
+    ]
+    title = ("Client", "User", "Connections", "Limit", "Used", "Of it", "Throttled")
+    which = "the slowest first" if len(clients) == count else f"the {len(clients)} slowest are"
+    return f"{count} clients match; {which}:\n\n{table([title, *rows])}"
+
+
+def _usedOf(limit: Mapping[str, Any]) -> tuple[str, str]:
+    used, fraction = limit["used"], limit["usedFraction"]
+    return "?" if used is None else roundedAmount(used), "?" if fraction is None else f"{fraction:.0%}"
 
 
 def _delay(limit: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ The quota of one direction of a connection whose requests are not told apart.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -20,9 +21,11 @@ class ByteQuota:
     Throttles a client over a quota for as long as the policies say, and asks
     them again before it resumes: the debt may be more than the longest delay, or
     less since a limit was changed.
+
+    @ivar untilSeconds: when the last delay ends or ended.
     """
 
-    __slots__ = ("_asked", "_control", "_deadline", "_holds", "_isClosed", "_isHolding", "_seconds")
+    __slots__ = ("_asked", "_control", "_deadline", "_holds", "_isClosed", "_isHolding", "_seconds", "untilSeconds")
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class ByteQuota:
         self._seconds = clock.seconds
         self._asked = asked
         self._holds = holds
+        self.untilSeconds = -inf
         self._isHolding = False
         self._isClosed = False
         self._deadline = Deadline(clock, self.ask)
@@ -70,11 +74,13 @@ class ByteQuota:
     def _follow(self, delaySeconds: float) -> None:
         if self._isClosed:
             return
-        if delaySeconds > 0:
+        isHolding = delaySeconds > 0
+        if isHolding or self._isHolding:
+            self.untilSeconds = self._seconds() + delaySeconds
+        if isHolding:
             self._deadline.start(delaySeconds)
         else:
             self._deadline.stop()
-        isHolding = delaySeconds > 0
         if isHolding != self._isHolding:
             self._isHolding = isHolding
             self._holds(isHolding)

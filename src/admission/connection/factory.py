@@ -23,6 +23,7 @@ from ..gate import Gate
 from ..interfaces import CONNECTIONS
 from ..request import ServerRequest
 from .deadline import Deadline
+from .debts import Debts
 from .hangup import HangUpWatch
 from .heaptrim import heapTrimOf
 from .refusallog import RefusalLog
@@ -259,9 +260,10 @@ class AdmittedFactory(protocol.ServerFactory):
     @ivar refusedConnections: how many connections were refused because there were
         too many.
     @ivar fullSeconds: when one was last refused because there were too many in all, by the clock.
+    @ivar debts: the clients that were told to wait.
     @ivar requestCount: how many requests have been read so far.
-    @ivar requestBytes: how many bytes these had, without length prefixes.
-    @ivar responseBytes: how many bytes of responses have been sent so far.
+    @ivar requestBytes: how many bytes these had, without length prefixes; or, without requests, how many were received.
+    @ivar responseBytes: how many bytes have been sent so far.
     """
 
     log = Logger()
@@ -275,10 +277,12 @@ class AdmittedFactory(protocol.ServerFactory):
         hangUpWatch: HangUpWatch,
         limits: ConnectionLimits | None = None,
         control: AdmissionControl | None = None,
+        debts: Debts | None = None,
     ) -> None:
         """
         @param makeConnection: makes the protocol of a new connection.
         @param control: one without policies, unless given.
+        @param debts: the factory's own, unless given.
         """
         self.gate = gate
         self.clock = clock
@@ -290,6 +294,7 @@ class AdmittedFactory(protocol.ServerFactory):
         self.observers: Sequence[Observer] = ()
         self.refusedConnections = 0
         self.fullSeconds = -inf
+        self.debts = Debts() if debts is None else debts
         self.requestCount = 0
         self.requestBytes = 0
         self.responseBytes = 0

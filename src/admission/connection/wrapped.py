@@ -86,6 +86,13 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return (self._name() or ("", self.factory.clientIdAt(self.host)))[1]
 
     @property
+    def throttledUntilSeconds(self) -> float:
+        """
+        When the last delay of its peer ends or ended.
+        """
+        return max(self._received.untilSeconds, self._sent.untilSeconds)
+
+    @property
     def heldBytes(self) -> int:
         """
         All memory that is charged for it.
@@ -129,7 +136,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
             self._handshakeOver()
         self._incoming.add(data)
         # Only now: it may have told who it is from.
+        self.factory.requestBytes += len(data)
         self._received.count(len(data), Usage(requestBytes=len(data)))
+        self._noteDebt()
         if self._incoming.heldBytes > MAX_HELD_BYTES:
             self.cutOff(f"{self._incoming.heldBytes} bytes have come although it is not read ({link.pauses!r})")
 
@@ -208,7 +217,9 @@ class WrappedConnection(Linked, ProtocolWrapper):
         responses.write(parts, sizeBytes)
         self._largestUnsentBytes = max(self._largestUnsentBytes, sizeBytes) if responses.heldBytes else 0
         self._producer.wrote()
+        self.factory.responseBytes += sizeBytes
         self._sent.count(sizeBytes, Usage(responseBytes=sizeBytes))
+        self._noteDebt()
 
     def getHost(self) -> IAddress:
         return self._hostAddress
@@ -375,6 +386,12 @@ class WrappedConnection(Linked, ProtocolWrapper):
     def _asked(self, kind: str, sizeBytes: int) -> Request:
         principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
         return Request(kind, principal, clientId, self.host, sizeBytes)
+
+    def _noteDebt(self) -> None:
+        untilSeconds = self.throttledUntilSeconds
+        if untilSeconds > self.factory.clock.seconds():
+            principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
+            self.factory.debts.owes(principal, clientId, self.host, untilSeconds)
 
     def _holder(self) -> str:
         principal, _ = self._name() or ("", "")

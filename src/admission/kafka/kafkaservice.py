@@ -380,7 +380,10 @@ class KafkaService(Service):
         self.server = self.makeServer(gate, control, started)
         self._startRecording(recorder, gateSeed)
 
-        self.factory = AdmittedFactory(self.makeSession, gate, clock, hangUpWatch, self._connectionLimits(), control)
+        limits = self._connectionLimits()
+        self.factory = AdmittedFactory(
+            self.makeSession, gate, clock, hangUpWatch, limits, control, debts=self.server.debts
+        )
         if recorder.isRecording:
             self.factory.observers = (RequestRecording(recorder),)
 

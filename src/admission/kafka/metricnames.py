@@ -20,7 +20,6 @@ def _alias(sensors: str, name: str, help: str) -> Naming:
 
 
 KAFKA_NAMINGS = (
-    Naming("ClientsThrottled", "admission_clients_throttled", "Clients throttled now or within the last ten seconds."),
     Naming("Groups", "admission_groups", "Consumer groups, by state."),
     Naming("GroupMembers", "admission_group_members", "Members of all consumer groups."),
     Naming(

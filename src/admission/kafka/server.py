@@ -13,6 +13,7 @@ from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 
 from ..clock import wholeMicroseconds
+from ..connection.debts import Debts
 from ..control import AdmissionControl
 from ..gate import Gate
 from ..interfaces import NOTHING
@@ -24,24 +25,6 @@ ANONYMOUS = "ANONYMOUS"
 
 S = TypeVar("S", bound=ServerSettings)
 
-_MAX_DEBTS = 10_000
-"""How many clients are remembered that were told to wait."""
-
-
-@define(eq=False)
-class Debt:
-    """
-    What a client was told to wait, on whatever connection, also if it has left since.
-
-    @ivar untilSeconds: the end of its last delay.
-    @ivar heldUntilSeconds: until when the first request of a new connection is held back.
-    @ivar ip: where it was told so last.
-    """
-
-    untilSeconds: float
-    heldUntilSeconds: float
-    ip: str
-
 
 @define(eq=False)
 class Server(Generic[S]):
@@ -52,8 +35,7 @@ class Server(Generic[S]):
     @ivar clock: monotonic.
     @ivar wallSeconds: seconds since the epoch, for records.
     @ivar limits: the limits of the policies; can be changed at run time.
-    @ivar debts: the clients that it told to wait, by principal and client id: the last L{_MAX_DEBTS}, the last one
-        last.
+    @ivar debts: the clients that it told to wait.
     """
 
     settings: S
@@ -62,7 +44,7 @@ class Server(Generic[S]):
     clock: IReactorTime
     wallSeconds: Callable[[], float]
     limits: QuotaLimits = field(init=False)
-    debts: dict[tuple[str, str], Debt] = field(init=False, factory=dict)
+    debts: Debts = field(init=False, factory=Debts)
     _throttled: set[Any] = field(init=False, factory=set)
 
     def settingsChanged(self) -> None:
@@ -76,26 +58,6 @@ class Server(Generic[S]):
         of groups, it must be heard of in time.
         """
         return inf
-
-    def owes(self, principal: str, clientId: str, ip: str, untilSeconds: float, isHeldBack: bool) -> None:
-        """
-        A client was told to wait.
-
-        @param isHeldBack: whether it waits with new connections, too.
-        """
-        debts = self.debts
-        before = debts.pop((principal, clientId), None)
-        heldUntilSeconds = untilSeconds if isHeldBack else -inf if before is None else before.heldUntilSeconds
-        debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip)
-        if len(debts) > _MAX_DEBTS:
-            del debts[next(iter(debts))]
-
-    def owedSeconds(self, principal: str, clientId: str, now: float) -> float:
-        """
-        How long a client still has to wait that was told so on whatever connection; not positive if it has not.
-        """
-        debt = self.debts.get((principal, clientId))
-        return 0.0 if debt is None else debt.heldUntilSeconds - now
 
     def throttled(self, session: Any, delaySeconds: float) -> None:
         """

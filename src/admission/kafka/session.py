@@ -268,7 +268,7 @@ class KafkaSession(AdmittedProtocol):
         delaySeconds = server.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
         if delaySeconds > 0:
             # Fetches have limits of their own, and are never held back.
-            server.owes(self.principal, request.clientId, self.host, now + delaySeconds, request.kind != "Fetch")
+            server.debts.owes(self.principal, request.clientId, self.host, now + delaySeconds, request.kind != "Fetch")
         return delaySeconds
 
     # Waiting
@@ -307,7 +307,7 @@ class KafkaSession(AdmittedProtocol):
         if self._isKnown or apiName in _NEVER_HELD_BACK:
             return False
         now = self.factory.clock.seconds()
-        delaySeconds = self._server.owedSeconds(self.principal, request.clientId, now)
+        delaySeconds = self._server.debts.heldSeconds(self.principal, request.clientId, now)
         self._isKnown = delaySeconds <= 0
         if self._isKnown:
             return False

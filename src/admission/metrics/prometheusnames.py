@@ -98,6 +98,7 @@ NAMINGS = (
     Naming("ConnectionsMuted", "admission_connections_paused", "Connections that are not read, by reason."),
     Naming("RunningRequests", "admission_requests_running", "Requests that are being served."),
     Naming("RequestsRead", "admission_requests_total", "Requests received."),
+    Naming("ClientsThrottled", "admission_clients_throttled", "Clients throttled now or within the last ten seconds."),
     Naming("RequestBytesRead", "admission_request_bytes_total", "Bytes of the requests received."),
     Naming("ResponseBytesSent", "admission_response_bytes_total", "Bytes of the responses sent."),
     Naming(

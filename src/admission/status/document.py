@@ -7,17 +7,17 @@ show it, and whether the server is healthy.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from heapq import nlargest
-from typing import Any, Protocol
+from typing import Any
 
 from .._version import __version__
-from ..control import AdmissionControl
-from ..gate import Gate
 from ..metrics.process import ProcessUsage
 from ..metrics.registry import SensorRegistry
+from .clients import throttledFields
 from .sections import HealthCheck, Section, bounded, shortened
+from .servers import Server
 
 KEPT_SECONDS = 1.0
 """The document is made at most once in this time, however many clients ask for it."""
@@ -32,117 +32,6 @@ FULL_SECONDS = 30.0
 """How long after it had to refuse a newcomer."""
 
 
-class Pauses(Protocol):
-    """
-    The reasons for which a connection is paused.
-
-    @ivar reasons: members of an L{Enum}, each with the time since which it holds.
-    """
-
-    @property
-    def reasons(self) -> Mapping[Any, float]: ...
-
-
-class ConnectionLink(Protocol):
-    """
-    The link between a connection and its transport.
-    """
-
-    @property
-    def pauses(self) -> Pauses: ...
-
-    def unsentBytes(self) -> int:
-        """
-        Bytes that the peer has not taken.
-        """
-
-
-class Connection(Protocol):
-    """
-    A connection, as far as the page shows it.
-
-    @ivar peer: the address at the other end, for people.
-    @ivar host: the same without its port.
-    @ivar principal: the authenticated name of the client, as far as it is known.
-    @ivar clientId: the client's name for itself; may be empty.
-    @ivar heldBytes: all memory that the connection holds.
-    @ivar requestBytes: the part of it that requests hold.
-    """
-
-    @property
-    def peer(self) -> str: ...
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def principal(self) -> str | None: ...
-
-    @property
-    def clientId(self) -> str: ...
-
-    @property
-    def heldBytes(self) -> int: ...
-
-    @property
-    def requestBytes(self) -> int: ...
-
-    @property
-    def link(self) -> ConnectionLink: ...
-
-    def unservedBytes(self) -> int:
-        """
-        Bytes that were received and not served yet.
-        """
-
-
-class Limits(Protocol):
-    """
-    The limits on the connections of a server.
-    """
-
-    @property
-    def maxConnections(self) -> int: ...
-
-    def settingOf(self, name: str) -> str:
-        """
-        What the user calls a limit.
-        """
-
-
-class Server(Protocol):
-    """
-    A server, as far as the page shows it.  The factories of C{admission.connection}
-    and the results of C{wrapFactory} have all of this.
-
-    @ivar refusedConnections: how many connections exceeded the limit.
-    @ivar fullSeconds: when one last exceeded that of all, by the clock of the sensors.
-    """
-
-    @property
-    def gate(self) -> Gate: ...
-
-    @property
-    def control(self) -> AdmissionControl: ...
-
-    @property
-    def connections(self) -> Collection[Connection]: ...
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def refusedConnections(self) -> int: ...
-
-    @property
-    def fullSeconds(self) -> float: ...
-
-    def clientIdAt(self, host: str) -> str:
-        """
-        The client id of whoever connects from an address without saying who it is.
-        """
-
-
 class StatusDocument:
     """
     The state of a server, read on demand and at most once in L{KEPT_SECONDS}.
@@ -151,6 +40,7 @@ class StatusDocument:
     @ivar server: the server.
     @ivar sensors: the server's sensors; their clock is the clock of the whole document.
     @ivar wallSeconds: returns seconds since the epoch.
+    @ivar anonymous: the user of clients that have not said who they are.
     """
 
     def __init__(
@@ -162,6 +52,7 @@ class StatusDocument:
         checks: Sequence[HealthCheck] = (),
         pauses: Sequence[str] = (),
         poolSetting: str = "pool",
+        anonymous: str = "",
     ) -> None:
         """
         @param sections: further sections, from the driver of the server.
@@ -169,10 +60,12 @@ class StatusDocument:
         @param pauses: the reasons to pause a connection that are shown even
             while no connection has them.
         @param poolSetting: the setting that makes the pool larger.
+        @param anonymous: the user of clients that have not said who they are.
         """
         self.server = server
         self.sensors = sensors
         self.wallSeconds = wallSeconds
+        self.anonymous = anonymous
         self._process = ProcessUsage()
         self._sections = (
             Section("process", self._processFields),
@@ -180,6 +73,8 @@ class StatusDocument:
             Section("ledger", lambda now: dict(server.gate.ledger)),
             Section("connections", self._connectionsFields),
             Section("muted", self._mutedFields),
+            Section("traffic", lambda now: {"inBytes": server.requestBytes, "outBytes": server.responseBytes}),
+            Section("throttled", lambda now: throttledFields(server, anonymous, now)),
             Section("policies", self._policyFields),
             *sections,
         )
@@ -232,6 +127,9 @@ class StatusDocument:
         """
         server, registry = self.server, self.sensors
         registry.addGauge("MemoryPoolSize", lambda now: server.gate.pool.sizeBytes)
+        registry.addGauge("ClientsThrottled", lambda now: int(self.fields["throttled"]["count"]))
+        registry.addCounter("RequestBytesRead", lambda now: server.requestBytes)
+        registry.addCounter("ResponseBytesSent", lambda now: server.responseBytes)
         registry.addGauge("ConnectionsAllowed", lambda now: server.limits.maxConnections)
         registry.addGauge("Healthy", lambda now: not self.reasons)
         registry.addGauge("UptimeSeconds", lambda now: now - self._startedSeconds)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from html import escape
 from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,7 @@ from ..metrics.prometheus import CONTENT_TYPE, exposition
 from ..metrics.prometheusnames import Naming
 from ..names import boundedName
 from ..profiling.profiler import Profiler, ProfilerStopped
+from .clients import clientsOf, slowest
 from .document import StatusDocument
 from .history import History
 from .pageresource import BadQuestion, Page, Pieces, refuse
@@ -64,21 +64,18 @@ class StatusPages:
         self,
         clock: IReactorTime,
         document: StatusDocument,
-        anonymous: str = "",
         namings: Sequence[Naming] = (),
         profiler: Profiler | None = None,
     ) -> None:
         """
         @param clock: for the turns in which long pages are written.
-        @param anonymous: the principal of clients that have not logged in.
         @param namings: the Prometheus names of the driver's sensors.
         @param profiler: takes snapshots of the memory; L{None} if that is not possible.
         """
         self._document = document
         self.history = History(document, clock)
         self._sensors = sensors = document.sensors
-        self._anonymous = anonymous
-        front = (_ASSETS / "page.html").read_text("utf-8").replace("ANONYMOUS", escape(anonymous))
+        front = (_ASSETS / "page.html").read_text("utf-8")
 
         def page(title: str, pieces: Pieces, *parameters: str, **options: Any) -> Page:
             return Page(clock, title, pieces, parameters, **options)
@@ -141,25 +138,30 @@ class StatusPages:
                 ip = str(ip_address(ip))
             except ValueError:
                 raise BadQuestion(f"{ip!r} is not an address; write 192.0.2.1 or 2001:db8::1, without a port") from None
-        user = question.get("user", self._anonymous)
-        unnamed = "" if "user" in question else self._document.server.clientIdAt(ip)
-        clientId = question.get("clientId", unnamed)
-        document, request = self._document, Request("", boundedName(user), boundedName(clientId), ip, 0)
-        wallSeconds = document.wallSeconds()
+        document, server, now = self._document, self._document.server, self._document.sensors.seconds()
+        asked = {name: boundedName(question[name]) for name in ("user", "clientId") if name in question}
+        clients = clientsOf(server, document.anonymous, **asked, ip=ip or None)
+        if len(clients) == 1:
+            # What was not said of it is known.
+            user, clientId = clients[0].user, clients[0].clientId
+        else:
+            user = asked.get("user", document.anonymous)
+            clientId = asked.get("clientId", "" if "user" in asked else server.clientIdAt(ip))
+        request, wallSeconds = Request("", user, clientId, ip, 0), document.wallSeconds()
+        delaySeconds = max([0.0, *(each.untilSeconds - now for each in clients)])
         yield _encoded(
             {
                 "user": user,
                 "clientId": clientId,
                 "ip": ip or None,
-                "connections": sum(
-                    (each.principal or self._anonymous) == request.principal
-                    and ("clientId" not in question or each.clientId == request.clientId)
-                    and (not ip or each.host == ip)
-                    for each in document.server.connections
-                ),
+                "connections": sum(each.connections for each in clients),
+                "delaySeconds": delaySeconds,
+                "delayEndsAtSeconds": wallSeconds + delaySeconds if delaySeconds > 0 else None,
+                "clientCount": len(clients),
+                "clients": [each.fields(server.control, now) for each in slowest(clients)],
                 "limits": [
                     {"policy": policy, "isShadow": isShadow, **_limitFields(status, wallSeconds)}
-                    for policy, isShadow, status in document.server.control.explain(request, document.sensors.seconds())
+                    for policy, isShadow, status in server.control.explain(request, now)
                     if ip or status.entity.ip is None
                 ],
             }

@@ -27,11 +27,12 @@ from twisted.web.server import Site
 
 from ..clock import wallSeconds
 from ..metrics.registry import SensorRegistry
-from .document import Server, StatusDocument
+from .document import StatusDocument
 from .history import History
 from .pageresource import Refused
 from .pages import StatusPages
 from .sections import HealthCheck, Section
+from .servers import Server
 
 MAX_CONNECTIONS = 64
 """

@@ -22,7 +22,6 @@ from admission.metrics.registry import SensorRegistry
 from admission.status.pages import StatusPages
 from admission.status.site import CONNECTION_SECONDS, MAX_HEADER_BYTES, REQUEST_SECONDS, StatusSite
 from tests.kit.statusfixture import (
-    ANONYMOUS,
     TURN_SECONDS,
     StandInControl,
     StandInDocument,
@@ -85,7 +84,7 @@ def _site(clock: TurningClock) -> StatusSite:
     ]
     sensors = SensorRegistry(clock.seconds)
     document: Any = StandInDocument(control, sensors)
-    return StatusSite(StatusPages(clock, document, ANONYMOUS).root, clock, ["Broker.example"])
+    return StatusSite(StatusPages(clock, document).root, clock, ["Broker.example"])
 
 
 def check(data: bytes) -> None:

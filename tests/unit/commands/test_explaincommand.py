@@ -38,15 +38,42 @@ class ExplainTests(CommandTestCase):
             **values,
         }
 
-    def explain(self, line: str, *limits: Any, clientId: str = "reports", connections: int = 1) -> str:
+    def client(self, **values: Any) -> dict[str, Any]:
+        """
+        A client as the status port tells it.
+        """
+        return {
+            "user": "alice",
+            "clientId": "reports",
+            "ip": "192.0.2.1",
+            "connections": 1,
+            "delaySeconds": 0.0,
+            **{name: self.limit()[name] for name in ("policy", "limitName", "limit", "used", "usedFraction", "entity")},
+            **values,
+        }
+
+    def explain(self, line: str, *limits: Any, clients: Any = None, count: int | None = None) -> str:
         """
         Run the command.
 
         @param limits: what the status port tells.
+        @param clients: those that match; one unless given.
+        @param count: how many match; those unless given.
         @return: what it wrote.
         """
         stdout = StringIO()
-        told = {"user": "alice", "clientId": clientId, "ip": None, "connections": connections, "limits": limits}
+        clients = [self.client()] if clients is None else clients
+        told = {
+            "user": "alice",
+            "clientId": "reports",
+            "ip": None,
+            "connections": sum(each["connections"] for each in clients),
+            "delaySeconds": max([each["delaySeconds"] for each in clients], default=0.0),
+            "delayEndsAtSeconds": 1e9,
+            "clientCount": len(clients) if count is None else count,
+            "clients": clients,
+            "limits": limits,
+        }
 
         def fetch(url: str, timeoutSeconds: float) -> bytes:
             self.url, self.timeoutSeconds = url, timeoutSeconds
@@ -85,7 +112,10 @@ class ExplainTests(CommandTestCase):
         """
         A client without limits is not throttled by any.
         """
-        self.assertEqual(self.explain("-c reports"), "no limit holds for client id 'reports' of user 'alice'\n")
+        self.assertEqual(
+            self.explain("-c reports"),
+            "client id 'reports' of user 'alice' is not throttled\nno limit holds for it\n",
+        )
 
     def test_neverSeen(self) -> None:
         """
@@ -95,13 +125,13 @@ class ExplainTests(CommandTestCase):
             "client id 'reports' of user 'alice' is not known: it has no connection, and has used none of its limits "
             "lately"
         )
-        lines = self.explain("-c reports", self.limit(used=0.0, usedFraction=0.0), connections=0).splitlines()
+        lines = self.explain("-c reports", self.limit(used=0.0, usedFraction=0.0), clients=[]).splitlines()
         self.assertEqual((lines[0], len(lines)), (unknown, 4))
         self.assertEqual(
-            self.explain("-c reports", connections=0).splitlines(),
-            [unknown, "no limit holds for client id 'reports' of user 'alice'"],
+            self.explain("-c reports", clients=[]).splitlines(),
+            [unknown, "no limit holds for it"],
         )
-        self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), connections=0))
+        self.assertNotIn("not known", self.explain("-c reports", self.limit(used=1.0), clients=[]))
 
     def test_together(self) -> None:
         """
@@ -129,7 +159,7 @@ class ExplainTests(CommandTestCase):
 
     def test_throttled(self) -> None:
         """
-        The policy that holds a client back longest is named, with when that ends.
+        The policy that would hold a client back longest is named, with when that ends.
         """
         output = self.explain(
             "-c reports",
@@ -138,9 +168,38 @@ class ExplainTests(CommandTestCase):
         )
         ends = datetime.fromtimestamp(1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         self.assertIn(
-            f"is throttled by request-time (producer_byte_rate), for 2.5 s, until {ends}", output.splitlines()[0]
+            f"is throttled by request-time (producer_byte_rate) with its next request, for 2.5 s, until {ends}",
+            output.splitlines()[0],
         )
         self.assertIn(f"1.235M  123%   2 s, until {ends}", output)
+
+    def test_toldToWait(self) -> None:
+        """
+        How long a client was told to wait is said first, whatever the policies would say now, and also of one that has
+        hung up.
+        """
+        ends = datetime.fromtimestamp(1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        for connections in (1, 0):
+            waiting = self.client(delaySeconds=15.0, connections=connections)
+            self.assertEqual(
+                self.explain("-c reports", self.limit(used=0.0), clients=[waiting]).splitlines()[0],
+                "client id 'reports' of user 'alice' is throttled by client-bytes (producer_byte_rate), for 15 s, "
+                f"until {ends}",
+            )
+
+    def test_several(self) -> None:
+        """
+        Where several clients match, they are listed, those that wait longest first.
+        """
+        clients = [self.client(clientId="loader", delaySeconds=4.2, connections=0), self.client(clientId="", user="")]
+        lines = self.explain("--ip 192.0.2.1", clients=clients).splitlines()
+        self.assertEqual(lines[0], "2 clients match; the slowest first:")
+        self.assertEqual(lines[2].split()[:3], ["Client", "User", "Connections"])
+        self.assertEqual(
+            lines[3].split(), ["loader", "alice", "0", "producer_byte_rate=1M", "1.235M", "123%", "4.2", "s"]
+        )
+        self.assertTrue(lines[4].startswith("(no client id)  (nobody)"), lines[4])
+        self.assertIn("99 clients match; the 2 slowest are:", self.explain("--ip 192.0.2.1", clients=clients, count=99))
 
     def test_json(self) -> None:
         """
@@ -154,8 +213,11 @@ class ExplainTests(CommandTestCase):
         A name does not reach the terminal as a command to it.
         """
         output = self.explain(
-            "-c a", self.limit(entity={"user": "\x1b[2J", "clientId": None, "ip": None}), clientId="\x07"
+            "-c a",
+            self.limit(entity={"user": "\x1b[2J", "clientId": None, "ip": None}),
+            clients=[self.client(clientId="\x07", user="\x1b[2J") for _ in range(2)],
         )
+        output += self.explain("-c a", self.limit(entity={"user": "\x1b[2J", "clientId": None, "ip": None}))
         self.assertNotIn("\x1b", output)
         self.assertNotIn("\x07", output)
 

@@ -20,7 +20,6 @@ from admission.kafka import statussections
 from admission.kafka.broker.groups.groupstate import Group, GroupTotals, Offset, State
 from admission.kafka.broker.log.interface import Partition
 from admission.kafka.options import Options
-from admission.kafka.serverstatus import MAX_CLIENTS, RECENTLY_SECONDS
 from admission.kafka.service import BrokerConfig, BrokerService
 from admission.kafka.statussections import (
     DISK_SECONDS,
@@ -33,6 +32,7 @@ from admission.kafka.statussections import (
 )
 from admission.metrics.registry import SensorRegistry
 from admission.quotas.metering import Windows
+from admission.status.clients import MAX_CLIENTS, RECENTLY_SECONDS
 from admission.status.document import KEPT_SECONDS, MAX_CONNECTIONS, SHORTAGE_SECONDS
 from admission.status.sections import LONGEST_NAME
 from admission_plugins.clientquotas import ClientBytes
@@ -192,7 +192,8 @@ class DocumentTests(BrokerStatusTestCase):
         client.sendBytes(frame)
         client.receive()
         seen = self.look()["requests"]
-        self.assertEqual((seen["read"], seen["readBytes"]), (1, len(frame) - LENGTH_BYTES))
+        self.assertEqual(seen["read"], 1)
+        self.assertEqual(self.look()["traffic"]["inBytes"], len(frame) - LENGTH_BYTES)
 
     def test_unhealthy(self) -> None:
         """
@@ -307,10 +308,10 @@ class ClientsTests(BrokerStatusTestCase):
         """
         Who is throttled for what it fetches counts, too.
         """
-        self.broker.owes("ANONYMOUS", "reader", "192.0.2.1", self.clock.seconds() + 5.0, isHeldBack=False)
+        self.broker.debts.owes("ANONYMOUS", "reader", "192.0.2.1", self.clock.seconds() + 5.0, isHeldBack=False)
         (row,) = self.look()["throttled"]["clients"]
         self.assertEqual((row["clientId"], round(row["delaySeconds"])), ("reader", 4))
-        self.assertLessEqual(self.broker.owedSeconds("ANONYMOUS", "reader", self.clock.seconds()), 0.0)
+        self.assertLessEqual(self.broker.debts.heldSeconds("ANONYMOUS", "reader", self.clock.seconds()), 0.0)
 
     def test_noLimitAnyMore(self) -> None:
         """

@@ -27,6 +27,7 @@ class Client(NamedTuple):
     principal: str | None
     clientId: str
     host: str
+    throttledUntilSeconds: float = 0.0
 
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
@@ -145,15 +146,6 @@ class PagesTests(StatusTestCase):
         self.site.resource = StatusPages(self.clock, document, namings=namings).root
         self.assertIn("diary_pages 7.0\n", self.get("/metrics").body)
 
-    def test_anonymous(self) -> None:
-        """
-        The form asks for clients that have not logged in, by the name that the driver has for them.
-        """
-        document: Any = self.document
-        for anonymous, value in (("ANONYMOUS", "ANONYMOUS"), ('no"body', "no&quot;body"), ("", "")):
-            self.site.resource = StatusPages(self.clock, document, anonymous).root
-            self.assertIn(f'name="user" value="{value}"', self.get("/").body)
-
     def test_explain(self) -> None:
         """
         Each limit comes with whose it is, what is used of it and how long the client is throttled.
@@ -172,7 +164,7 @@ class PagesTests(StatusTestCase):
         ):
             self.document.connections.append(Client(principal, clientId, host))
         document = self.get("/explain?clientId=reports&user=alice&ip=192.0.2.1").document
-        self.assertEqual(self.control.asked, [Request("", "alice", "reports", "192.0.2.1", 0)])
+        self.assertEqual(self.control.asked, [Request("", "alice", "reports", "192.0.2.1", 0)] * 2)
         whose = {"user": "alice", "clientId": DEFAULT, "ip": None}
         self.assertEqual(
             document,
@@ -181,6 +173,24 @@ class PagesTests(StatusTestCase):
                 "clientId": "reports",
                 "ip": "192.0.2.1",
                 "connections": 2,
+                "delaySeconds": 0.0,
+                "delayEndsAtSeconds": None,
+                "clientCount": 1,
+                "clients": [
+                    {
+                        "user": "alice",
+                        "clientId": "reports",
+                        "ip": "192.0.2.1",
+                        "connections": 2,
+                        "delaySeconds": 0.0,
+                        "policy": "client-bytes",
+                        "limitName": "producer_byte_rate",
+                        "limit": 1000.0,
+                        "used": 1500.0,
+                        "usedFraction": 1.5,
+                        "entity": whose,
+                    }
+                ],
                 "limits": [
                     {
                         "policy": "client-bytes",
@@ -223,6 +233,25 @@ class PagesTests(StatusTestCase):
         self.assertEqual([limit["entity"]["user"] for limit in document["limits"]], [DEFAULT])
         self.assertEqual(len(self.get("/explain?ip=2001:DB8:0::1").document["limits"]), 2)
         self.assertEqual(self.control.asked[-1].peer, "2001:db8::1")
+
+    def test_explainMatching(self) -> None:
+        """
+        What was not said of a client does not matter: if there is one such client, the answer is about that; if there
+        are several, all are listed, those first that wait longest, also if they have hung up.
+        """
+        now = self.sensors.seconds()
+        self.document.connections += [Client("alice", "reports", "192.0.2.1"), Client(None, "loader", "192.0.2.2")]
+        for clientId, ip, seconds in (("reports", "192.0.2.1", 15.0), ("once", "192.0.2.2", 4.0)):
+            self.document.debts.owes("alice", clientId, ip, now + seconds)
+        said = self.get("/explain?clientId=reports").document
+        self.assertEqual((said["user"], said["clientCount"], round(said["delaySeconds"])), ("alice", 1, 15))
+        said = self.get("/explain?user=alice").document
+        self.assertEqual([each["clientId"] for each in said["clients"]], ["reports", "once"])
+        self.assertEqual([each["connections"] for each in said["clients"]], [1, 0])
+        said = self.get("/explain?ip=192.0.2.2").document
+        self.assertEqual((said["clientCount"], said["connections"], round(said["delaySeconds"])), (2, 1, 4))
+        self.assertEqual(said["ip"], "192.0.2.2")
+        self.assertEqual(self.get("/explain?user=bob").document["clientCount"], 0)
 
     def test_explainNames(self) -> None:
         """

@@ -52,8 +52,8 @@ const PLOTTED = [
   ["pool", "Memory pool", { format: formatBytes, isBinary: true }, (now) => ({ used: now.pool.usedBytes })],
   ["ledger", "Where memory is", { format: formatBytes, isBinary: true, isStacked: true }, (now) => now.ledger],
   ["requests", "Requests a second", { format: formatCount }, (now) => ({ read: rateOf(now, (each) => each.requests.read) })],
-  ["requests", "Bytes a second", { format: formatBytes, isBinary: true },
-    (now) => ({ in: rateOf(now, (each) => each.requests.readBytes), out: rateOf(now, (each) => each.requests.sentBytes) })],
+  ["traffic", "Bytes a second", { format: formatBytes, isBinary: true },
+    (now) => ({ in: rateOf(now, (each) => each.traffic.inBytes), out: rateOf(now, (each) => each.traffic.outBytes) })],
   ["muted", "Connections not read", { format: formatCount, explain: reasonOf }, (now) => now.muted],
   ["throttled", "Clients over a quota", { format: formatCount }, (now) => ({ clients: now.throttled.count })],
   ["purgatory", "Requests that wait", { format: formatCount },
@@ -133,15 +133,17 @@ function shareOf(used) {
   return [element("span", { class: "share", title: "The line is 100 % of the limit." }, meter), formatPercent(used)];
 }
 
+const clientRow = (client) => [
+  cell(...nameOf(client)),
+  cell(...breakable(client.limitName === null ? "none" : `${client.limitName}=${formatCount(client.limit)}`)),
+  minor(client.used === null ? "" : formatCount(client.used)),
+  number(...(client.limitName === null ? [""] : shareOf(client.usedFraction))),
+  number(client.delaySeconds ? formatSeconds(client.delaySeconds) : "no"),
+];
+
 function list(now) {
   for (const section of document.querySelectorAll("[data-of]")) section.hidden = !(section.dataset.of in now);
-  fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map((each) => [
-    cell(...nameOf(each)),
-    cell(...breakable(each.limitName === null ? "none any more" : `${each.limitName}=${formatCount(each.limit)}`)),
-    minor(each.used === null ? "" : formatCount(each.used)),
-    number(...shareOf(each.usedFraction)),
-    number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
-  ]));
+  fill("clients", "No client is over a quota.", (now.throttled?.clients ?? []).map(clientRow));
   fill("latency", "No request has ended lately.", (now.latency ?? []).map((each) => [
     cell(each.kind), minor(formatCount(each.count)), number(atMost(each.medianSeconds)), number(atMost(each.percentile99Seconds)),
   ]));
@@ -252,37 +254,55 @@ function entityOf({ user, clientId, ip }) {
   return words.join(", ") || "all clients together";
 }
 
-function explained(said) {
-  const whose = [`client id ${said.clientId || "(none)"}`, `user ${said.user || "(nobody)"}`, ...(said.ip ? [`address ${said.ip}`] : [])].join(", ");
-  const open = said.connections === 1 ? "one connection" : `${said.connections} connections`;
-  const worst = said.limits.filter((each) => !each.isShadow && each.delaySeconds > 0).sort((a, b) => b.delaySeconds - a.delaySeconds)[0];
-  if (worst) return `${whose}: throttled by ${worst.policy} (${worst.limitName}) for another ${formatSeconds(worst.delaySeconds)}; ${open}.`;
-  if (!said.connections && !said.limits.some((each) => each.used)) {
+/** What is said of one client, or of all that match. */
+function explained({ user, clientId, ip, connections, delaySeconds, clientCount, clients, limits }) {
+  if (clientCount > 1) {
+    const throttled = delaySeconds > 0 ? `the slowest is throttled for another ${formatSeconds(delaySeconds)}` : "none of them is throttled";
+    const shown = clients.length < clientCount ? `; here are ${clients.length}` : "";
+    return `${clientCount} clients match, and ${throttled}${shown}. Name one to see its limits.`;
+  }
+  const whose = [`client id ${clientId || "(none)"}`, `user ${user || "(nobody)"}`, ...(ip ? [`address ${ip}`] : [])].join(", ");
+  const open = connections === 1 ? "one connection" : `${connections} connections`;
+  if (delaySeconds > 0) {
+    const [{ policy, limitName }] = clients;
+    const by = limitName === null ? "" : ` by ${policy} (${limitName})`;
+    return `${whose}: throttled${by} for another ${formatSeconds(delaySeconds)}; ${open}.`;
+  }
+  if (!clientCount && !limits.some((each) => each.used)) {
     return `${whose}: not known. It has no connection, and has used none of its limits lately.`;
   }
-  if (!said.limits.length) return `${whose}: no limit holds for it, so no quota makes it slow; ${open}.`;
+  const worst = limits.filter((each) => !each.isShadow && each.delaySeconds > 0).sort((a, b) => b.delaySeconds - a.delaySeconds)[0];
+  if (worst) {
+    return `${whose}: its next request is throttled by ${worst.policy} (${worst.limitName}) for ${formatSeconds(worst.delaySeconds)}; ${open}.`;
+  }
+  if (!limits.length) return `${whose}: no limit holds for it, so no quota makes it slow; ${open}.`;
   return `${whose}: not throttled; ${open}. If it is slow all the same, see which connections are not read, and why.`;
 }
 
 async function explain(event) {
   event.preventDefault();
-  const given = [...new FormData(event.target)].filter(([name, value]) => value || name === "clientId");
+  const given = [...new FormData(event.target)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value);
   const answer = byId("answer");
-  try {
-    const response = await fetch(`explain?${new URLSearchParams(given)}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
-    const said = await response.json();
-    answer.textContent = response.ok ? explained(said) : said.error;
-    byId("limits-table").hidden = !response.ok || !said.limits.length;
-    if (!response.ok) return;
-    fill("limits", "No limit holds.", said.limits.map((each) => [
+  const show = (limits, clients) => {
+    byId("limits-table").hidden = !limits.length;
+    byId("matching-table").hidden = !clients.length;
+    fill("limits", "", limits.map((each) => [
       cell(`${each.policy}${each.isShadow ? " (shadow)" : ""}`),
       cell(...breakable(`${each.limitName}=${formatCount(each.limit)}`)),
       cell(element("bdi", {}, entityOf(each.entity))), minor(each.used === null ? "?" : formatCount(each.used)),
       number(...shareOf(each.usedFraction)), number(each.delaySeconds ? formatSeconds(each.delaySeconds) : "no"),
     ]));
+    fill("matching", "", clients.map(clientRow));
+  };
+  try {
+    const response = await fetch(`explain?${new URLSearchParams(given)}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    const said = await response.json();
+    answer.textContent = response.ok ? explained(said) : said.error;
+    if (response.ok) show(said.clientCount > 1 ? [] : said.limits, said.clientCount > 1 ? said.clients : []);
+    else show([], []);
   } catch (error) {
-    byId("limits-table").hidden = true;
     answer.textContent = `The server does not answer (${error.message}).`;
+    show([], []);
   }
 }
 

@@ -1,0 +1,71 @@
+# -*- test-case-name: tests.unit.connection.test_debts -*-
+"""
+For how long clients were told to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView
+from math import inf
+
+from attrs import define
+
+MAX_DEBTS = 10_000
+"""How many clients are remembered that were told to wait."""
+
+
+@define(eq=False)
+class Debt:
+    """
+    What a client was told to wait, on whatever connection, also if it has left since.
+
+    @ivar untilSeconds: the end of its last delay.
+    @ivar heldUntilSeconds: until when the first request of a new connection is held back.
+    @ivar ip: where it was told so last.
+    """
+
+    untilSeconds: float
+    heldUntilSeconds: float
+    ip: str
+
+
+class Debts:
+    """
+    The clients that were told to wait, by principal and client id: the last L{MAX_DEBTS} of them.
+    """
+
+    def __init__(self) -> None:
+        # Who was told so last is last.
+        self._debts: dict[tuple[str, str], Debt] = {}
+
+    def owes(self, principal: str, clientId: str, ip: str, untilSeconds: float, isHeldBack: bool = False) -> None:
+        """
+        A client was told to wait.
+
+        @param isHeldBack: whether it waits with new connections, too.
+        """
+        debts = self._debts
+        before = debts.pop((principal, clientId), None)
+        heldUntilSeconds = untilSeconds if isHeldBack else -inf if before is None else before.heldUntilSeconds
+        debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip)
+        if len(debts) > MAX_DEBTS:
+            del debts[next(iter(debts))]
+
+    def heldSeconds(self, principal: str, clientId: str, now: float) -> float:
+        """
+        For how long a new connection of a client is held back; not positive if it is not.
+        """
+        debt = self._debts.get((principal, clientId))
+        return 0.0 if debt is None else debt.heldUntilSeconds - now
+
+    def clear(self) -> None:
+        """
+        Forget them all: other limits hold.
+        """
+        self._debts.clear()
+
+    def items(self) -> ItemsView[tuple[str, str], Debt]:
+        """
+        The debts by principal and client id, paid ones included.
+        """
+        return self._debts.items()

@@ -1,0 +1,119 @@
+# -*- test-case-name: tests.unit.status.test_clients -*-
+"""
+The clients of a server, and which of them are throttled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nlargest
+from math import inf
+from operator import attrgetter
+from typing import Any
+
+from attrs import asdict, define
+
+from ..control import AdmissionControl, Explanation
+from ..interfaces import Request
+from .sections import finite, shortened
+from .servers import Server
+
+MAX_CLIENTS = 20
+
+RECENTLY_SECONDS = 10.0
+"""How long a client is still shown after it was throttled; most delays are too short to be read."""
+
+
+@define(eq=False)
+class Client:
+    """
+    A client that has connections, or was told to wait lately.
+
+    @ivar ip: where it was heard of last.
+    @ivar connections: how many it has; none if it was told to wait and has left.
+    @ivar untilSeconds: the end of its last delay.
+    """
+
+    user: str
+    clientId: str
+    ip: str
+    connections: int = 0
+    untilSeconds: float = -inf
+
+    def fields(self, control: AdmissionControl, now: float) -> dict[str, Any]:
+        """
+        What the page shows of it, with the limit that it exceeds most.
+        """
+        request = Request("", self.user, self.clientId, self.ip, 0)
+        return {
+            "user": shortened(self.user),
+            "clientId": shortened(self.clientId),
+            "ip": self.ip,
+            "connections": self.connections,
+            "delaySeconds": max(self.untilSeconds - now, 0.0),
+            **_worstLimit(control.explain(request, now)),
+        }
+
+
+def clientsOf(
+    server: Server, anonymous: str, user: str | None = None, clientId: str | None = None, ip: str | None = None
+) -> list[Client]:
+    """
+    The clients of a server that have connections or were told to wait lately; those that match what is said of them.
+
+    @param anonymous: the user of who has not said who it is.
+    """
+    found: dict[tuple[str, str], Client] = {}
+
+    def isMeant(name: tuple[str, str]) -> bool:
+        return user in (None, name[0]) and clientId in (None, name[1])
+
+    for connection in server.connections:
+        name = connection.principal or anonymous, connection.clientId
+        if isMeant(name) and ip in (None, connection.host):
+            client = found.get(name)
+            if client is None:
+                client = found[name] = Client(*name, connection.host)
+            client.connections += 1
+            client.untilSeconds = max(client.untilSeconds, connection.throttledUntilSeconds)
+    for name, debt in server.debts.items():
+        if isMeant(name) and (name in found or ip in (None, debt.ip)):
+            client = found.get(name)
+            if client is None:
+                client = found[name] = Client(*name, debt.ip)
+            client.untilSeconds = max(client.untilSeconds, debt.untilSeconds)
+    return list(found.values())
+
+
+def slowest(clients: Iterable[Client]) -> list[Client]:
+    """
+    Those whose delays end last.
+    """
+    return nlargest(MAX_CLIENTS, clients, key=attrgetter("untilSeconds"))
+
+
+def throttledFields(server: Server, anonymous: str, now: float) -> dict[str, Any]:
+    """
+    The clients that are throttled or were throttled recently, also those that have hung up since.
+    """
+    recent = [each for each in clientsOf(server, anonymous) if each.untilSeconds > now - RECENTLY_SECONDS]
+    return {"count": len(recent), "clients": [each.fields(server.control, now) for each in slowest(recent)]}
+
+
+def _worstLimit(explanations: Iterable[Explanation]) -> dict[str, Any]:
+    worst = max(
+        (each for each in explanations if not each.isShadow),
+        key=lambda each: (each.status.delaySeconds, each.status.utilization),
+        default=None,
+    )
+    if worst is None:
+        return {"policy": None, "limitName": None, "limit": None, "used": None, "usedFraction": None, "entity": None}
+    status = worst.status
+    return {
+        "policy": worst.policyName,
+        "limitName": status.limitName,
+        "limit": finite(status.limit),
+        "used": finite(status.used),
+        "usedFraction": finite(status.utilization),
+        "entity": {name: text and shortened(text) for name, text in asdict(status.entity).items()},
+    }
