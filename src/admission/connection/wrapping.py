@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IAddress, IProtocolFactory, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Protocol
+from twisted.logger import Logger
 from zope.interface import alsoProvides
 
 from ..clock import MonotonicClock, wallSeconds
@@ -22,6 +23,7 @@ from ..interfaces import (
     IMemoryPoolFactory,
     IQuotaPolicy,
     IQuotaPolicyFactory,
+    IRequestLifecycle,
     IWaitOrder,
     IWaitOrderFactory,
     PolicyContext,
@@ -38,6 +40,8 @@ MAX_DELAY_SECONDS = 20.0
 
 POOL_SHARE = 4
 """The default pool is this fraction of the memory that the process may use."""
+
+_log = Logger()
 
 NameOf = Callable[[Any], tuple[str, str] | None]
 """
@@ -220,7 +224,14 @@ def wrapFactory(
     context = PolicyContext(clock, wallSeconds)
     # Nobody here waits for a turn.
     gate = Gate(_pool(pool, context), clock, _order(order, context), _order(DEFAULT_ORDER, context))
-    control = AdmissionControl(_policies(quota, context), MAX_DELAY_SECONDS)
+    policies = _policies(quota, context)
+    idle = [name for name, policy in policies if IRequestLifecycle.providedBy(policy)]
+    if idle:
+        _log.warn(
+            "{names} limits nobody here: it follows requests, and a wrapped server's requests are not told apart",
+            names=" and ".join(idle),
+        )
+    control = AdmissionControl(policies, MAX_DELAY_SECONDS)
     return WrappedFactory(factory, gate, control, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
 
 

@@ -20,7 +20,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.protocols.basic import Int32StringReceiver, LineReceiver
 from twisted.protocols.policies import ThrottlingFactory
 from twisted.trial.unittest import SynchronousTestCase
@@ -787,6 +787,16 @@ class FactoryTests(SynchronousTestCase):
         self.assertEqual(
             list(factory.control.policyNames), ["connections", "ClientBytes", "connections#2", "ClientBytes#2"]
         )
+
+    def test_idlePolicies(self) -> None:
+        """
+        A policy that can limit nobody here is named in the log; others are not.
+        """
+        with capturedLogs() as events:
+            quota = ["client-bytes:produce=1M", "concurrency:limit=5"]
+            wrapFactory(Factory(), quota=quota, reactor=object(), clock=Clock())
+        (event,) = events
+        self.assertIn("concurrency limits nobody here", formatEvent(event))
 
     def test_startAndStop(self) -> None:
         """
