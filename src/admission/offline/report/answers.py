@@ -31,7 +31,7 @@ CANDIDATE_HEADS = (
     "Requests",
     "Requests throttled",
     "Requests refused",
-    "Busiest minute",
+    "Most let through",
     "Connections that ran out",
     "Forecast",
 )
@@ -115,7 +115,9 @@ def candidateRows(verdict: Verdict) -> Iterator[Sequence[str]]:
     if recorded is not None:
         yield _candidateRow(recorded, recorded, NOTHING)
     for each in verdict.standings or ():
-        forecast = ("approximate" if each.total["is_approximate"] else "yes") if each.isForecast else "no"
+        forecast = "for the same requests" if each.ranOut and each.hasEstimate else "no"
+        if each.isForecast:
+            forecast = "approximate" if each.total["is_approximate"] else "yes"
         if each.hasEstimate:
             yield _candidateRow(each, recorded, forecast)
         else:
@@ -163,6 +165,8 @@ def _differenceParts(label: str, differences: Differences) -> Iterator[Tag]:
     if differences.changed:
         rows = ((named(name), *cells) for name, *cells in (each.cells() for each in differences.changed[:MAX_CLIENTS]))
         yield table(f"Clients that gain or lose under {shown(label)}: the largest difference first", HEADS, rows)
+        if differences.ranOut:
+            yield absent(differences.ranOut)
     more = differences.beyond(MAX_CLIENTS)
     if more:
         yield absent(more)

@@ -26,9 +26,14 @@ HEADS = (
 )
 """The columns of L{Difference.cells}."""
 
+AT_LEAST = "\N{GREATER-THAN OR EQUAL TO} "
+
 _LEAST_SECONDS = 0.001
 
-_COLUMNS = ("candidate", "mode", "principal", "client_id", "throttle_s", "refused")
+_SLACK_SHARE = 0.01
+"""A smaller part of the time throttled is no difference."""
+
+_COLUMNS = ("candidate", "mode", "principal", "client_id", "throttle_s", "refused", "ran_out_share")
 
 
 @frozen
@@ -42,6 +47,7 @@ class Difference:
     @ivar seconds: for how long it would have been.
     @ivar recordedRefused: how many of its requests were refused.
     @ivar refused: how many would have been.
+    @ivar ranOut: whether it ran out of recorded requests, so that it may be throttled for longer.
     """
 
     name: str
@@ -50,17 +56,19 @@ class Difference:
     seconds: float
     recordedRefused: int
     refused: int
+    ranOut: bool = False
 
     @property
     def gain(self) -> int:
         """
-        1 if the client is throttled for a shorter time, or else fewer of its requests are refused; -1 if it is the
-        other way round; and 0 if neither changes.
+        1 if the client is throttled for a shorter time or fewer of its requests are refused, -1 if it is the other way
+        round; and 0 if neither changes, or if one is better and the other worse.
         """
         shorter = self.recordedSeconds - self.seconds
+        least = max(_LEAST_SECONDS, _SLACK_SHARE * max(self.recordedSeconds, self.seconds))
         fewer = self.recordedRefused - self.refused
-        change = shorter if abs(shorter) >= _LEAST_SECONDS else fewer
-        return (change > 0) - (change < 0)
+        directions = {(shorter > 0) - (shorter < 0) if abs(shorter) >= least else 0, (fewer > 0) - (fewer < 0)} - {0}
+        return directions.pop() if len(directions) == 1 else 0
 
     def cells(self) -> Sequence[str]:
         """
@@ -69,7 +77,7 @@ class Difference:
         return (
             self.name,
             duration(self.recordedSeconds),
-            duration(self.seconds),
+            f"{AT_LEAST if self.ranOut else ''}{duration(self.seconds)}",
             signed(self.seconds - self.recordedSeconds),
             count(self.recordedRefused),
             count(self.refused),
@@ -102,6 +110,28 @@ class Differences:
         lose = f"{_clients(self.losing)} {'lose' if self.losing > 1 else 'loses'}"
         return f"{gain}, {lose}, and for {count(self.unchanged)} nothing changes."
 
+    def losersInWords(self) -> str:
+        """
+        Who loses, as a part of a sentence.
+        """
+        losing = [each.name for each in self.changed if each.isClient and each.gain < 0]
+        if not losing:
+            return "nobody is worse off"
+        others = f" and {plural(len(losing) - 1, 'other client')}" if len(losing) > 1 else ""
+        return f"{losing[0]}{others} {'are' if others else 'is'} worse off"
+
+    @property
+    def ranOut(self) -> str:
+        """
+        What the sign in the rows of those means that ran out of recorded requests; empty if there are none.
+        """
+        if not any(each.ranOut for each in self.changed):
+            return ""
+        return (
+            f"{AT_LEAST.strip()}: the client ran out of recorded requests. What else it would have sent is not known, "
+            "and would be throttled besides."
+        )
+
     def beyond(self, most: int) -> str:
         """
         How many clients gain or lose less than the first ones; empty if there are no more.
@@ -121,11 +151,11 @@ def differencesOf(results: Results, label: str) -> Differences | None:
         return None
     clients = only(table, mode=CLOSED)
     recorded, candidate = (_byClient(only(clients, candidate=each)) for each in (BASELINE, label))
-    nothing = (0.0, 0)
+    nothing = (0.0, 0, False)
     found = [
-        Difference(client(*who), who != (None, None), seconds, candidateSeconds, refused, candidateRefused)
+        Difference(client(*who), who != (None, None), seconds, candidateSeconds, refused, candidateRefused, ranOut)
         for who in {**recorded, **candidate}
-        for (seconds, refused), (candidateSeconds, candidateRefused) in [
+        for (seconds, refused, _), (candidateSeconds, candidateRefused, ranOut) in [
             (recorded.get(who, nothing), candidate.get(who, nothing))
         ]
     ]
@@ -161,5 +191,8 @@ def _clients(number: int) -> str:
     return plural(number, "client") if number else "no client"
 
 
-def _byClient(table: pa.Table) -> dict[tuple[str | None, str | None], tuple[float, int]]:
-    return {(row["principal"], row["client_id"]): (row["throttle_s"], row["refused"]) for row in table.to_pylist()}
+def _byClient(table: pa.Table) -> dict[tuple[str | None, str | None], tuple[float, int, bool]]:
+    return {
+        (row["principal"], row["client_id"]): (row["throttle_s"], row["refused"], row["ran_out_share"] > 0)
+        for row in table.to_pylist()
+    }

@@ -23,6 +23,9 @@ from .resultfiles import Results, grouped, only
 MAX_POINTS = 240
 """Longer recordings are shown in longer steps."""
 
+SHORT_SECONDS = 180.0
+"""Recordings that are shorter are compared as a whole, and not by their busiest minute."""
+
 _STEPS_SECONDS = (5, 60, *(minutes * 60 for minutes in (2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)))
 
 _RUN = ("broker_id", "boot_id")
@@ -183,6 +186,13 @@ class Times:
     stepSeconds: int
     covered: tuple[float, float] | None
 
+    @property
+    def isShort(self) -> bool:
+        """
+        Whether it has few minutes.
+        """
+        return self.covered is not None and self.covered[1] - self.covered[0] < SHORT_SECONDS
+
     @classmethod
     def of(cls, results: Results) -> Times:
         table = results.table("replay_time", _TIME_COLUMNS)
@@ -302,20 +312,35 @@ def jainTimes(replays: pa.Table) -> pa.Table:
 
 def busiestBytes(times: Times) -> dict[str, int]:
     """
-    The bytes that the recording and each candidate admit in the busiest minute of any server.
+    The bytes that the recording and each candidate admit in the busiest minute of any server, whenever it begins.  Of a
+    recording with few minutes it is all bytes: which requests are in one of them is chance.
     """
-    minutes = grouped(_byMinute(times.table), ("candidate", "broker_id", "minute"), ("admitted_bytes",))
-    most = grouped(minutes, ("candidate",), (), ("admitted_bytes",))
-    return dict(zip(most["candidate"].to_pylist(), most["admitted_bytes"].to_pylist(), strict=True))
+    steps = grouped(times.table, ("candidate", "broker_id", "begin"), ("admitted_bytes",))
+    window = max(60 // times.stepSeconds, 1)
+    most: dict[str, int] = {}
+    for label, broker in dict.fromkeys(
+        zip(steps["candidate"].to_pylist(), steps["broker_id"].to_pylist(), strict=True)
+    ):
+        own = only(steps, candidate=label, broker_id=broker)
+        seconds, admitted = _secondsOf(own), own["admitted_bytes"].to_numpy()
+        places = (seconds - seconds.min()) // times.stepSeconds
+        byStep = np.zeros(int(places.max()) + window, np.int64)
+        np.add.at(byStep, places, admitted)
+        sums = np.concatenate([[0], np.cumsum(byStep)])
+        bytes_ = int(sums[-1] if times.isShort else (sums[window:] - sums[:-window]).max())
+        most[label] = max(most.get(label, 0), bytes_)
+    return most
 
 
 def starvedMinutes(times: Times) -> dict[str, int]:
     """
     The number of minutes, added up over clients, in which a client with a demand was admitted nothing.
     """
-    clients = grouped(
-        _byMinute(_ofClients(times.table)), ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused")
-    )
+    seconds = _secondsOf(times.table)
+    # From when the recording begins: what o'clock that was means nothing.
+    minutes = (seconds - (times.covered[0] if times.covered else seconds.min(initial=0))) // 60
+    table = times.table.append_column("minute", pa.array(minutes.astype(np.int64)))
+    clients = grouped(_ofClients(table), ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused"))
     isStarved = pc.equal(clients["requests"], clients["refused"])
     clients = clients.append_column("starved", isStarved.cast(pa.int64()))
     starved = grouped(clients, ("candidate",), ("starved",))
@@ -327,10 +352,6 @@ def _ofClients(table: pa.Table) -> pa.Table:
     The rows that are not of connections before a login.
     """
     return table.filter(table["principal"].is_valid())
-
-
-def _byMinute(table: pa.Table) -> pa.Table:
-    return table.append_column("minute", pa.array(_secondsOf(table) // 60, pa.int64()))
 
 
 def _secondsOf(table: pa.Table) -> Any:

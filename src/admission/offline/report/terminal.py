@@ -25,7 +25,7 @@ _SHOWN = (
     "Requests",
     "Requests throttled",
     "Requests refused",
-    "Busiest minute",
+    "Most let through",
     "Forecast",
 )
 _SHOWN_OF_POOL = ("Pool", "Most taken", "Time without memory", "Requests", "Requests that waited", "Longest wait")
@@ -46,6 +46,7 @@ def summaryOf(results: Results, verdict: Verdict) -> str:
             parts.append(
                 f"Under {shown(standing.label)} {differences.inWords()}\n"
                 + table([HEADS, *clients], "<>>>>>>")
+                + (f"{differences.ranOut}\n" if differences.ranOut else "")
                 + (f"{more}\n" if more else "")
             )
     openLoop = list(openLoopRows(results))

@@ -3,7 +3,8 @@
 The verdict on the replays: whether they can be trusted, and what to set.
 
 A candidate does as well as what was in force if there is an estimate of it, if it protects the server no less,
-admitting no more in the busiest minute, and if it starves no client that was served.  The best of these is the one
+admitting no more in the busiest minute and leaving no client that may send more, and if it starves no client that was
+served.  The best of these is the one
 under which clients are throttled for the shortest total time.
 """
 
@@ -20,6 +21,7 @@ from ..simulate.decisions import CLOSED
 from ..simulate.identity import MIN_MATCHING, Fidelity
 from ..simulate.totals import MAX_EXHAUSTED_SHARE, TOTAL_COLUMNS
 from ..simulate.trials import BASELINE, RECORDED
+from .differences import differencesOf
 from .lines import Times, busiestBytes, starvedMinutes
 from .resultfiles import Results, Row
 from .words import count, duration, plural, share, shown, size
@@ -78,7 +80,7 @@ class Standing:
 
     @ivar label: of the candidate.
     @ivar total: its row of C{replay_summary}.
-    @ivar busiestBytes: the bytes admitted in the busiest minute of a server.
+    @ivar busiestBytes: the bytes admitted in the busiest minute of a server, or in all; see L{lines.busiestBytes}.
     @ivar starvedMinutes: the minutes, added up over clients, in which a client got nothing.
     @ivar objections: why it does not do as well as what was in force.
     """
@@ -104,6 +106,13 @@ class Standing:
         return bool(self.total["is_forecast"])
 
     @property
+    def ranOut(self) -> bool:
+        """
+        Whether clients that matter ran out of recorded requests.
+        """
+        return float(self.total["ran_out_share"]) > MAX_EXHAUSTED_SHARE
+
+    @property
     def throttleSeconds(self) -> float:
         """
         For how long clients would have been throttled, in total.
@@ -121,12 +130,14 @@ class Verdict:
     @ivar standings: all candidates, the least throttling first, candidates without an estimate last; L{None} if none
         were replayed.
     @ivar advice: what to set, in sentences.
+    @ivar busiestTime: when a server admits the bytes of L{Standing.busiestBytes}, in words.
     """
 
     gate: GateOutcome
     recorded: Standing | None
     standings: Sequence[Standing] | None
     advice: str
+    busiestTime: str = "in the busiest minute"
 
     @property
     def best(self) -> Standing | None:
@@ -150,21 +161,22 @@ def reach(results: Results, times: Times) -> Verdict:
     columns = ["candidate", "mode", *(name for name, _ in TOTAL_COLUMNS), "is_approximate"]
     totals = results.rows("replay_summary", columns, mode=CLOSED)
     busiest, starved = busiestBytes(times), starvedMinutes(times)
+    busiestTime = "in all" if times.isShort else "in the busiest minute"
     found = {
         row["candidate"]: Standing(row["candidate"], row, busiest.get(row["candidate"]), starved.get(row["candidate"]))
         for row in totals or ()
         if not row["candidate"].startswith(RECORDED)
     }
     recorded = found.pop(BASELINE, None)
-    standings = [_judged(each, recorded) for each in found.values()]
+    standings = [_judged(each, recorded, busiestTime) for each in found.values()]
     standings.sort(key=lambda each: (not each.hasEstimate, each.throttleSeconds, each.label))
-    verdict = Verdict(gate, recorded, None if totals is None else standings, "")
+    verdict = Verdict(gate, recorded, None if totals is None else standings, "", busiestTime)
     descriptions = {
         each.get("label"): str(each.get("description"))
         for each in results.says("candidates", list) or ()
         if isinstance(each, dict)
     }
-    return evolve(verdict, advice=_advice(verdict, descriptions))
+    return evolve(verdict, advice=_advice(verdict, descriptions, results))
 
 
 def passGate(results: Results) -> GateOutcome:
@@ -234,7 +246,7 @@ def _identityGate(results: Results) -> GateOutcome:
     return GateOutcome(Trust.TRUSTED, f"{agreement}.", fidelities)
 
 
-def _judged(standing: Standing, recorded: Standing | None) -> Standing:
+def _judged(standing: Standing, recorded: Standing | None, busiestTime: str) -> Standing:
     if not standing.hasEstimate:
         return evolve(
             standing,
@@ -245,13 +257,19 @@ def _judged(standing: Standing, recorded: Standing | None) -> Standing:
         )
     objections = []
     if standing.busiestBytes is None or recorded is None or recorded.busiestBytes is None:
-        objections.append("how much it lets through in the busiest minute is not known")
+        objections.append(f"how much it lets through {busiestTime} is not known")
     elif _letsMoreThrough(standing, recorded):
         objections.append(
-            f"in the busiest minute it lets {size(standing.busiestBytes)} through, and {size(recorded.busiestBytes)} "
-            "were recorded"
+            f"{busiestTime} it lets {size(standing.busiestBytes)} through, and {size(recorded.busiestBytes)} were "
+            "recorded"
         )
-    if recorded is not None and (standing.starvedMinutes or 0) > (recorded.starvedMinutes or 0):
+    if standing.ranOut:
+        objections.append(
+            f"clients with {share(standing.total['ran_out_share'])} of the bytes or of the time throttled ran out of "
+            "recorded requests, and may send more"
+        )
+    if _starves(standing, recorded):
+        assert recorded is not None
         objections.append(
             f"clients that wanted something got nothing in {plural(standing.starvedMinutes or 0, 'minute')}, "
             f"and in {count(recorded.starvedMinutes or 0)} as recorded"
@@ -259,15 +277,20 @@ def _judged(standing: Standing, recorded: Standing | None) -> Standing:
     return evolve(standing, objections=objections)
 
 
+def _starves(standing: Standing, recorded: Standing | None) -> bool:
+    return recorded is not None and (standing.starvedMinutes or 0) > (recorded.starvedMinutes or 0)
+
+
 def _letsMoreThrough(standing: Standing, recorded: Standing) -> bool:
     return (standing.busiestBytes or 0) > (recorded.busiestBytes or 0) * (1 + SLACK_SHARE)
 
 
-def _advice(verdict: Verdict, descriptions: Mapping[Any, str]) -> str:
+def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results) -> str:
     """
     What to set, in sentences.
 
     @param descriptions: of candidates, by label.
+    @param results: with the clients, to say who loses.
     """
     standings, recorded = verdict.standings or (), verdict.recorded
     if not standings or recorded is None:
@@ -293,8 +316,12 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str]) -> str:
             )
         through, before = size(standing.busiestBytes), size(recorded.busiestBytes)
         if through != before:
-            changes.append(f"the busiest minute lets {through} through instead of {before}")
-        return ", ".join(changes)
+            changes.append(f"{verdict.busiestTime} {through} are let through instead of {before}")
+        differences = differencesOf(results, standing.label)
+        if differences is not None:
+            changes.append(differences.losersInWords())
+        effects = f"{', '.join(changes[:-1])}, and {changes[-1]}" if len(changes) > 1 else changes[0]
+        return f"{'for the same requests, ' if standing.ranOut else ''}{effects}."
 
     def isLess(standing: Standing) -> bool:
         least = recorded.throttleSeconds * (1 - SLACK_SHARE)
@@ -305,23 +332,17 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str]) -> str:
     doubt = "" if verdict.gate.trust is Trust.TRUSTED else "If the replay is right, which is not proven: "
     best = verdict.best
     if best is not None and isLess(best):
-        words = [f"{doubt}Set {setting(best)}: {effect(best)}."]
+        words = [f"{doubt}Set {setting(best)}: {effect(best)}"]
     else:
-        words = [f"{doubt}Keep what is set: no candidate throttles clients less without letting more through."]
-        stricter = next(
-            (each for each in standings if not each.objections and _letsMoreThrough(recorded, each)),
-            None,
-        )
-        if stricter is not None:
-            words.append(f"To let less through, set {setting(stricter)}: {effect(stricter)}.")
+        words = [f"{doubt}Keep what is set: no candidate throttles clients less and is sure to let no more through."]
     generous = next(
         (
             each
             for each in standings
-            if each.hasEstimate and isLess(each) and _letsMoreThrough(each, recorded) and len(each.objections) == 1
+            if each.objections and each.hasEstimate and isLess(each) and not _starves(each, recorded)
         ),
         None,
     )
     if generous is not None:
-        words.append(f"If the server can take more, set {setting(generous)}: {effect(generous)}.")
+        words.append(f"If the server can take more, set {setting(generous)}: {effect(generous)}")
     return " ".join(words)

@@ -71,8 +71,9 @@ L{mergeTimes} adds them up.
 
 C{principal} and C{client_id} are null for connections before a login.  C{throttle_us} is for how long clients were
 throttled, C{throttled} counts requests for which they were, and C{refused} requests that were refused, by whatever
-policy.  C{delay_us} is the delay that the candidate asked for.  C{delay_bins} counts requests by that delay, see
-L{DELAY_BOUNDS_US}, with longer delays in the last bin; trailing zeros are left out, since most requests have no delay.
+policy.  C{delay_us} is the delay that the candidate asked for.  C{delay_bins} counts requests by how long they are
+throttled, by whatever policy, see L{DELAY_BOUNDS_US}, with longer times in the last bin; trailing zeros are left out,
+since most requests are not throttled.
 C{exhausted_from_us} is when the first connection was exhausted, on the clock of the run.
 """
 
@@ -90,6 +91,7 @@ TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
     ("exhausted", pa.int64()),
     ("exhausted_share", pa.float64()),
     ("exhausted_from_us", pa.int64()),
+    ("ran_out_share", pa.float64()),
     ("is_forecast", pa.bool_()),
 )
 """
@@ -97,8 +99,11 @@ The columns of L{addUp} after the grouping columns.  Percentiles are over all re
 throttled, and no less than the exact ones.
 
 The number of exhausted connections is that of the whole candidate and mode, whatever the grouping: the absence of these
-connections affects all others. So is C{is_forecast}: whether the numbers may be read as what would have happened; open
-loop they may not.  The jobs add C{is_approximate}, see L{admission.offline.simulate.tally.labelled}.
+connections affects all others. C{ran_out_share} is of the group: the share of its bytes, or of its time throttled if
+that is more, of clients whose connections are exhausted; of a client with several connections, as many in a hundred as
+are. A few connections may matter more than all others. C{is_forecast} is again that of the whole: whether the numbers
+may be read as what would have happened; open loop they may not. The jobs add C{is_approximate}, see
+L{admission.offline.simulate.tally.labelled}.
 """
 
 
@@ -160,7 +165,8 @@ def addUp(times: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = M
 
     @param times: of L{TIMES}.
     @param by: what to group by besides C{candidate} and C{mode}: other names of L{PLACE}.
-    @param maxExhaustedShare: with a larger share of exhausted connections there is no forecast.
+    @param maxExhaustedShare: with a larger share of exhausted connections, or of what is of their clients, there is no
+        forecast.
     @return: a row for each group, sorted, with L{TOTAL_COLUMNS} after it.
     """
     names = list(dict.fromkeys(("candidate", "mode", *by)))
@@ -172,25 +178,47 @@ def addUp(times: pa.RecordBatch, by: Sequence[str], maxExhaustedShare: float = M
     connections, exhausted = ends["connections"][whole], ends["exhausted"][whole]
     share = exhausted / np.maximum(connections, 1)
     fromUs = ends["exhausted_from_us"][whole]
+    ranOut = _ranOutShares(times, places, len(found))
+    ranOutInAll = _ranOutShares(times, overalls, len(overall))[whole]
     isClosed = np.array([place[1] == CLOSED for place in found], bool)
     bins = merged["bins"]
     columns: dict[str, Any] = {
         **{name: merged[name] for name in _SUMS[:6]},
         **{f"{name}_s": np.round(merged[f"{name}_us"] / 1e6, 9) for name in ("delay", "throttle")},
         **{f"{name}_s": merged[f"{name}_us"] / 1e6 for name in ("most_delay", "most_throttle")},
-        "p50_delay_s": _quantiles(bins, 0.5, merged["most_delay_us"]),
-        "p99_delay_s": _quantiles(bins, 0.99, merged["most_delay_us"]),
+        "p50_delay_s": _quantiles(bins, 0.5, merged["most_throttle_us"]),
+        "p99_delay_s": _quantiles(bins, 0.99, merged["most_throttle_us"]),
         "connections": connections,
         "exhausted": exhausted,
         "exhausted_share": np.round(share, 9),
         "exhausted_from_us": pa.array(fromUs, mask=fromUs == _NEVER),
-        "is_forecast": isClosed & (share <= maxExhaustedShare),
+        "ran_out_share": np.round(ranOut, 9),
+        "is_forecast": isClosed & (share <= maxExhaustedShare) & (ranOutInAll <= maxExhaustedShare),
     }
     fields = [(name, TIMES.field(name).type) for name in names]
     arrays = [pa.array([place[index] for place in found], type) for index, (_, type) in enumerate(fields)]
     arrays += [pa.array(columns[name]).cast(type) for name, type in TOTAL_COLUMNS]
     table = pa.table(arrays, pa.schema([*fields, *TOTAL_COLUMNS]))
     return table.sort_by([(name, "ascending") for name in names])
+
+
+def _ranOutShares(times: pa.RecordBatch, places: Any, count: int) -> Any:
+    """
+    For each group, how much of it is of clients whose connections are exhausted.
+    """
+    clients, ofClient = distinctRows([times.column(name) for name in ("candidate", "mode", "principal", "client_id")])
+    connections, exhausted = (
+        _summed(numbersOf(times.column(name)), ofClient, len(clients)) for name in ("connections", "exhausted")
+    )
+    ranOut = np.minimum(exhausted / np.maximum(connections, 1), 1.0)[ofClient]
+    shares = []
+    for name in ("demanded_bytes", "throttle_us"):
+        amounts = numbersOf(times.column(name))
+        whole, part = np.zeros(count), np.zeros(count)
+        np.add.at(whole, places, amounts)
+        np.add.at(part, places, amounts * ranOut)
+        shares.append(part / np.maximum(whole, 1))
+    return np.maximum(*shares)
 
 
 def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
@@ -226,7 +254,7 @@ def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
     columns["most_throttle_us"] = _most(heldUs, places, len(found))
     atUs = np.where(isExhausted, numbersOf(batch.column("at_us")), _NEVER)
     columns["exhausted_from_us"] = -_most(-atUs, places, len(found))
-    bins = np.searchsorted(np.array(DELAY_BOUNDS_US), delayUs)
+    bins = np.searchsorted(np.array(DELAY_BOUNDS_US), heldUs)
     columns["bins"] = np.bincount(places * _BINS + bins, minlength=len(found) * _BINS).reshape(-1, _BINS)
     for index, (name, array) in enumerate(named.items()):
         columns[name] = pa.array([place[index] for place in found], array.type)

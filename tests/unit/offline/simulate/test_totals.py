@@ -127,7 +127,7 @@ class MinutesTests(SynchronousTestCase):
                 "exhausted_from_us": 9,
             },
         )
-        self.assertEqual((bins[0], bins[1], sum(bins)), (2, 1, 4))
+        self.assertEqual((bins[0], sum(bins[1:]), sum(bins)), (1, 3, 4))
 
     @settings(max_examples=30, deadline=None)
     @given(st.integers(0, 10**6), st.integers(0, 120), st.integers(1, 50), st.integers(1, 4))
@@ -193,6 +193,25 @@ class TotalTests(SynchronousTestCase):
         [opened] = addUp(minutesOf([decision(mode="open")]), []).to_pylist()
         self.assertFalse(opened["is_forecast"])
 
+    def test_whoRanOut(self) -> None:
+        """
+        One connection of many may have most of the bytes, or of the time throttled: if that runs out there is no
+        forecast.
+        """
+        others = [decision(client_id="small", is_first=True, request_bytes=10, response_bytes=0) for _ in range(40)]
+        for large, isForecast in (
+            ({"request_bytes": 20, "response_bytes": 0}, True),
+            ({"request_bytes": 200, "response_bytes": 0}, False),
+            ({"request_bytes": 20, "response_bytes": 0, "held_us": 1}, False),
+        ):
+            rows = [*others, decision(client_id="large", is_first=True, is_exhausted=True, **large)]
+            [total] = addUp(minutesOf(rows), []).to_pylist()
+            self.assertLess(total["exhausted_share"], 0.03)
+            self.assertEqual((total["is_forecast"], total["ran_out_share"] <= 0.05), (isForecast, isForecast))
+            clients = {row["client_id"]: row for row in addUp(minutesOf(rows), ["client_id"]).to_pylist()}
+            self.assertEqual([clients[name]["ran_out_share"] for name in ("large", "small")], [1.0, 0.0])
+            self.assertEqual({row["is_forecast"] for row in clients.values()}, {isForecast})
+
     def test_otherThreshold(self) -> None:
         """
         How many are too many can be said.
@@ -217,7 +236,7 @@ class TotalTests(SynchronousTestCase):
         A percentile is no less than the exact one, and no more than a range
         above it.
         """
-        [total] = addUp(minutesOf([decision(delay_us=delay) for delay in delays]), []).to_pylist()
+        [total] = addUp(minutesOf([decision(held_us=delay) for delay in delays]), []).to_pylist()
         for name, share in (("p50_delay_s", 0.5), ("p99_delay_s", 0.99)):
             exact = sorted(delays)[ceil(share * len(delays)) - 1]
             bound = min((bound for bound in DELAY_BOUNDS_US if bound >= exact), default=10**10)
