@@ -331,7 +331,7 @@ class AnyServerTests(TestCase):
         finally:
             yield gatherResults([maybeDeferred(port.stopListening) for port in ports])
         over = "Clients over a quota now or in the last ten seconds"
-        self.assertEqual(shown, ["The last hour", over, "Connections by memory held 1 of 1", "Why is a client slow?"])
+        self.assertEqual(shown, ["The last hour", "Why is a client slow?", over, "Connections by memory held 1 of 1"])
         self.assertEqual(
             plots,
             [
