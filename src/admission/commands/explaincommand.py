@@ -93,7 +93,7 @@ def _described(explained: Mapping[str, Any]) -> str:
         )
         for each in limits
     ]
-    title = ("Policy", "Limit", "Set for", "Used", "Of it", "Throttled")
+    title = ("Policy", "Limit", "Set for", "Used", "Of it", "Next request throttled")
     return f"{whose} {printable(verdict)}\n\n{table([title, *rows])}"
 
 
