@@ -30,6 +30,8 @@ KAFKA_NAMINGS = (
     Naming("LogUsedBytes", "admission_log_used_bytes", "Size of the records in the log."),
     Naming("LogFreeBytes", "admission_log_free_bytes", "Free space of the file system with the log."),
     Naming("LogDiskBytes", "admission_log_disk_bytes", "Size of the file system with the log."),
+    Naming("Topics", "admission_topics", "Topics."),
+    Naming("Partitions", "admission_partitions", "Partitions of all topics."),
     Naming(
         "TopicBytes",
         "admission_topic_bytes",

@@ -75,7 +75,13 @@ class BrokerStatus(ServerStatus):
         registry.addGauge("GroupMembers", lambda now: int(document.fields["groups"]["memberCount"]))
         registry.addFamily("Groups", ("state",), lambda now: rowsOf(document.fields["groups"]["states"]))
         registry.addFamily("GroupLag", ("group",), self._lags)
-        for name, key in (("LogUsedBytes", "usedBytes"), ("LogFreeBytes", "freeBytes"), ("LogDiskBytes", "totalBytes")):
+        for name, key in (
+            ("LogUsedBytes", "usedBytes"),
+            ("LogFreeBytes", "freeBytes"),
+            ("LogDiskBytes", "totalBytes"),
+            ("Topics", "topicCount"),
+            ("Partitions", "partitionCount"),
+        ):
             registry.addGauge(name, partial(self._diskValue, key))
         registry.addFamily("TopicBytes", ("topic",), self._topicBytes)
 
@@ -183,6 +189,7 @@ def diskFields(topics: Collection[Topic], space: tuple[int, int] | None) -> dict
         "freeBytes": freeBytes,
         "totalBytes": totalBytes,
         "topicCount": len(topics),
+        "partitionCount": sum(len(topic.partitions) for topic in topics),
         "otherBytes": usedBytes - sum(sizeBytes for sizeBytes, _ in largest),
         "topics": [
             {"topic": shortened(topic.name), "partitionCount": len(topic.partitions), "usedBytes": sizeBytes}

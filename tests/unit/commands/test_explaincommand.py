@@ -151,7 +151,9 @@ class ExplainTests(CommandTestCase):
         )
         first, _, title, free, trial = output.splitlines()
         self.assertEqual(first, "client id 'reports' of user 'alice' is not throttled")
-        self.assertEqual(title.split(), ["Policy", "Limit", "Set", "for", "Used", "Of", "it", "Next", "request", "throttled"])
+        self.assertEqual(
+            title.split(), ["Policy", "Limit", "Set", "for", "Used", "Of", "it", "Next", "request", "throttled"]
+        )
         self.assertEqual(
             free.split(), ["client-bytes", "producer_byte_rate=1M", "--client-id-default", "0", "0%", "no"]
         )

@@ -120,6 +120,7 @@ class DiskTests(BrokerStatusTestCase):
         seen = self.look()["disk"]
         self.assertEqual((seen["totalBytes"], seen["freeBytes"]), (100 << 30, 60 << 30))
         self.assertEqual((seen["topicCount"], len(seen["topics"])), (MAX_TOPICS + 3, MAX_TOPICS))
+        self.assertEqual(seen["partitionCount"], MAX_TOPICS + 3)
         self.assertEqual(seen["topics"][0], {"topic": "events", "partitionCount": 1, "usedBytes": 5000})
         self.assertEqual(seen["otherBytes"], 1000 + 1001 + 1002)
         self.assertEqual(seen["usedBytes"], sum(each["usedBytes"] for each in seen["topics"]) + 3003)
@@ -129,13 +130,16 @@ class DiskTests(BrokerStatusTestCase):
         The same is measured, with a bounded number of labels.
         """
         for number in range(MAX_TOPICS + 2):
-            self.broker.log.createTopic(f"topic{number}", 1, {})
+            self.broker.log.createTopic(f"topic{number}", 2, {})
         (partition,) = self.events.partitions
         partition.sizeBytes = 5000
         self.look()
         self.assertEqual(
             (self.sensors["LogUsedBytes"], self.sensors["LogFreeBytes"], self.sensors["LogDiskBytes"]),
             (5000, 60 << 30, 100 << 30),
+        )
+        self.assertEqual(
+            (self.sensors["Topics"], self.sensors["Partitions"]), (MAX_TOPICS + 3, 1 + 2 * (MAX_TOPICS + 2))
         )
         rows = dict(self.sensors.families["TopicBytes"].read(self.clock.seconds()))
         self.assertEqual((rows[("events",)], rows[(OTHER_TOPICS,)]), (5000, 0))
