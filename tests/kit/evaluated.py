@@ -162,6 +162,7 @@ def fidelityRow(**values: Any) -> Row:
         "match_share": 1.0,
         "mean_error_ms": 0.0,
         "throttled": 300,
+        "refused": 0,
         "seq_gaps": 0,
         "missing": 0,
         **values,

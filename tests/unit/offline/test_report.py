@@ -506,7 +506,9 @@ class VerdictTests(SynchronousTestCase):
         verdict = self.verdict(decisionsOf(BASELINE, 1) + rows)
         [standing] = verdict.standings or ()
         self.assertEqual(standing.starvedMinutes, 1)
-        self.assertIn("got nothing in 1 minute, and in 0 as recorded", standing.objections[0])
+        refuses, starves = standing.objections
+        self.assertEqual(refuses, "it refuses 4 requests, and 0 were refused as recorded")
+        self.assertIn("got nothing in 1 minute, and in 0 as recorded", starves)
 
     def test_noRecording(self) -> None:
         """
@@ -605,6 +607,7 @@ class DifferenceTests(SynchronousTestCase):
         for row in rows[-4:] + rows[12:16]:
             row.update(principal="ANONYMOUS", client_id="app", kind="SaslAuthenticate", is_refused=True)
         rows[-1]["kind"] = rows[15]["kind"] = "connection"
+        rows[15]["is_refused"] = rows[-1]["is_refused"] = False
         rows[-1]["held_us"] = 9_000_000
         results = self.results(rows)
         differences = differencesOf(results, "tried")

@@ -40,7 +40,7 @@ def recordedSection(results: Results) -> Tag:
             cells = ((_client(row), written(row["value"]), share(row["share"])) for row in rows)
             parts.append([table(f"Clients with the most {words}", heads, cells)])
     if histogram is not None and len(histogram):
-        columns = ("Policy", "Asked about", "Asked for a delay", "Longest up to")
+        columns = ("Policy", "Asked about", "Asked for a delay, or refused", "Longest up to")
         parts.append([table("What each policy said, shadow policies included", columns, _policyRows(histogram))])
     return section("recorded", title, beside(*parts) if parts else absent("The recording was not summed up."))
 
@@ -64,6 +64,7 @@ def gateSection(gate: GateOutcome) -> Tag:
             "Agreement",
             "Compared",
             "Throttled",
+            "Refused",
             "Off by",
             "Gaps",
             "Missing",
@@ -77,6 +78,7 @@ def gateSection(gate: GateOutcome) -> Tag:
                 f"{each.matchShare * 100:.3f} %",
                 count(each.compared),
                 count(each.throttled),
+                count(each.refused),
                 f"{each.meanErrorMs:.3f} ms",
                 count(each.seqGaps),
                 count(each.missing),

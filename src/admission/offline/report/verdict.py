@@ -3,8 +3,8 @@
 The verdict on the replays: whether they can be trusted, and what to set.
 
 A candidate does as well as what was in force if there is an estimate of it, if it protects the server no less,
-admitting no more in the busiest minute and leaving no client that may send more, and if it starves no client that was
-served.  The best of these is the one
+admitting no more in the busiest minute and leaving no client that may send more, if it refuses no more requests, and if
+it starves no client that was served.  The best of these is the one
 under which clients are throttled for the shortest total time.
 """
 
@@ -39,6 +39,7 @@ _FIDELITY = (
     "match_share",
     "mean_error_ms",
     "throttled",
+    "refused",
     "seq_gaps",
     "missing",
 )
@@ -111,6 +112,13 @@ class Standing:
         Whether clients that matter ran out of recorded requests.
         """
         return float(self.total["ran_out_share"]) > MAX_EXHAUSTED_SHARE
+
+    @property
+    def refused(self) -> int:
+        """
+        How many requests are refused.
+        """
+        return int(self.total["refused"])
 
     @property
     def throttleSeconds(self) -> float:
@@ -212,7 +220,7 @@ def _identityGate(results: Results) -> GateOutcome:
     compared = sum(each.compared for each in fidelities)
     matching = sum(each.matchShare * each.compared for each in fidelities)
     errorMs = sum(each.meanErrorMs * each.compared for each in fidelities)
-    throttled = sum(each.throttled for each in fidelities)
+    throttled, refused = (sum(getattr(each, name) for each in fidelities) for name in ("throttled", "refused"))
     missing = sum(each.missing for each in fidelities)
     refuted = [each for each in fidelities if not each.isTrusted and (each.compared or each.missing)]
     untested = sum(not each.compared for each in fidelities)
@@ -223,7 +231,7 @@ def _identityGate(results: Results) -> GateOutcome:
         return GateOutcome(Trust.UNTESTED, f"{doubt.capitalize()}, so nothing is proven.", fidelities)
     agreement = (
         f"The {_SAME} agrees with the recording in {share(matching / compared)} of {plural(compared, 'decision')}, "
-        f"{count(throttled)} of which throttled or refused a client. "
+        f"{count(throttled)} of which throttled a client and {count(refused)} refused a request. "
         + (f"Its delays are off by {errorMs / compared:.3f} ms on average" if errorMs else "Its delays are exact")
         + (f", and it does not come to {plural(missing, 'recorded decision')}" if missing else "")
     )
@@ -241,7 +249,7 @@ def _identityGate(results: Results) -> GateOutcome:
             "is proven.",
             fidelities,
         )
-    if not throttled:
+    if not (throttled or refused):
         return GateOutcome(Trust.UNTESTED, f"{agreement}. With nobody throttled that proves little.", fidelities)
     return GateOutcome(Trust.TRUSTED, f"{agreement}.", fidelities)
 
@@ -267,6 +275,10 @@ def _judged(standing: Standing, recorded: Standing | None, busiestTime: str) -> 
         objections.append(
             f"clients with {share(standing.total['ran_out_share'])} of the bytes or of the time throttled ran out of "
             "recorded requests, and may send more"
+        )
+    if recorded is not None and standing.refused > recorded.refused:
+        objections.append(
+            f"it refuses {plural(standing.refused, 'request')}, and {count(recorded.refused)} were refused as recorded"
         )
     if _starves(standing, recorded):
         assert recorded is not None
@@ -302,18 +314,13 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
         description = descriptions.get(standing.label, standing.label)
         return shown(description) + ("" if description == standing.label else f" ({shown(standing.label)})")
 
-    def refusals(standing: Standing) -> int:
-        return int(standing.total["refused"])
-
     def effect(standing: Standing) -> str:
         changes = [
             f"clients are throttled for {duration(standing.throttleSeconds)} in all instead of "
             f"{duration(recorded.throttleSeconds)}"
         ]
-        if refusals(standing) != refusals(recorded):
-            changes.append(
-                f"{plural(refusals(standing), 'request')} are refused instead of {count(refusals(recorded))}"
-            )
+        if standing.refused != recorded.refused:
+            changes.append(f"{plural(standing.refused, 'request')} are refused instead of {count(recorded.refused)}")
         through, before = size(standing.busiestBytes), size(recorded.busiestBytes)
         if through != before:
             changes.append(f"{verdict.busiestTime} {through} are let through instead of {before}")
@@ -326,7 +333,7 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
     def isLess(standing: Standing) -> bool:
         least = recorded.throttleSeconds * (1 - SLACK_SHARE)
         return standing.throttleSeconds < least or (
-            standing.throttleSeconds <= recorded.throttleSeconds and refusals(standing) < refusals(recorded)
+            standing.throttleSeconds <= recorded.throttleSeconds and standing.refused < recorded.refused
         )
 
     doubt = "" if verdict.gate.trust is Trust.TRUSTED else "If the replay is right, which is not proven: "
@@ -339,7 +346,11 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
         (
             each
             for each in standings
-            if each.objections and each.hasEstimate and isLess(each) and not _starves(each, recorded)
+            if each.objections
+            and each.hasEstimate
+            and isLess(each)
+            and each.refused <= recorded.refused
+            and not _starves(each, recorded)
         ),
         None,
     )

@@ -57,12 +57,14 @@ FIDELITY = pa.schema(
         ("compared", pa.int64()),
         ("matching", pa.int64()),
         ("throttled", pa.int64()),
+        ("refused", pa.int64()),
         ("error_us", pa.int64()),
     ]
 )
 """
-How far a replay and the recording agree; rows of the same place may be added up. C{throttled} counts the compared
-requests that were throttled or refused, in the recording or the replay; C{error_us} is the sum of the errors of delays.
+How far a replay and the recording agree; rows of the same place may be added up. C{refused} counts the compared
+requests that were refused, in the recording or the replay, C{throttled} those others that were throttled; C{error_us}
+is the sum of the errors of delays.
 """
 
 _ON = ["candidate", "broker_id", "boot_id", "seq"]
@@ -80,6 +82,7 @@ class Fidelity:
         not, and the delay to within a millisecond.
     @ivar meanErrorMs: the mean error of delays.
     @ivar throttled: how many of the compared requests were throttled.
+    @ivar refused: how many were refused.
     @ivar seqGaps: the number of gaps in the recording.
     @ivar missing: how many recorded requests the replay did not reach.
     """
@@ -92,6 +95,7 @@ class Fidelity:
     matchShare: float
     meanErrorMs: float
     throttled: int
+    refused: int
     seqGaps: int
     missing: int
 
@@ -111,13 +115,14 @@ class Fidelity:
             return f"{what}: answers cannot be trusted, since the policy was told of no request that could be compared"
         agreement = (
             f"the replay agrees with the recording in {self.matchShare:.3%} of {self.compared} requests, "
-            f"of which {self.throttled} were throttled; delays are off by {self.meanErrorMs:.3f} ms on average"
+            f"of which {self.throttled} were throttled and {self.refused} refused; delays are off by "
+            f"{self.meanErrorMs:.3f} ms on average"
         )
         gaps = f"; events are missing in {self.seqGaps} places" if self.seqGaps else ""
         behind = f"; {self.missing} recorded requests did not come up in the replay" if self.missing else ""
         if not self.isTrusted:
             return f"{what}: answers cannot be trusted: {agreement}{behind}{gaps}; {MIN_MATCHING:.1%} are needed"
-        if not self.throttled:
+        if not (self.throttled or self.refused):
             return f"{what}: {agreement}{behind}{gaps}; with nobody throttled that proves little"
         return f"{what}: {agreement}{behind}{gaps}"
 
@@ -165,12 +170,14 @@ def countMatches(compared: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         delayUs, recordedUs = numbersOf(batch.column("delay_us")), numbersOf(batch.column("recorded_delay_us"))
         isRefused, wasRefused = numbersOf(batch.column("is_refused")), numbersOf(batch.column("was_refused"))
         errorUs = np.abs(delayUs - recordedUs)
-        isThrottled = (delayUs > 0) | (recordedUs > 0) | isRefused | wasRefused
+        isAnyRefused = isRefused | wasRefused
+        isThrottled = ((delayUs > 0) | (recordedUs > 0)) & ~isAnyRefused
         isMatching = (isRefused == wasRefused) & ((delayUs > 0) == (recordedUs > 0)) & (errorUs <= TOLERANCE_US)
         for name, values in (
             ("compared", np.ones(len(table), np.int64)),
             ("matching", isMatching.astype(np.int64)),
             ("throttled", isThrottled.astype(np.int64)),
+            ("refused", isAnyRefused.astype(np.int64)),
             ("error_us", errorUs),
         ):
             table = table.append_column(name, pa.array(values))
@@ -202,6 +209,7 @@ def judge(
                 each["matching"] / compared if compared else 0.0,
                 each["error_us"] / compared / 1000 if compared else 0.0,
                 each["throttled"],
+                each["refused"],
                 len(trials[key].run.gaps),
                 max(verdictCounts.get(key, 0) - compared, 0),
             )

@@ -44,6 +44,7 @@ FIDELITIES = pa.schema(
         ("match_share", pa.float64()),
         ("mean_error_ms", pa.float64()),
         ("throttled", pa.int64()),
+        ("refused", pa.int64()),
         ("seq_gaps", pa.int64()),
         ("missing", pa.int64()),
         ("is_trusted", pa.bool_()),

@@ -69,12 +69,12 @@ TIMES = pa.schema(
 The outcomes of a client's requests in a minute, or in a part of one.  Several rows may be of the same place;
 L{mergeTimes} adds them up.
 
-C{principal} and C{client_id} are null for connections before a login.  C{throttle_us} is for how long clients were
+C{principal} and C{client_id} are null for connections before a login. C{throttle_us} is for how long clients were
 throttled, C{throttled} counts requests for which they were, and C{refused} requests that were refused, by whatever
-policy.  C{delay_us} is the delay that the candidate asked for.  C{delay_bins} counts requests by how long they are
-throttled, by whatever policy, see L{DELAY_BOUNDS_US}, with longer times in the last bin; trailing zeros are left out,
-since most requests are not throttled.
-C{exhausted_from_us} is when the first connection was exhausted, on the clock of the run.
+policy; for how long refused clients waited is not in it. C{delay_us} is the delay that the candidate asked for.
+C{delay_bins} counts requests by how long they are throttled, by whatever policy, see L{DELAY_BOUNDS_US}, with longer
+times in the last bin; trailing zeros are left out, since most requests are not throttled. C{exhausted_from_us} is when
+the first connection was exhausted, on the clock of the run.
 """
 
 TOTAL_COLUMNS: Sequence[tuple[str, pa.DataType]] = (
@@ -237,24 +237,26 @@ def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
     delayUs, heldUs = numbersOf(batch.column("delay_us")), numbersOf(batch.column("held_us"))
     sizeBytes = numbersOf(batch.column("request_bytes")) + numbersOf(batch.column("response_bytes"))
     isAdmitted = ~(isRefused | isBarred)
+    # Who is refused waits, too, before it asks again: that is not what is called throttled.
+    throttledUs = heldUs * isAdmitted
     each = {
         "requests": np.ones(batch.num_rows, np.int64),
-        "throttled": (heldUs > 0) & isAdmitted,
+        "throttled": throttledUs > 0,
         "refused": ~isAdmitted,
         "poisoned": numbersOf(batch.column("is_poisoned")),
         "demanded_bytes": sizeBytes,
         "admitted_bytes": sizeBytes * isAdmitted,
         "delay_us": delayUs,
-        "throttle_us": heldUs,
+        "throttle_us": throttledUs,
         "connections": numbersOf(batch.column("is_first")),
         "exhausted": isExhausted,
     }
     columns: dict[str, Any] = {name: _summed(values, places, len(found)) for name, values in each.items()}
     columns["most_delay_us"] = _most(delayUs, places, len(found))
-    columns["most_throttle_us"] = _most(heldUs, places, len(found))
+    columns["most_throttle_us"] = _most(throttledUs, places, len(found))
     atUs = np.where(isExhausted, numbersOf(batch.column("at_us")), _NEVER)
     columns["exhausted_from_us"] = -_most(-atUs, places, len(found))
-    bins = np.searchsorted(np.array(DELAY_BOUNDS_US), heldUs)
+    bins = np.searchsorted(np.array(DELAY_BOUNDS_US), throttledUs)
     columns["bins"] = np.bincount(places * _BINS + bins, minlength=len(found) * _BINS).reshape(-1, _BINS)
     for index, (name, array) in enumerate(named.items()):
         columns[name] = pa.array([place[index] for place in found], array.type)

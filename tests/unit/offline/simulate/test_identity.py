@@ -140,7 +140,7 @@ class GateTests(SynchronousTestCase):
         """
         Requests that the replay did not come to count against it.
         """
-        complete = Fidelity("a", "closed", "1", "boot", 1000, 1.0, 0.0, 10, 0, 0)
+        complete = Fidelity("a", "closed", "1", "boot", 1000, 1.0, 0.0, 10, 0, 0, 0)
         self.assertTrue(complete.isTrusted)
         self.assertTrue(evolve(complete, missing=1).isTrusted)
         partial = evolve(complete, missing=2)
@@ -151,7 +151,7 @@ class GateTests(SynchronousTestCase):
         """
         Where nothing can be compared nothing can be trusted.
         """
-        nothing = Fidelity("a", "open", "1", "boot", 0, 0.0, 0.0, 0, 0, 0)
+        nothing = Fidelity("a", "open", "1", "boot", 0, 0.0, 0.0, 0, 0, 0, 0)
         self.assertFalse(nothing.isTrusted)
         self.assertIn("told of no request that could be compared", nothing.inWords())
 
@@ -175,4 +175,4 @@ class GateTests(SynchronousTestCase):
         for size in (1, 3, 5):
             counted = pa.Table.from_batches(countMatches(table.to_batches(size)), FIDELITY)
             summed = {name: sum(counted[name].to_pylist()) for name in FIDELITY.names[4:]}
-            self.assertEqual(summed, {"compared": 5, "matching": 2, "throttled": 4, "error_us": 2002})
+            self.assertEqual(summed, {"compared": 5, "matching": 2, "throttled": 3, "refused": 1, "error_us": 2002})
