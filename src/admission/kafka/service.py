@@ -173,9 +173,7 @@ class BrokerService(KafkaService):
         asking = [each for each in self._config.listeners if each.checkers or each.asksForCertificates]
         others = [each.description for each in self._config.listeners if each not in asking]
         if asking and others:
-            self.log.info(
-                "whoever reaches {others} is let in without a login, as ANONYMOUS (--auth)", others=" and ".join(others)
-            )
+            self.log.info("clients of {others} need no login, and are ANONYMOUS (--auth)", others=" and ".join(others))
 
     def _startGroups(self) -> None:
         try:
