@@ -681,6 +681,15 @@ class LinesTests(SynchronousTestCase):
         busy = [row for row in rows if 45_000_000 <= row["at_us"] < 105_000_000 and not row["is_refused"]]
         self.assertEqual(found, [({"any": sum(row["request_bytes"] for row in busy)}, {"any": 1})] * 3)
 
+    def test_whole(self) -> None:
+        """
+        What is least or most of a line is that of whole steps, unless there are none.
+        """
+        values, isPartial = np.array([0.1, 0.7, np.nan, 0.9]), np.array([True, False, False, False])
+        self.assertEqual(Line("any", values, values, isPartial).whole.tolist(), [0.7, 0.9])
+        self.assertEqual(Line("any", values, values, np.ones(4, bool)).whole.tolist(), [0.1, 0.7, 0.9])
+        self.assertEqual(Line("any", values, values).whole.tolist(), [0.1, 0.7, 0.9])
+
     def test_shortRecording(self) -> None:
         """
         Of a recording with few minutes all bytes are compared.

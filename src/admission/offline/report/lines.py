@@ -76,6 +76,16 @@ class Line:
         return self.values[~np.isnan(self.values)]
 
     @property
+    def whole(self) -> Any:
+        """
+        The known values of steps that the recording has all of; all known ones if there are none of these.
+        """
+        if self.isPartial is None:
+            return self.known
+        whole = self.values[~self.isPartial & ~np.isnan(self.values)]
+        return whole if len(whole) else self.known
+
+    @property
     def most(self) -> float:
         """
         The largest known value, or zero.
