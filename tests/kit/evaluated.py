@@ -270,6 +270,7 @@ def writeEverything(directory: Path) -> None:
         "runs": [{"brokerId": "1", "bootId": "boot", "begin": at(0).isoformat(), "end": at(12).isoformat()}],
         "candidates": [{"label": each, "description": each.partition("generous=")[2] or each}
                        for each in (STRICT, FITTING, GENEROUS)],
+        "pools": [{"label": "roomy", "description": "bounded:8MiB"}],
         "problems": [],
         "seqGaps": 0,
         "stepSeconds": STEP_SECONDS,

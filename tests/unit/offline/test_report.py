@@ -1068,6 +1068,7 @@ class PageTests(SynchronousTestCase):
         for words in (
             "Recording /srv/recording",
             f"Candidates {STRICT}",
+            "Pools roomy: bounded:8MiB",
             "Notes a note",
             "evaluation.json has all of it",
         ):

@@ -87,16 +87,17 @@ def _asked(results: Results) -> Iterator[tuple[str, Sequence[str]]]:
     runs = _objects(results, "runs")
     inForce = [[*_listed(each.get("policies")), *_texts(each.get("pool"))] for each in runs]
     yield "In force", list(dict.fromkeys(text for each in inForce for text in each))
-    candidates = ((str(each.get("label")), str(each.get("description"))) for each in _objects(results, "candidates"))
-    yield (
-        "Candidates",
-        [label if label == description else f"{label}: {description}" for label, description in candidates],
-    )
-    yield "Pools", _listed(say("pools", list))
+    yield "Candidates", _candidates(results, "candidates")
+    yield "Pools", _candidates(results, "pools")
     yield "Replayed", [f"{each} loop" for each in _listed(say("modes", list))]
     versions = (("admission", say("admission", str)), ("PySpark", say("pyspark", str)))
     yield "By", _texts(", ".join(f"{name} {version}" for name, version in versions if version))
-    yield "Notes", [*_listed(say("notes", list)), *_listed(say("problems", list))]
+    yield "Notes", _listed(say("notes", list))
+
+
+def _candidates(results: Results, name: str) -> list[str]:
+    pairs = ((str(each.get("label")), str(each.get("description"))) for each in _objects(results, name))
+    return [label if label == description else f"{label}: {description}" for label, description in pairs]
 
 
 def _objects(results: Results, name: str) -> list[Mapping[str, Any]]:
