@@ -596,7 +596,7 @@ class DifferenceTests(SynchronousTestCase):
         differences = differencesOf(self.results(recorded + tried), "tried")
         assert differences is not None
         (difference,) = differences.changed
-        self.assertEqual(difference.cells()[2], f"{AT_LEAST}4 s")
+        self.assertEqual(difference.cells()[2:4], (f"{AT_LEAST}4 s", f"{AT_LEAST}\N{MINUS SIGN}1 s"))
         self.assertIn("ran out of recorded requests", differences.ranOut)
 
     def test_beforeLogin(self) -> None:
@@ -680,6 +680,25 @@ class LinesTests(SynchronousTestCase):
             found.append((busiestBytes(times), starvedMinutes(times)))
         busy = [row for row in rows if 45_000_000 <= row["at_us"] < 105_000_000 and not row["is_refused"]]
         self.assertEqual(found, [({"any": sum(row["request_bytes"] for row in busy)}, {"any": 1})] * 3)
+
+    def test_starvedMinutes(self) -> None:
+        """
+        In how many minutes a client gets nothing does not depend on what the clock said, nor on whether it is known
+        when the recording began.
+        """
+        for shift in (0.0, 2.5, -31.0, 45.0):
+            rows = decisionsOf("any", 0.0, minutes=4)
+            for row in rows:
+                row["wall_us"] += round(shift * 1e6)
+                # What else bob wants in the first minute of the recording, and in the second, is admitted.
+                isRefused = row["at_us"] < 5_000_000 or 60_000_000 <= row["at_us"] < 105_000_000
+                row["is_refused"] = row["principal"] == "bob" and isRefused
+            directory = Path(self.mktemp())
+            writeTables(directory, replayTables(rows, stepSeconds=5))
+            times = evolve(Times.of(Results.open(directory)), stepSeconds=5)
+            begin = BEGIN.timestamp() + shift
+            for covered in (None, (begin, begin + 240.0)):
+                self.assertEqual(starvedMinutes(evolve(times, covered=covered)), {"any": 0}, (shift, covered))
 
     def test_shortRecording(self) -> None:
         """

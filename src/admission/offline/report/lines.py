@@ -337,9 +337,9 @@ def starvedMinutes(times: Times) -> dict[str, int]:
     The number of minutes, added up over clients, in which a client with a demand was admitted nothing.
     """
     seconds = _secondsOf(times.table)
-    # From when the recording begins: what o'clock that was means nothing.
-    minutes = (seconds - (times.covered[0] if times.covered else seconds.min(initial=0))) // 60
-    table = times.table.append_column("minute", pa.array(minutes.astype(np.int64)))
+    # From the first step: what o'clock that was means nothing.
+    minutes = (seconds - (seconds.min() if len(seconds) else 0)) // 60
+    table = times.table.append_column("minute", pa.array(minutes))
     clients = grouped(_ofClients(table), ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused"))
     isStarved = pc.equal(clients["requests"], clients["refused"])
     clients = clients.append_column("starved", isStarved.cast(pa.int64()))

@@ -4,8 +4,8 @@ The verdict on the replays: whether they can be trusted, and what to set.
 
 A candidate does as well as what was in force if there is an estimate of it, if it protects the server no less,
 admitting no more in the busiest minute and leaving no client that may send more, if it refuses no more requests, and if
-it starves no client that was served.  The best of these is the one
-under which clients are throttled for the shortest total time.
+it starves no client that was served.  The best of these is the one under which clients are throttled for the shortest
+total time.
 """
 
 from __future__ import annotations
