@@ -414,12 +414,17 @@ class VerdictTests(SynchronousTestCase):
 
     def test_generous(self) -> None:
         """
-        One that throttles clients less and lets more through is offered for a server that can take that.
+        One that throttles clients less and lets more through is offered first, for a server that can take that.
         """
         rows = decisionsOf(BASELINE, 0.5) + decisionsOf("wide", 0.1, sizeBytes=60_000)
         self.assertRegex(
             self.verdict(rows).advice,
-            "^Keep what is set: .* If the server can take more, set wide: clients are throttled",
+            "^Set wide if the server can take more: clients are throttled .* Otherwise keep what is set: no candidate",
+        )
+        # It comes second where another can be set in any case.
+        self.assertRegex(
+            self.verdict(rows + decisionsOf("other", 0.2)).advice,
+            "^Set other: .* Set wide if the server can take more: [^:]*$",
         )
 
     def test_sameRequests(self) -> None:
@@ -437,7 +442,7 @@ class VerdictTests(SynchronousTestCase):
         self.assertTrue(standing.ranOut and not standing.isForecast)
         self.assertRegex(
             verdict.advice,
-            "^Keep what is set: .* If the server can take more, set wide: for the same requests, clients are throttled",
+            "^Set wide if the server can take more: for the same requests, clients are throttled .* Otherwise keep",
         )
         self.assertIn("ran out of recorded requests, and may send more", standing.objections[0])
 
