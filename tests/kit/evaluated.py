@@ -287,7 +287,8 @@ def _auditRows(boot: Row) -> dict[str, list[Row]]:
             for rank, each in enumerate(who, 1)
         ],
         "throttle_hist": [
-            {"policy": "client-bytes", "bucket_ms": bucket, "n": n} for bucket, n in ((0, 120), (200, 40), (None, 2))
+            {"policy": "client-bytes", "bucket_ms": bucket, "n": n, "refused": refused}
+            for bucket, n, refused in ((0, 120, 0), (200, 40, 10), (None, 2, 2))
         ],
         "broken_rows": [
             {"table": "requests", "rule": "moment", "n": 3, "rows": 195, "words": "it happened at no time"},

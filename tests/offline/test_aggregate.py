@@ -346,8 +346,8 @@ class ThrottlingTests(SynchronousTestCase):
 
     def test_policies(self) -> None:
         """
-        Each policy's delays are counted by minute, those that were not asked
-        left out; all minutes add up.
+        Each policy's delays are counted by minute, those that were not asked left out, and how many of them are of
+        requests that it refused; all minutes add up.
         """
         names = ["bytes", "ids"]
         rows = [
@@ -356,19 +356,21 @@ class ThrottlingTests(SynchronousTestCase):
             requestRow(2, policy_names=names, policy_delays_us=[]),
             requestRow(3),
             requestRow(60, policy_names=names, policy_delays_us=[1900, 0]),
+            requestRow(61, policy_names=names, policy_delays_us=[1900, 0], policy="bytes", is_counted=None),
+            requestRow(62, policy_names=names, policy_delays_us=[1900, 0], policy="bytes", is_counted=True),
         ]
         minutes = throttleMinutes(frameOf(REQUESTS, rows))
-        found = [(row["minute"], row["policy"], row["bucket_ms"], row["n"]) for row in rowsOf(minutes)]
+        columns = ("minute", "policy", "bucket_ms", "n", "refused")
         expected = [
-            (at(0), "bytes", 0, 1),
-            (at(0), "bytes", 2, 1),
-            (at(0), "ids", 0, 2),
-            (at(1), "bytes", 2, 1),
-            (at(1), "ids", 0, 1),
+            (at(0), "bytes", 0, 1, 0),
+            (at(0), "bytes", 2, 1, 0),
+            (at(0), "ids", 0, 2, 0),
+            (at(1), "bytes", 2, 3, 1),
+            (at(1), "ids", 0, 3, 0),
         ]
-        self.assertEqual(found, expected)
-        merged = [(row["policy"], row["bucket_ms"], row["n"]) for row in rowsOf(throttleHistogram(minutes))]
-        self.assertEqual(merged, [("bytes", 0, 1), ("bytes", 2, 2), ("ids", 0, 3)])
+        self.assertEqual([tuple(row[name] for name in columns) for row in rowsOf(minutes)], expected)
+        merged = [tuple(row[name] for name in columns[1:]) for row in rowsOf(throttleHistogram(minutes))]
+        self.assertEqual(merged, [("bytes", 0, 1, 0), ("bytes", 2, 4, 1), ("ids", 0, 5, 0)])
 
 
 class FairnessTests(SynchronousTestCase):
