@@ -726,6 +726,20 @@ class LinesTests(SynchronousTestCase):
         self.assertEqual([np.isnan(most[1]), most[0], most[2], least[2]], [True, 3.0, 5.0, 5.0])
         self.assertEqual(timeline.sums(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
 
+    def test_partialSteps(self) -> None:
+        """
+        The least is that of whole steps: in a part of one some clients have had no turn yet.
+        """
+        for values, isPartial, whole in (
+            ([0.2, 0.9, np.nan, 0.8, 0.1], [True, False, False, False, True], [0.9, 0.8]),
+            ([0.2, np.nan], [True, True], [0.2]),
+            ([0.2, 0.3], None, [0.2, 0.3]),
+            ([np.nan], [False], []),
+        ):
+            places = np.arange(len(values)).astype("datetime64[s]")
+            line = Line("any", places, np.array(values), isPartial and np.array(isPartial))
+            self.assertEqual(line.whole.tolist(), whole)
+
     def test_jain(self) -> None:
         """
         The index is of the clients that wanted something, on the least fair
@@ -1036,6 +1050,14 @@ class PageTests(SynchronousTestCase):
         [found] = [each for each in self.page.iter("table") if "".join(each[0].itertext()) == caption]
         return ["".join(cell.itertext()) for cell in next(found.iter("tr"))]
 
+    def test_longest(self) -> None:
+        """
+        The longest time throttled is one number, wherever it stands.
+        """
+        longest = tableRows(self.page, "Candidates and what was recorded, closed loop")[STRICT][2]
+        self.assertEqual(tableRows(self.page, "Fairness and starvation")[STRICT][2], longest)
+        self.assertRegex(textOf(self.page, "throttling"), f"{re.escape(STRICT)}: [^:]*, the longest for {longest}")
+
     def test_fairnessTable(self) -> None:
         """
         How fair each candidate is stands beside the recording, but for those
@@ -1260,6 +1282,15 @@ class ChangedPageTests(SynchronousTestCase):
         first = writeReport(self.directory).read_bytes()
         self.assertEqual(writeReport(self.directory).read_bytes(), first)
         self.assertLess(len(first), 150_000)
+
+    def test_logins(self) -> None:
+        """
+        Where the recording has more requests than policies were asked about, the page says so.
+        """
+        self.assertNotIn("policies were asked about", textOf(pageIn(self.directory)))
+        self.directory.joinpath("evaluation.json").write_text('{"recording": "/srv/recording", "requests": 262}')
+        words = "262 requests (policies were asked about 192 of them; not about logins, for instance)"
+        self.assertIn(words, textOf(pageIn(self.directory)))
 
     def test_synthetic(self) -> None:
         """

@@ -76,6 +76,15 @@ class Line:
         return self.values[~np.isnan(self.values)]
 
     @property
+    def whole(self) -> Any:
+        """
+        The known values of steps that the recording has all of; of all steps if there is none such.
+        """
+        known = ~np.isnan(self.values)
+        isWhole = known if self.isPartial is None else known & ~self.isPartial
+        return self.values[isWhole if isWhole.any() else known]
+
+    @property
     def most(self) -> float:
         """
         The largest known value, or zero.
