@@ -25,6 +25,7 @@ from admission.offline.aggregate import (
     clientMinutes,
     fairnessMinutes,
     poolMinutes,
+    poolTimes,
     starvedMinutes,
     throttleHistogram,
     throttleMinutes,
@@ -467,7 +468,7 @@ class FairnessTests(SynchronousTestCase):
 
 class PoolMinutesTests(SynchronousTestCase):
     """
-    L{poolMinutes}.
+    L{poolMinutes} and L{poolTimes}.
     """
 
     def test_depletion(self) -> None:
@@ -511,6 +512,16 @@ class PoolMinutesTests(SynchronousTestCase):
             (at(2), None, None, None, 0.0, 1.0),
         ]
         self.assertEqual(found, expected)
+
+    def test_steps(self) -> None:
+        """
+        In each step of time the most that sensors or requests have seen counts.
+        """
+        requests = [requestRow(59, pool_used_bytes=10), requestRow(58, pool_used_bytes=20)]
+        sensors = [sensorRow(1, "MemoryPoolUsed", 30.0), sensorRow(57, "MemoryPoolUsed", 15.0)]
+        rows = rowsOf(poolTimes(frameOf(REQUESTS, requests), frameOf(SENSORS, sensors), 5_000_000))
+        found = [(row["begin"], row["used_max"]) for row in rows]
+        self.assertEqual(found, [(at(0), 30), (at(55 / 60), 20)])
 
 
 class OutputTests(SynchronousTestCase):

@@ -379,6 +379,21 @@ def poolMinutes(requests: DataFrame, sensors: DataFrame) -> DataFrame:
     )
 
 
+def poolTimes(requests: DataFrame, sensors: DataFrame, stepUs: int) -> DataFrame:
+    """
+    One row for each step of time and server: C{begin}, and C{used_max} in bytes, from sensors and requests.
+
+    @param requests: clean ones, like C{sensors}.
+    @param stepUs: the length of a step, in microseconds.
+    """
+    begin = F.expr(f"timestamp_micros(unix_micros(ts) DIV {stepUs} * {stepUs})").alias("begin")
+    samples = sensors.where(F.col("sensor") == USED).select(
+        *RUN, begin, F.col("value").try_cast("bigint").alias("used")
+    )
+    levels = requests.select(*RUN, begin, F.col("pool_used_bytes").alias("used")).unionByName(samples)
+    return levels.groupBy(*RUN, "begin").agg(F.max("used").alias("used_max"))
+
+
 def depletedMinutes(sensors: DataFrame) -> DataFrame:
     """
     C{depleted_pct} and C{covered_s} of L{poolMinutes}.

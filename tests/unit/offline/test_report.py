@@ -952,10 +952,10 @@ class PageTests(SynchronousTestCase):
         """
         So is the memory taken.
         """
-        rows = self.rows("replay_pool_minute", candidate="bounded:16MiB")
+        rows = self.rows("replay_pool_time", candidate="bounded:16MiB")
         expected = {
-            BASELINE: [((row["minute"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_minute")],
-            "bounded:16MiB": [((row["minute"] - BEGIN).seconds, row["used_max_bytes"]) for row in rows],
+            BASELINE: [((row["begin"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_time")],
+            "bounded:16MiB": [((row["begin"] - BEGIN).seconds, row["used_max_bytes"]) for row in rows],
         }
         self.check("pool", expected, 1024**2)
         self.assertRaises(AssertionError, drawnPoints, self.page, "pool:bounded:1GiB")

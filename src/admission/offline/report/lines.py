@@ -254,19 +254,17 @@ def poolLines(
     labels: Sequence[str],
     replays: pa.Table | None,
     recorded: pa.Table | None,
+    stepSeconds: int = 60,
     covered: tuple[float, float] | None = None,
 ) -> list[Line]:
     """
-    The most memory allocated, in bytes, by the minute.
+    The most memory allocated, in bytes, by time.
 
-    @param replays: C{candidate}, C{minute} and C{used_max_bytes} of
-        C{replay_pool_minute}.
-    @param recorded: C{minute} and C{used_max} of C{pool_minute}.
+    @param replays: C{candidate}, C{begin} and C{used_max_bytes} of C{replay_pool_time}.
+    @param recorded: C{begin} and C{used_max} of C{pool_time}.
+    @param stepSeconds: the length of the time of a row.
     """
-    replays, recorded = (
-        None if each is None else each.rename_columns({"minute": "begin"}) for each in (replays, recorded)
-    )
-    timeline = Timeline.over([replays, recorded], covered=covered)
+    timeline = Timeline.over([replays, recorded], stepSeconds, covered)
     lines: list[Line] = []
     if timeline is None:
         return lines

@@ -61,7 +61,7 @@ def delayPlot(results: Results, verdict: Verdict) -> Plot:
     )
 
 
-_EVENNESS = "evenness (Jain\N{RIGHT SINGLE QUOTATION MARK}s index)"
+_JAIN = "(Jain\N{RIGHT SINGLE QUOTATION MARK}s index)"
 
 
 def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
@@ -84,7 +84,7 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
         for each in [*([] if verdict.recorded is None else [verdict.recorded]), *estimates]
     ]
     if rows:
-        heads = ("Candidate", f"Least {_EVENNESS}", "Minutes of clients without service", "Longest at a time")
+        heads = ("Candidate", f"Least evenness {_JAIN}", "Minutes of clients without service", "Longest at a time")
         parts.append(table("Fairness and starvation", heads, rows))
     parts.append(
         tags.p(
@@ -120,8 +120,8 @@ def fairnessPlot(verdict: Verdict, times: Times) -> Plot:
 
     return Plot(
         "fairness",
-        f"How even: {_EVENNESS} of admitted bytes, by time",
-        _EVENNESS,
+        f"Evenness {_JAIN} of admitted bytes, by time",
+        f"evenness {_JAIN}",
         lines,
         fact,
         isIndex=True,
