@@ -10,7 +10,8 @@ STATUS ?= tcp:9090:interface=127.0.0.1
 BIN := $(VENV)/bin
 PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts tests/fuzz
-CONNECTED := tests/sockets tests/clients tests/simulation --ignore=tests/clients/gateway
+# The whole path: tests/conftest.py works in a folder of its own, and pytest would look for it there.
+CONNECTED := tests/sockets tests/clients tests/simulation --ignore=$(CURDIR)/tests/clients/gateway
 ALONE := tests/clients/gateway tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 

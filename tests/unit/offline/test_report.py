@@ -705,6 +705,15 @@ class LinesTests(SynchronousTestCase):
             for covered in (None, (begin, begin + 240.0)):
                 self.assertEqual(starvedMinutes(evolve(times, covered=covered)), {"any": 0}, (shift, covered))
 
+    def test_whole(self) -> None:
+        """
+        What is least or most of a line is that of whole steps, unless there are none.
+        """
+        values, isPartial = np.array([0.1, 0.7, np.nan, 0.9]), np.array([True, False, False, False])
+        self.assertEqual(Line("any", values, values, isPartial).whole.tolist(), [0.7, 0.9])
+        self.assertEqual(Line("any", values, values, np.ones(4, bool)).whole.tolist(), [0.1, 0.7, 0.9])
+        self.assertEqual(Line("any", values, values).whole.tolist(), [0.1, 0.7, 0.9])
+
     def test_shortRecording(self) -> None:
         """
         Of a recording with few minutes all bytes are compared.
@@ -725,20 +734,6 @@ class LinesTests(SynchronousTestCase):
         most, least = timeline.most(table, "n"), timeline.least(table, "n")
         self.assertEqual([np.isnan(most[1]), most[0], most[2], least[2]], [True, 3.0, 5.0, 5.0])
         self.assertEqual(timeline.sums(table.slice(0, 1), "n").tolist(), [3.0, 0.0, 0.0])
-
-    def test_partialSteps(self) -> None:
-        """
-        The least is that of whole steps: in a part of one some clients have had no turn yet.
-        """
-        for values, isPartial, whole in (
-            ([0.2, 0.9, np.nan, 0.8, 0.1], [True, False, False, False, True], [0.9, 0.8]),
-            ([0.2, np.nan], [True, True], [0.2]),
-            ([0.2, 0.3], None, [0.2, 0.3]),
-            ([np.nan], [False], []),
-        ):
-            places = np.arange(len(values)).astype("datetime64[s]")
-            line = Line("any", places, np.array(values), isPartial and np.array(isPartial))
-            self.assertEqual(line.whole.tolist(), whole)
 
     def test_jain(self) -> None:
         """
@@ -1101,7 +1096,15 @@ class PageTests(SynchronousTestCase):
         missing = textOf(self.page, "missing")
         self.assertIn("3 of 195 rows of requests left out: it happened at no time.", missing)
         self.assertNotIn("it has no place", missing)
-        self.assertIn("notes a note", textOf(self.page, "asked"))
+        asked = textOf(self.page, "asked")
+        for words in (
+            "Recording /srv/recording",
+            f"Candidates {STRICT}",
+            "Notes a note",
+            "evaluation.json has all of it",
+        ):
+            self.assertIn(words, asked)
+        self.assertNotIn("seqGaps", asked)
 
     def test_pools(self) -> None:
         """
@@ -1272,7 +1275,7 @@ class ChangedPageTests(SynchronousTestCase):
         self.directory.joinpath("evaluation.json").write_text(text)
         page = pageIn(self.directory)
         self.assertEqual({each.tag for each in page.iter()} & {"i", "b", "u", "s"}, set())
-        self.assertIn("<b> <u>", textOf(page, "asked"))
+        self.assertIn("Recording <i>", textOf(page, "asked"))
         self.assertIn("<s>\\ud800", textOf(page, "asked"))
 
     def test_deterministic(self) -> None:

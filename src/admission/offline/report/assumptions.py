@@ -5,7 +5,7 @@ The question, the assumptions of the answers, and the files with the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from .resultfiles import Results
 from .words import plural, share, shown
 
 MAX_ANSWERS = 100
-"""The most lines shown of C{evaluation.json}."""
+"""The most lines shown for one question of C{evaluation.json}."""
 
 _ASSUMPTIONS = (
     "Clients are closed loops. A client sends its next request when it has the answer to the last one, was let go and "
@@ -66,15 +66,49 @@ def askedSection(results: Results) -> Tag:
     """
     The question, from C{evaluation.json}.
     """
-    answers = list(_flattened(results.evaluation))
+    answers = [(name, texts) for name, texts in _asked(results) if texts]
     if not answers:
         return section("asked", "What was asked", absent(f"Nobody has written {EVALUATION}."))
     listed = [
-        (tags.dt(named(shown(name))), tags.dd(named(shown(value, 2000)))) for name, value in answers[:MAX_ANSWERS]
+        (tags.dt(name), [tags.dd(named(shown(text, 2000))) for text in texts[:MAX_ANSWERS]]) for name, texts in answers
     ]
-    more = len(answers) - MAX_ANSWERS
-    rest = [absent(f"{plural(more, 'more is', 'more are')} in {EVALUATION}.")] if more > 0 else []
-    return section("asked", "What was asked", tags.dl(*listed), *rest)
+    return section("asked", "What was asked", tags.dl(*listed), absent(f"{EVALUATION} has all of it."))
+
+
+def _asked(results: Results) -> Iterator[tuple[str, Sequence[str]]]:
+    """
+    What is known of the question, with its answers; empty ones if it was not said.
+    """
+    say = results.says
+    yield "Recording", _texts(say("recording", str))
+    since, until = say("since", str), say("until", str)
+    yield "Time", _texts(" ".join(filter(None, (since and f"from {since}", until and f"to {until}"))))
+    yield "Clients", _texts((sample := say("sample", str)) and f"a sample of {sample}")
+    runs = _objects(results, "runs")
+    inForce = [[*_listed(each.get("policies")), *_texts(each.get("pool"))] for each in runs]
+    yield "In force", list(dict.fromkeys(text for each in inForce for text in each))
+    candidates = ((str(each.get("label")), str(each.get("description"))) for each in _objects(results, "candidates"))
+    yield (
+        "Candidates",
+        [label if label == description else f"{label}: {description}" for label, description in candidates],
+    )
+    yield "Pools", _listed(say("pools", list))
+    yield "Replayed", [f"{each} loop" for each in _listed(say("modes", list))]
+    versions = (("admission", say("admission", str)), ("PySpark", say("pyspark", str)))
+    yield "By", _texts(", ".join(f"{name} {version}" for name, version in versions if version))
+    yield "Notes", [*_listed(say("notes", list)), *_listed(say("problems", list))]
+
+
+def _objects(results: Results, name: str) -> list[Mapping[str, Any]]:
+    return [each for each in results.says(name, list) or () if isinstance(each, Mapping)]
+
+
+def _listed(values: Any) -> list[str]:
+    return [str(each) for each in values] if isinstance(values, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(value)] if value else []
 
 
 def filesSection(results: Results) -> Tag:
@@ -89,24 +123,6 @@ def filesSection(results: Results) -> Tag:
     if (results.directory / EVALUATION).exists():
         items.append((_link(EVALUATION, EVALUATION), ": what was asked"))
     return section("files", "Where the numbers are", bullets(items))
-
-
-def _flattened(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """
-    The plain values in an object, with their paths.
-    """
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _flattened(each, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
-        for place, each in enumerate(value, 1):
-            yield from _flattened(each, f"{name} {place}")
-    elif isinstance(value, list):
-        yield name, "; ".join(map(str, value)) or "none"
-    elif value is None or isinstance(value, bool):
-        yield name, {None: "not said", True: "yes", False: "no"}[value]
-    else:
-        yield name, str(value)
 
 
 def _link(path: str, words: str) -> Tag:

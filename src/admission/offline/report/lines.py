@@ -78,11 +78,12 @@ class Line:
     @property
     def whole(self) -> Any:
         """
-        The known values of steps that the recording has all of; of all steps if there is none such.
+        The known values of steps that the recording has all of; all known ones if there are none of these.
         """
-        known = ~np.isnan(self.values)
-        isWhole = known if self.isPartial is None else known & ~self.isPartial
-        return self.values[isWhole if isWhole.any() else known]
+        if self.isPartial is None:
+            return self.known
+        whole = self.values[~self.isPartial & ~np.isnan(self.values)]
+        return whole if len(whole) else self.known
 
     @property
     def most(self) -> float:

@@ -72,7 +72,7 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
     """
     parts: list[Any] = []
     recorded = results.table("fairness_minute", ["pool_wait_p999_us", "pool_wait_max_us"])
-    leasts = {line.label: float(line.whole.min()) for line in plot.lines if len(line.whole)}
+    leasts = {line.label: float(line.whole.min()) for line in plot.lines if len(line.known)}
     estimates = [each for each in verdict.standings or () if each.hasEstimate]
     rows: list[Sequence[Cell]] = [
         (
@@ -114,7 +114,7 @@ def fairnessPlot(verdict: Verdict, times: Times) -> Plot:
     lines = fairnessLines(verdict.estimates, times)
 
     def fact(line: Line) -> str:
-        if not len(line.whole):
+        if not len(line.known):
             return "nobody was admitted anything"
         return f"at least {index(float(line.whole.min()))}, median {index(float(np.median(line.whole)))}"
 
