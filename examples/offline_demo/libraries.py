@@ -1,10 +1,11 @@
 """
-Real clients that send so many records in a second, or as many as they are let.
+Real clients that send records at a rate, or as fast as they are let, until they have sent all that they have.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from threading import Event
@@ -30,11 +31,13 @@ class RealClient:
     @ivar library: one of L{LIBRARIES}.
     @ivar clientId: what it calls itself; it logs in under the name of its library.
     @ivar recordsPerSecond: how many it would send, of 1000 bytes each.
+    @ivar records: how many it has to send in all.
     """
 
     library: str
     clientId: str
     recordsPerSecond: int
+    records: int = sys.maxsize
 
     def work(self, address: str, isOver: Event) -> int:
         """
@@ -73,7 +76,7 @@ def _confluent(client: RealClient, address: str, isOver: Event) -> int:
     )
     sent = 0
     for count in client.amounts(isOver):
-        for _ in range(count):
+        for _ in range(min(count, client.records - sent)):
             if len(producer) >= _MAX_UNANSWERED:
                 break
             producer.produce(TOPIC, VALUE)
@@ -103,7 +106,7 @@ def _kafkaPython(client: RealClient, address: str, isOver: Event) -> int:
     unanswered: list[Any] = []
     for count in client.amounts(isOver):
         unanswered = [future for future in unanswered if not future.is_done]
-        for _ in range(min(count, _MAX_UNANSWERED - len(unanswered))):
+        for _ in range(min(count, client.records - sent, _MAX_UNANSWERED - len(unanswered))):
             unanswered.append(producer.send(TOPIC, VALUE))
             sent += 1
     producer.close(timeout=_PATIENCE_SECONDS)
@@ -132,7 +135,7 @@ async def _aiokafkaWork(client: RealClient, address: str, isOver: Event) -> int:
     unanswered: set[asyncio.Future[Any]] = set()
     amounts = client.amounts(isOver)
     while (count := await asyncio.to_thread(next, amounts, None)) is not None:
-        for _ in range(min(count, _MAX_UNANSWERED - len(unanswered))):
+        for _ in range(min(count, client.records - sent, _MAX_UNANSWERED - len(unanswered))):
             future = await producer.send(TOPIC, VALUE)
             unanswered.add(future)
             future.add_done_callback(unanswered.discard)

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import csv, parquet
 
 from admission.offline.simulate.decisions import CLOSED, DECISIONS, OPEN
-from admission.offline.simulate.pool import CLIENTS, MINUTES, TOTALS
+from admission.offline.simulate.pool import CLIENTS, STEPS, TOTALS
 from admission.offline.simulate.totals import DELAY_BOUNDS_US, addUp, binsOf, countTimes, mergeTimes
 from admission.offline.simulate.trials import BASELINE
 
@@ -210,7 +210,14 @@ def recordedTables() -> dict[str, pa.Table]:
                 "covered_s": 60.0,
             }
         )
-    tables = {"client_minute": clients, "fairness_minute": fairness, "pool_minute": pool, **_auditRows(boot)}
+    times = [{**boot, "begin": row["minute"], "used_max": row["used_max"]} for row in pool]
+    tables = {
+        "client_minute": clients,
+        "fairness_minute": fairness,
+        "pool_minute": pool,
+        "pool_time": times,
+        **_auditRows(boot),
+    }
     return {name: pa.Table.from_pylist(rows) for name, rows in tables.items()}
 
 
@@ -226,13 +233,13 @@ def poolTables() -> dict[str, pa.Table]:
         total |= {"wait_p99_us": 120_000, "wait_max_us": 150_000, "depleted_share": 0.031, "peak_bytes": sizeBytes}
         totals.append({**place, **total, "connections": 4, "exhausted_connections": exhausted})
         for minute in range(MINUTE_COUNT):
-            taken = {"minute": at(minute), "used_max_bytes": random.randrange(sizeBytes)}
-            minutes.append({**place, **dict.fromkeys(MINUTES.names, 0), **taken})
+            taken = {"begin": at(minute), "used_max_bytes": random.randrange(sizeBytes)}
+            minutes.append({**place, **dict.fromkeys(STEPS.names, 0), **taken})
         for principal, clientId in CLIENTS_THERE:
             waits = {"wait_us": 400_000, "wait_max_us": 150_000 if clientId == HOSTILE else 1000}
             named = {"principal": principal, "client_id": clientId}
             clients.append({**place, **dict.fromkeys(CLIENTS.names, 0), **named, **waits})
-    tables = {"replay_pool": totals, "replay_pool_minute": minutes, "replay_pool_client": clients}
+    tables = {"replay_pool": totals, "replay_pool_time": minutes, "replay_pool_client": clients}
     return {name: pa.Table.from_pylist(rows) for name, rows in tables.items()}
 
 
@@ -288,7 +295,8 @@ def _auditRows(boot: Row) -> dict[str, list[Row]]:
             for rank, each in enumerate(who, 1)
         ],
         "throttle_hist": [
-            {"policy": "client-bytes", "bucket_ms": bucket, "n": n} for bucket, n in ((0, 120), (200, 40), (None, 2))
+            {"policy": "client-bytes", "bucket_ms": bucket, "n": n, "refused": refused}
+            for bucket, n, refused in ((0, 120, 0), (200, 40, 10), (None, 2, 2))
         ],
         "broken_rows": [
             {"table": "requests", "rule": "moment", "n": 3, "rows": 195, "words": "it happened at no time"},

@@ -25,6 +25,7 @@ from admission.offline.aggregate import (
     clientMinutes,
     fairnessMinutes,
     poolMinutes,
+    poolTimes,
     starvedMinutes,
     throttleHistogram,
     throttleMinutes,
@@ -346,8 +347,8 @@ class ThrottlingTests(SynchronousTestCase):
 
     def test_policies(self) -> None:
         """
-        Each policy's delays are counted by minute, those that were not asked
-        left out; all minutes add up.
+        Each policy's delays are counted by minute, those that were not asked left out, and how many of them are of
+        requests that it refused; all minutes add up.
         """
         names = ["bytes", "ids"]
         rows = [
@@ -356,19 +357,21 @@ class ThrottlingTests(SynchronousTestCase):
             requestRow(2, policy_names=names, policy_delays_us=[]),
             requestRow(3),
             requestRow(60, policy_names=names, policy_delays_us=[1900, 0]),
+            requestRow(61, policy_names=names, policy_delays_us=[1900, 0], policy="bytes", is_counted=None),
+            requestRow(62, policy_names=names, policy_delays_us=[1900, 0], policy="bytes", is_counted=True),
         ]
         minutes = throttleMinutes(frameOf(REQUESTS, rows))
-        found = [(row["minute"], row["policy"], row["bucket_ms"], row["n"]) for row in rowsOf(minutes)]
+        columns = ("minute", "policy", "bucket_ms", "n", "refused")
         expected = [
-            (at(0), "bytes", 0, 1),
-            (at(0), "bytes", 2, 1),
-            (at(0), "ids", 0, 2),
-            (at(1), "bytes", 2, 1),
-            (at(1), "ids", 0, 1),
+            (at(0), "bytes", 0, 1, 0),
+            (at(0), "bytes", 2, 1, 0),
+            (at(0), "ids", 0, 2, 0),
+            (at(1), "bytes", 2, 3, 1),
+            (at(1), "ids", 0, 3, 0),
         ]
-        self.assertEqual(found, expected)
-        merged = [(row["policy"], row["bucket_ms"], row["n"]) for row in rowsOf(throttleHistogram(minutes))]
-        self.assertEqual(merged, [("bytes", 0, 1), ("bytes", 2, 2), ("ids", 0, 3)])
+        self.assertEqual([tuple(row[name] for name in columns) for row in rowsOf(minutes)], expected)
+        merged = [tuple(row[name] for name in columns[1:]) for row in rowsOf(throttleHistogram(minutes))]
+        self.assertEqual(merged, [("bytes", 0, 1, 0), ("bytes", 2, 4, 1), ("ids", 0, 5, 0)])
 
 
 class FairnessTests(SynchronousTestCase):
@@ -465,7 +468,7 @@ class FairnessTests(SynchronousTestCase):
 
 class PoolMinutesTests(SynchronousTestCase):
     """
-    L{poolMinutes}.
+    L{poolMinutes} and L{poolTimes}.
     """
 
     def test_depletion(self) -> None:
@@ -509,6 +512,16 @@ class PoolMinutesTests(SynchronousTestCase):
             (at(2), None, None, None, 0.0, 1.0),
         ]
         self.assertEqual(found, expected)
+
+    def test_steps(self) -> None:
+        """
+        In each step of time the most that sensors or requests have seen counts.
+        """
+        requests = [requestRow(59, pool_used_bytes=10), requestRow(58, pool_used_bytes=20)]
+        sensors = [sensorRow(1, "MemoryPoolUsed", 30.0), sensorRow(57, "MemoryPoolUsed", 15.0)]
+        rows = rowsOf(poolTimes(frameOf(REQUESTS, requests), frameOf(SENSORS, sensors), 5_000_000))
+        found = [(row["begin"], row["used_max"]) for row in rows]
+        self.assertEqual(found, [(at(0), 30), (at(55 / 60), 20)])
 
 
 class OutputTests(SynchronousTestCase):

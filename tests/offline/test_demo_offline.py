@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -40,7 +41,7 @@ from tests.unit.offline.simulate.test_identity import gate
 
 CROWD = Crowd(connections=14, seconds=7.0)
 STRICTER = "client-bytes:produce=50k"
-DEMO_SECONDS = "10"
+DEMO_SECONDS = "20"
 
 _PLOTS = (
     "return [...document.querySelectorAll('svg')].filter((each) => each.querySelectorAll('path').length > 3).length"
@@ -201,7 +202,8 @@ class DemonstrationTests(SynchronousTestCase):
     @longForm
     def test_report(self) -> None:
         """
-        It ends with a page about its candidates, which a browser shows with its plots and without an error.
+        It ends with a page about its candidates, which a browser shows with its plots and without an error, and says
+        what the page begins with.
         """
         sharedSession()
         directory = Path(self.mktemp()).absolute()
@@ -210,7 +212,8 @@ class DemonstrationTests(SynchronousTestCase):
         report = directory / "results" / "report.html"
         self.assertTrue(said.endswith(f"the report is {report}\n"), said)
         self.assertRegex(
-            said, r"orders would have waited [\d.]+ s instead of [\d.]+ s .*, nobody else would wait longer"
+            said,
+            r"orders would have waited [\d.]+ s instead of [\d.]+ s for its job .*, and nobody else would wait longer",
         )
         users = {row["principal"] for row in rowsOf(directory / "recording", REQUESTS) if row["kind"] == "Produce"}
         self.assertEqual({*LIBRARIES}, users)
@@ -221,6 +224,12 @@ class DemonstrationTests(SynchronousTestCase):
             text = browser.execute_script("return document.body.innerText")
         for candidate in CANDIDATES:
             self.assertIn(candidate.partition("=")[0], text)
+        # Terminal and page begin with the same advice.
+        [advice] = re.findall(r"^5\. (.*)$", said, re.MULTILINE)
+        self.assertTrue(
+            advice.startswith("Set client-bytes:produce=200k (doubled) if the server can take more: "), advice
+        )
+        self.assertIn(advice, text)
 
     def test_occupied(self) -> None:
         """

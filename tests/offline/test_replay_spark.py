@@ -232,7 +232,7 @@ class ReplayTests(SynchronousTestCase):
         found = replayPoolTrials(frameOf(rows, POOL_COLUMNS), trials)
         table = tableOf(sorted(rows, key=lambda row: (row["boot_id"], row["mono_us"], row["seq"])), POOL_COLUMNS)
         alone = pa.Table.from_batches(replayPools(table.to_batches(500), candidates), RESULTS).to_pylist()
-        for part, result in (("total", found.totals), ("minute", found.minutes), ("client", found.clients)):
+        for part, result in (("total", found.totals), ("step", found.steps), ("client", found.clients)):
             expected = [(*list(row.values())[:3], *row[part].values()) for row in alone if row[part]]
             own = [row for row in rowsOf(result) if not row[0].startswith("recorded")]
             self.assertEqual(own, sorted(expected, key=repr))

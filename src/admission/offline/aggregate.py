@@ -64,24 +64,28 @@ def quantileMs(counts: str, largest: str, share: float) -> Column:
 def throttleMinutes(requests: DataFrame) -> DataFrame:
     """
     How often each policy, shadow policies included, asked for delays of each length: C{broker_id}, C{boot_id},
-    C{minute}, C{policy}, C{bucket_ms} (see L{bucketMs}) and C{n}.  Bucket 0 counts requests without a delay.
+    C{minute}, C{policy}, C{bucket_ms} (see L{bucketMs}), C{n}, and C{refused}, how many of these it refused: their
+    delay is how long the client should wait before it asks again.  Bucket 0 counts requests without a delay.
 
     @param requests: clean ones, batch or stream; connections that the policies were asked about count, too.
     """
-    asked = requests.select(*RUN, "ts", F.expr("inline(arrays_zip(policy_names, policy_delays_us))"))
+    # Policies are charged for a request unless one of them has refused it.
+    refuser = F.when(F.col("is_counted").isNull(), F.col("policy")).alias("_refuser")
+    asked = requests.select(*RUN, "ts", refuser, F.expr("inline(arrays_zip(policy_names, policy_delays_us))"))
     # Only the first few delays are recorded, and none if no policy was asked.
     delays = asked.where("policy_delays_us IS NOT NULL").withColumn("bucket_ms", bucketMs(F.col("policy_delays_us")))
     counted = delays.groupBy(*RUN, aMinute(), F.col("policy_names").alias("policy"), "bucket_ms")
-    return counted.agg(F.count(F.lit(1)).alias("n")).select(*RUN, minuteOfGroup(), "policy", "bucket_ms", "n")
+    numbers = F.count(F.lit(1)).alias("n"), F.count_if(F.expr("_refuser = policy_names")).alias("refused")
+    return counted.agg(*numbers).select(*RUN, minuteOfGroup(), "policy", "bucket_ms", "n", "refused")
 
 
 def throttleHistogram(minutes: DataFrame) -> DataFrame:
     """
-    The histogram of the whole recording: C{policy}, C{bucket_ms} and C{n}.
+    The histogram of the whole recording: C{policy}, C{bucket_ms}, C{n} and C{refused}.
 
     @param minutes: the result of L{throttleMinutes}, or a union of several.
     """
-    return minutes.groupBy("policy", "bucket_ms").agg(F.sum("n").alias("n"))
+    return minutes.groupBy("policy", "bucket_ms").agg(*(F.sum(name).alias(name) for name in ("n", "refused")))
 
 
 RUN = ("broker_id", "boot_id")
@@ -373,6 +377,21 @@ def poolMinutes(requests: DataFrame, sensors: DataFrame) -> DataFrame:
         F.coalesce("covered_s", F.lit(0.0)).alias("covered_s"),
         F.coalesce("muted_s", F.lit(0.0)).alias("muted_s"),
     )
+
+
+def poolTimes(requests: DataFrame, sensors: DataFrame, stepUs: int) -> DataFrame:
+    """
+    One row for each step of time and server: C{begin}, and C{used_max} in bytes, from sensors and requests.
+
+    @param requests: clean ones, like C{sensors}.
+    @param stepUs: the length of a step, in microseconds.
+    """
+    begin = F.expr(f"timestamp_micros(unix_micros(ts) DIV {stepUs} * {stepUs})").alias("begin")
+    samples = sensors.where(F.col("sensor") == USED).select(
+        *RUN, begin, F.col("value").try_cast("bigint").alias("used")
+    )
+    levels = requests.select(*RUN, begin, F.col("pool_used_bytes").alias("used")).unionByName(samples)
+    return levels.groupBy(*RUN, "begin").agg(F.max("used").alias("used_max"))
 
 
 def depletedMinutes(sensors: DataFrame) -> DataFrame:

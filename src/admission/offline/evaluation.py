@@ -7,6 +7,7 @@ these keys:
   - C{admission}, C{pyspark}: the versions of these packages,
   - C{requests}: how many there are, and C{runs}: each run of a server, with C{brokerId}, C{bootId}, C{requests},
     C{begin} and C{end} (ISO 8601), C{policies}, C{pool} (their descriptions) and C{gateSeed},
+  - C{stepSeconds}: how long the steps are of results by time, other than by minute,
   - C{isSynthetic}: whether the recording is of a synthetic server,
   - of the audit: C{brokenRows}, the number of invalid rows,
   - of the audit and the replay: C{unreadableFiles}, how many files cannot be read, C{problems}, each with C{path} and

@@ -25,6 +25,7 @@ from .aggregate import (
     clientMinutes,
     fairnessMinutes,
     poolMinutes,
+    poolTimes,
     starvedMinutes,
     throttleHistogram,
     throttleMinutes,
@@ -147,6 +148,7 @@ class Work:
                 "pyspark": pyspark.__version__,
                 "requests": work.requestCount,
                 "runs": [_facts(run) for run in runs],
+                "stepSeconds": stepUs(runs) // 1_000_000,
                 "isSynthetic": all(run.brokerId == BROKER_ID for run in runs),
             }
         )
@@ -225,6 +227,7 @@ def aggregate(work: Work) -> None:
     work.write("fairness_minute", fairnessMinutes(requests))
     work.write("starved_minute", starvedMinutes(requests))
     work.write("pool_minute", poolMinutes(requests, work.sensors))
+    work.write("pool_time", poolTimes(requests, work.sensors, stepUs(work.runs)))
 
 
 def aggregateStream(session: SparkSession, recording: str, out: str) -> None:
@@ -333,7 +336,7 @@ def _runsWithGaps(work: Work) -> list[Run]:
 
 def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[Totals, Sequence[Fidelity]]:
     trials = {**planRecorded(runs), **planTrials(question.candidates, runs)}
-    work.evaluation.tell({"approximate": approximate(trials), "stepSeconds": stepUs(work.runs) // 1_000_000})
+    work.evaluation.tell({"approximate": approximate(trials)})
     work.tell(f"replaying {len(trials)} policies in runs, {' and '.join(question.modes)} loop")
     scale, step = Scale(work.requestCount), stepUs(work.runs)
     replayed = outcomes(work.requests, trials, question.modes, scale, planBaseline(runs), step).persist()
@@ -359,8 +362,8 @@ def _replayQuotas(work: Work, runs: Sequence[Run], question: Question) -> tuple[
 
 def stepUs(runs: Sequence[Run]) -> int:
     """
-    How long the times of C{replay_time} are, in microseconds: five seconds for recordings of up to twenty minutes, else
-    a minute.
+    How long the times of C{replay_time}, C{replay_pool_time} and C{pool_time} are, in microseconds: five seconds for
+    recordings of up to twenty minutes, else a minute.
     """
     spanUs = max(run.endUs for run in runs) - min(run.beginUs for run in runs)
     return SHORT_STEP_US if spanUs <= MAX_SHORT_US else MINUTE_US
@@ -377,9 +380,9 @@ def _replayPools(work: Work, question: Question) -> PoolTotals:
     if work.recording.sample < 1:
         notes.append("pools had the requests of the sample only, so they were emptier than they would have been")
     work.tell(f"replaying pools: {tasks} tasks")
-    pools = replayPoolTrials(work.requests, trials)
+    pools = replayPoolTrials(work.requests, trials, stepUs(work.runs))
     work.write("replay_pool", pools.totals)
-    work.write("replay_pool_minute", pools.minutes)
+    work.write("replay_pool_time", pools.steps)
     work.write("replay_pool_client", pools.clients)
     work.evaluation.tell({"notes": notes})
     return pools

@@ -42,6 +42,7 @@ OUTPUTS: Sequence[OutputTable] = (
     OutputTable("fairness_minute", AGGREGATE, "a minute, and how evenly it was shared", "aggregate.fairnessMinutes"),
     OutputTable("starved_minute", AGGREGATE, "a client that got nothing in a minute", "aggregate.starvedMinutes"),
     OutputTable("pool_minute", AGGREGATE, "the memory pool in a minute", "aggregate.poolMinutes"),
+    OutputTable("pool_time", AGGREGATE, "the memory pool in a step of time", "aggregate.poolTimes"),
     OutputTable("broken_rows", AUDIT, "a rule, and how many rows break it", "clean.brokenRows"),
     OutputTable("bloom_audit", AUDIT, "a principal in a window of the filter", "bloomaudit.bloomAudit"),
     OutputTable("quota_span", AUDIT, "a meter in ten seconds", "quotaaudit.quotaSpans"),
@@ -51,10 +52,10 @@ OUTPUTS: Sequence[OutputTable] = (
     OutputTable("replay_summary", REPLAY, "a candidate in a mode", "simulate.totals.TOTAL_COLUMNS"),
     OutputTable("replay_client", REPLAY, "the same for one client", "simulate.totals.TOTAL_COLUMNS"),
     OutputTable("replay_time", REPLAY, "the same for one client in a step of time", "simulate.totals.TIMES"),
-    OutputTable("replay_delay_hist", REPLAY, "delays of one length, by a candidate", "simulate.tally.HISTOGRAM"),
+    OutputTable("replay_delay_hist", REPLAY, "a length of time throttled, by a candidate", "simulate.tally.HISTOGRAM"),
     OutputTable("replay_fidelity", REPLAY, "a policy in force, replayed", "simulate.tally.FIDELITIES"),
     OutputTable("replay_pool", REPLAY, "a pool in a run of a server", "simulate.pool.TOTALS"),
-    OutputTable("replay_pool_minute", REPLAY, "the same for one minute", "simulate.pool.MINUTES"),
+    OutputTable("replay_pool_time", REPLAY, "the same for one step of time", "simulate.pool.STEPS"),
     OutputTable("replay_pool_client", REPLAY, "the same for one client", "simulate.pool.CLIENTS"),
 )
 

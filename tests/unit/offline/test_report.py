@@ -414,12 +414,17 @@ class VerdictTests(SynchronousTestCase):
 
     def test_generous(self) -> None:
         """
-        One that throttles clients less and lets more through is offered for a server that can take that.
+        One that throttles clients less and lets more through is offered first, for a server that can take that.
         """
         rows = decisionsOf(BASELINE, 0.5) + decisionsOf("wide", 0.1, sizeBytes=60_000)
         self.assertRegex(
             self.verdict(rows).advice,
-            "^Keep what is set: .* If the server can take more, set wide: clients are throttled",
+            "^Set wide if the server can take more: clients are throttled .* Otherwise keep what is set: no candidate",
+        )
+        # It comes second where another can be set in any case.
+        self.assertRegex(
+            self.verdict(rows + decisionsOf("other", 0.2)).advice,
+            "^Set other: .* Set wide if the server can take more: [^:]*$",
         )
 
     def test_sameRequests(self) -> None:
@@ -437,7 +442,7 @@ class VerdictTests(SynchronousTestCase):
         self.assertTrue(standing.ranOut and not standing.isForecast)
         self.assertRegex(
             verdict.advice,
-            "^Keep what is set: .* If the server can take more, set wide: for the same requests, clients are throttled",
+            "^Set wide if the server can take more: for the same requests, clients are throttled .* Otherwise keep",
         )
         self.assertIn("ran out of recorded requests, and may send more", standing.objections[0])
 
@@ -596,7 +601,7 @@ class DifferenceTests(SynchronousTestCase):
         differences = differencesOf(self.results(recorded + tried), "tried")
         assert differences is not None
         (difference,) = differences.changed
-        self.assertEqual(difference.cells()[2], f"{AT_LEAST}4 s")
+        self.assertEqual(difference.cells()[2:4], (f"{AT_LEAST}4 s", f"{AT_LEAST}\N{MINUS SIGN}1 s"))
         self.assertIn("ran out of recorded requests", differences.ranOut)
 
     def test_beforeLogin(self) -> None:
@@ -680,6 +685,25 @@ class LinesTests(SynchronousTestCase):
             found.append((busiestBytes(times), starvedMinutes(times)))
         busy = [row for row in rows if 45_000_000 <= row["at_us"] < 105_000_000 and not row["is_refused"]]
         self.assertEqual(found, [({"any": sum(row["request_bytes"] for row in busy)}, {"any": 1})] * 3)
+
+    def test_starvedMinutes(self) -> None:
+        """
+        In how many minutes a client gets nothing does not depend on what the clock said, nor on whether it is known
+        when the recording began.
+        """
+        for shift in (0.0, 2.5, -31.0, 45.0):
+            rows = decisionsOf("any", 0.0, minutes=4)
+            for row in rows:
+                row["wall_us"] += round(shift * 1e6)
+                # What else bob wants in the first minute of the recording, and in the second, is admitted.
+                isRefused = row["at_us"] < 5_000_000 or 60_000_000 <= row["at_us"] < 105_000_000
+                row["is_refused"] = row["principal"] == "bob" and isRefused
+            directory = Path(self.mktemp())
+            writeTables(directory, replayTables(rows, stepSeconds=5))
+            times = evolve(Times.of(Results.open(directory)), stepSeconds=5)
+            begin = BEGIN.timestamp() + shift
+            for covered in (None, (begin, begin + 240.0)):
+                self.assertEqual(starvedMinutes(evolve(times, covered=covered)), {"any": 0}, (shift, covered))
 
     def test_whole(self) -> None:
         """
@@ -923,10 +947,10 @@ class PageTests(SynchronousTestCase):
         """
         So is the memory taken.
         """
-        rows = self.rows("replay_pool_minute", candidate="bounded:16MiB")
+        rows = self.rows("replay_pool_time", candidate="bounded:16MiB")
         expected = {
-            BASELINE: [((row["minute"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_minute")],
-            "bounded:16MiB": [((row["minute"] - BEGIN).seconds, row["used_max_bytes"]) for row in rows],
+            BASELINE: [((row["begin"] - BEGIN).seconds, row["used_max"]) for row in self.rows("pool_time")],
+            "bounded:16MiB": [((row["begin"] - BEGIN).seconds, row["used_max_bytes"]) for row in rows],
         }
         self.check("pool", expected, 1024**2)
         self.assertRaises(AssertionError, drawnPoints, self.page, "pool:bounded:1GiB")
@@ -1021,6 +1045,14 @@ class PageTests(SynchronousTestCase):
         [found] = [each for each in self.page.iter("table") if "".join(each[0].itertext()) == caption]
         return ["".join(cell.itertext()) for cell in next(found.iter("tr"))]
 
+    def test_longest(self) -> None:
+        """
+        The longest time throttled is one number, wherever it stands.
+        """
+        longest = tableRows(self.page, "Candidates and what was recorded, closed loop")[STRICT][2]
+        self.assertEqual(tableRows(self.page, "Fairness and starvation")[STRICT][2], longest)
+        self.assertRegex(textOf(self.page, "throttling"), f"{re.escape(STRICT)}: [^:]*, the longest for {longest}")
+
     def test_fairnessTable(self) -> None:
         """
         How fair each candidate is stands beside the recording, but for those
@@ -1051,7 +1083,7 @@ class PageTests(SynchronousTestCase):
             tableRows(self.page, "Clients with the most throttle time told")["batch (bob)"], ["5 min 33 s", "13.3 %"]
         )
         policies = tableRows(self.page, "What each policy said, shadow policies included")
-        self.assertEqual(policies["client-bytes"], ["162", "42 (25.9 %)", "more than any range"])
+        self.assertEqual(policies["client-bytes"], ["162", "30 (18.5 %)", "12 (7.4 %)", "100 ms to 200 ms"])
         audits = textOf(self.page, "audit")
         self.assertIn("Asked 150 times, the filter took 3 of 54 new producers for known (5.6 %)", audits)
         self.assertIn("quotas are exceeded by 2.3 % at most", audits)
@@ -1254,6 +1286,15 @@ class ChangedPageTests(SynchronousTestCase):
         first = writeReport(self.directory).read_bytes()
         self.assertEqual(writeReport(self.directory).read_bytes(), first)
         self.assertLess(len(first), 150_000)
+
+    def test_logins(self) -> None:
+        """
+        Where the recording has more requests than policies were asked about, the page says so.
+        """
+        self.assertNotIn("policies were asked about", textOf(pageIn(self.directory)))
+        self.directory.joinpath("evaluation.json").write_text('{"recording": "/srv/recording", "requests": 262}')
+        words = "262 requests (policies were asked about 192 of them; not about logins, for instance)"
+        self.assertIn(words, textOf(pageIn(self.directory)))
 
     def test_synthetic(self) -> None:
         """

@@ -38,6 +38,9 @@ CANDIDATE_HEADS = (
 """The columns of L{candidateRows}."""
 
 
+SUMMED = "Times are summed over connections, so that they may be longer than the recording."
+"""What to know of the column C{Throttled for}."""
+
 OPEN_LOOP_HEADS = (
     "Candidate",
     "Delays in all",
@@ -55,7 +58,7 @@ def verdictSection(verdict: Verdict) -> Tag:
     tables = []
     if verdict.standings:
         rows = ((named(name), *cells) for name, *cells in candidateRows(verdict))
-        tables.append(table("Candidates and what was recorded, closed loop", CANDIDATE_HEADS, rows))
+        tables += [table("Candidates and what was recorded, closed loop", CANDIDATE_HEADS, rows), tags.p(SUMMED)]
         objections = [
             (tags.strong(named(shown(each.label))), f": {objection}.")
             for each in verdict.standings

@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import compute as pc
 from twisted.web.template import Tag, tags
 
+from ...metrics.histogram import SECONDS_BOUNDS
 from ..missing import Missing
 from ..simulate.identity import MIN_MATCHING
 from .elements import Cell, absent, beside, bullets, named, section, table
@@ -31,7 +32,7 @@ def recordedSection(results: Results) -> Tag:
     """
     title = "What was recorded"
     top = results.rows("top_clients", ["measure", "rank", "principal", "client_id", "value", "share"])
-    histogram = results.table("throttle_hist", ["policy", "bucket_ms", "n"])
+    histogram = results.table("throttle_hist", ["policy", "bucket_ms", "n", "refused"])
     parts: list[Any] = []
     for measure, (words, written) in _MEASURES.items():
         rows = sorted((row for row in top or () if row["measure"] == measure), key=lambda row: row["rank"])
@@ -40,7 +41,7 @@ def recordedSection(results: Results) -> Tag:
             cells = ((_client(row), written(row["value"]), share(row["share"])) for row in rows)
             parts.append([table(f"Clients with the most {words}", heads, cells)])
     if histogram is not None and len(histogram):
-        columns = ("Policy", "Asked about", "Asked for a delay, or refused", "Longest up to")
+        columns = ("Policy", "Asked about", "Asked for a delay", "Refused", "Longest delay")
         parts.append([table("What each policy said, shadow policies included", columns, _policyRows(histogram))])
     return section("recorded", title, beside(*parts) if parts else absent("The recording was not summed up."))
 
@@ -252,17 +253,26 @@ def _ledgerParts(results: Results) -> Iterator[Tag]:
 def _policyRows(histogram: pa.Table) -> Iterator[Sequence[Cell]]:
     for policy in sorted(set(histogram["policy"].to_pylist())):
         own = histogram.filter(pc.equal(histogram["policy"], policy)).to_pylist()
-        asked = sum(row["n"] for row in own)
-        delayed = [row for row in own if row["bucket_ms"] != 0 and row["n"]]
-        delays = sum(row["n"] for row in delayed)
-        bounds = [row["bucket_ms"] for row in delayed]
-        longest = "more than any range" if None in bounds else duration(max(bounds) / 1000) if bounds else NOTHING
+        asked, refused = (sum(row[name] for row in own) for name in ("n", "refused"))
+        delayed = {row["bucket_ms"]: row["n"] - row["refused"] for row in own if row["bucket_ms"] != 0}
         yield (
             named(shown(policy)),
             count(asked),
-            f"{count(delays)} ({share(delays / asked) if asked else NOTHING})",
-            longest,
+            *(f"{count(n)} ({share(n / asked) if asked else NOTHING})" for n in (sum(delayed.values()), refused)),
+            _longest([bound for bound, n in delayed.items() if n]),
         )
+
+
+def _longest(boundsMs: Sequence[int | None]) -> str:
+    """
+    Between which bounds the longest delay is: only that was counted.
+    """
+    if not boundsMs:
+        return NOTHING
+    most = min((bound for bound in SECONDS_BOUNDS if all(ms and ms <= bound * 1000 for ms in boundsMs)), default=None)
+    if most is None:
+        return f"more than {duration(SECONDS_BOUNDS[-1])}"
+    return f"{duration(max((bound for bound in SECONDS_BOUNDS if bound < most), default=0))} to {duration(most)}"
 
 
 def _client(row: Row) -> Tag:

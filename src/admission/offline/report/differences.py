@@ -78,7 +78,7 @@ class Difference:
             self.name,
             duration(self.recordedSeconds),
             f"{AT_LEAST if self.ranOut else ''}{duration(self.seconds)}",
-            signed(self.seconds - self.recordedSeconds),
+            f"{AT_LEAST if self.ranOut else ''}{signed(self.seconds - self.recordedSeconds)}",
             count(self.recordedRefused),
             count(self.refused),
             signedCount(self.refused - self.recordedRefused),
@@ -129,7 +129,7 @@ class Differences:
             return ""
         return (
             f"{AT_LEAST.strip()}: the client ran out of recorded requests. What else it would have sent is not known, "
-            "and would be throttled besides."
+            "and may be throttled or refused besides."
         )
 
     def beyond(self, most: int) -> str:

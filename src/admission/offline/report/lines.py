@@ -255,19 +255,17 @@ def poolLines(
     labels: Sequence[str],
     replays: pa.Table | None,
     recorded: pa.Table | None,
+    stepSeconds: int = 60,
     covered: tuple[float, float] | None = None,
 ) -> list[Line]:
     """
-    The most memory allocated, in bytes, by the minute.
+    The most memory allocated, in bytes, by time.
 
-    @param replays: C{candidate}, C{minute} and C{used_max_bytes} of
-        C{replay_pool_minute}.
-    @param recorded: C{minute} and C{used_max} of C{pool_minute}.
+    @param replays: C{candidate}, C{begin} and C{used_max_bytes} of C{replay_pool_time}.
+    @param recorded: C{begin} and C{used_max} of C{pool_time}.
+    @param stepSeconds: the length of the time of a row.
     """
-    replays, recorded = (
-        None if each is None else each.rename_columns({"minute": "begin"}) for each in (replays, recorded)
-    )
-    timeline = Timeline.over([replays, recorded], covered=covered)
+    timeline = Timeline.over([replays, recorded], stepSeconds, covered)
     lines: list[Line] = []
     if timeline is None:
         return lines
@@ -347,9 +345,9 @@ def starvedMinutes(times: Times) -> dict[str, int]:
     The number of minutes, added up over clients, in which a client with a demand was admitted nothing.
     """
     seconds = _secondsOf(times.table)
-    # From when the recording begins: what o'clock that was means nothing.
-    minutes = (seconds - (times.covered[0] if times.covered else seconds.min(initial=0))) // 60
-    table = times.table.append_column("minute", pa.array(minutes.astype(np.int64)))
+    # From the first step: what o'clock that was means nothing.
+    minutes = (seconds - (seconds.min() if len(seconds) else 0)) // 60
+    table = times.table.append_column("minute", pa.array(minutes))
     clients = grouped(_ofClients(table), ("candidate", *_RUN, "minute", *_CLIENT), ("requests", "refused"))
     isStarved = pc.equal(clients["requests"], clients["refused"])
     clients = clients.append_column("starved", isStarved.cast(pa.int64()))

@@ -71,16 +71,18 @@ def poolRows(results: Results) -> list[Sequence[str]]:
 
 
 def poolSection(results: Results) -> Tag:
-    recorded = results.table("pool_minute", ["minute", "used_max", "depleted_pct", "covered_s"])
+    recorded = results.table("pool_time", ["begin", "used_max"])
     pools = _pools(results)
-    minutes = results.table("replay_pool_minute", ["candidate", "minute", "used_max_bytes"])
+    replays = results.table("replay_pool_time", ["candidate", "begin", "used_max_bytes"])
     forecasts = [each.label for each in pools if each.isForecast]
-    lines, unit, unitBytes = scaled(poolLines(forecasts, minutes, recorded, coveredBy(results)))
+    lines, unit, unitBytes = scaled(
+        poolLines(forecasts, replays, recorded, results.says("stepSeconds", int) or 60, coveredBy(results))
+    )
 
     def fact(line: Line) -> str:
         return f"at most {size(line.most * unitBytes)}"
 
-    plot = Plot("pool", "The most memory taken, by the minute", unit, lines, fact, note=timeNote(lines))
+    plot = Plot("pool", "The most memory taken, by time", unit, lines, fact, note=timeNote(lines))
     parts: list[Any] = []
     rows = poolRows(results)
     if rows:

@@ -19,8 +19,8 @@ from .lines import Times
 from .pools import poolSection
 from .resultfiles import Results
 from .timecourse import delayPlot, fairnessPlot, fairnessSection, throttlePlot, throttlingSection
-from .verdict import reach
-from .words import plural, shown
+from .verdict import Verdict, reach
+from .words import count, plural, shown
 
 _WITH_BROKERS = ("replay_fidelity", "replay_time", "client_minute", "fairness_minute", "pool_minute", "replay_pool")
 
@@ -38,7 +38,7 @@ def pageOf(results: Results) -> str:
     page = parsed(_asset("page.html"))
     page.fillSlots(
         style=_asset("page.css"),
-        facts=_facts(results),
+        facts=_facts(results, verdict),
         sections=[
             verdictSection(verdict),
             clientsSection(results, verdict),
@@ -69,7 +69,7 @@ def isSynthetic(results: Results) -> bool:
     return results.says("isSynthetic", bool) is True
 
 
-def _facts(results: Results) -> list[Tag]:
+def _facts(results: Results, verdict: Verdict) -> list[Tag]:
     parts = []
     if isSynthetic(results):
         parts.append(
@@ -83,6 +83,9 @@ def _facts(results: Results) -> list[Tag]:
     runs = [each for each in results.says("runs", list) or () if isinstance(each, dict)]
     if recording is not None:
         words = [] if requests is None else [f": {plural(requests, 'request')}"]
+        asked = None if verdict.recorded is None else int(verdict.recorded.total["requests"])
+        if requests is not None and asked is not None and asked < requests:
+            words.append(f" (policies were asked about {count(asked)} of them; not about logins, for instance)")
         begins, ends = ([str(each[key]) for each in runs if each.get(key)] for key in ("begin", "end"))
         if begins and ends:
             words.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...plaintext import printable, table
-from .answers import CANDIDATE_HEADS, OPEN_LOOP_HEADS, candidateRows, openLoopRows
+from .answers import CANDIDATE_HEADS, OPEN_LOOP_HEADS, SUMMED, candidateRows, openLoopRows
 from .differences import HEADS, differencesOf
 from .pools import POOL_HEADS, poolRows
 from .resultfiles import Results
@@ -37,7 +37,7 @@ def summaryOf(results: Results, verdict: Verdict) -> str:
     """
     parts = [f"{printable(verdict.gate.sentence)}\n{printable(verdict.advice)}\n"]
     if verdict.standings:
-        parts.append(_columns(CANDIDATE_HEADS, candidateRows(verdict), _SHOWN))
+        parts.append(f"{_columns(CANDIDATE_HEADS, candidateRows(verdict), _SHOWN)}{SUMMED}\n")
     for standing in [each for each in verdict.standings or () if each.hasEstimate][:MAX_CANDIDATES]:
         differences = differencesOf(results, standing.label)
         if differences is not None and differences.changed:

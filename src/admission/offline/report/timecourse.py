@@ -36,19 +36,19 @@ def throttlePlot(verdict: Verdict, times: Times) -> Plot:
     def fact(line: Line) -> str:
         return f"throttled for {duration(float(line.values.sum()))} in all, at most {duration(line.most)} in {step}"
 
-    return Plot("throttle", "Throttled for, by time", f"seconds in {step}", lines, fact, note=timeNote(lines))
+    title = "Throttled for, summed over connections, by time"
+    return Plot("throttle", title, f"seconds in {step}", lines, fact, note=timeNote(lines))
 
 
 def delayPlot(results: Results, verdict: Verdict) -> Plot:
     histogram = results.table("replay_delay_hist", ["candidate", "mode", "bucket_us", "n"])
     lines = delayLines([BASELINE, *verdict.estimates], None if histogram is None else only(histogram, mode=CLOSED))
+    known = [each for each in (verdict.recorded, *(verdict.standings or ())) if each is not None]
+    longest = {each.label: each.total["most_throttle_s"] for each in known}
 
     def fact(line: Line) -> str:
         first = f"{share(float(line.values[0]))} of requests for longer than {duration(float(line.places[0]))}"
-        beyond = line.places[line.values == 0]
-        if len(beyond):
-            return f"{first}, none for longer than {duration(float(beyond[0]))}"
-        return f"{first}, {share(float(line.values[-1]))} for longer than {duration(float(line.places[-1]))}"
+        return f"{first}, the longest for {duration(longest[line.label])}" if line.label in longest else first
 
     return Plot(
         "delays",
@@ -61,7 +61,7 @@ def delayPlot(results: Results, verdict: Verdict) -> Plot:
     )
 
 
-_JAIN = "Jain\N{RIGHT SINGLE QUOTATION MARK}s index"
+_JAIN = "(Jain\N{RIGHT SINGLE QUOTATION MARK}s index)"
 
 
 def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
@@ -84,13 +84,13 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
         for each in [*([] if verdict.recorded is None else [verdict.recorded]), *estimates]
     ]
     if rows:
-        heads = ("Candidate", f"Least {_JAIN}", "Minutes of clients without service", "Longest at a time")
+        heads = ("Candidate", f"Least evenness {_JAIN}", "Minutes of clients without service", "Longest at a time")
         parts.append(table("Fairness and starvation", heads, rows))
     parts.append(
         tags.p(
-            "The index is 1 if all clients that want something get the same number of bytes, and 1/n if one of n "
-            "clients gets all. A client that is throttled sends less and so wants less: that is in the time throttled, "
-            "not in the index."
+            "Evenness is 1 if all clients that want something get the same number of bytes, and 1/n if one of n "
+            "clients gets all. The least is that of steps of which the recording has all. A client that is throttled "
+            "sends less and so wants less: that is in the time throttled, not in the index."
         )
     )
     if recorded is not None and len(recorded):
@@ -109,7 +109,7 @@ def fairnessSection(results: Results, verdict: Verdict, plot: Plot) -> Tag:
 
 def fairnessPlot(verdict: Verdict, times: Times) -> Plot:
     """
-    Jain's index, by time.
+    Evenness, by time.
     """
     lines = fairnessLines(verdict.estimates, times)
 
@@ -120,8 +120,8 @@ def fairnessPlot(verdict: Verdict, times: Times) -> Plot:
 
     return Plot(
         "fairness",
-        f"{_JAIN} of admitted bytes, by time",
-        _JAIN,
+        f"Evenness {_JAIN} of admitted bytes, by time",
+        f"evenness {_JAIN}",
         lines,
         fact,
         isIndex=True,

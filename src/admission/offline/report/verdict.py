@@ -4,8 +4,8 @@ The verdict on the replays: whether they can be trusted, and what to set.
 
 A candidate does as well as what was in force if there is an estimate of it, if it protects the server no less,
 admitting no more in the busiest minute and leaving no client that may send more, if it refuses no more requests, and if
-it starves no client that was served.  The best of these is the one
-under which clients are throttled for the shortest total time.
+it starves no client that was served.  The best of these is the one under which clients are throttled for the shortest
+total time.
 """
 
 from __future__ import annotations
@@ -338,10 +338,6 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
 
     doubt = "" if verdict.gate.trust is Trust.TRUSTED else "If the replay is right, which is not proven: "
     best = verdict.best
-    if best is not None and isLess(best):
-        words = [f"{doubt}Set {setting(best)}: {effect(best)}"]
-    else:
-        words = [f"{doubt}Keep what is set: no candidate throttles clients less and is sure to let no more through."]
     generous = next(
         (
             each
@@ -354,6 +350,12 @@ def _advice(verdict: Verdict, descriptions: Mapping[Any, str], results: Results)
         ),
         None,
     )
+    words = []
+    if best is not None and isLess(best):
+        words.append(f"Set {setting(best)}: {effect(best)}")
     if generous is not None:
-        words.append(f"If the server can take more, set {setting(generous)}: {effect(generous)}")
-    return " ".join(words)
+        words.append(f"Set {setting(generous)} if the server can take more: {effect(generous)}")
+    if best is None or not isLess(best):
+        keep = "keep what is set: no candidate throttles clients less and is sure to let no more through."
+        words.append(f"Otherwise {keep}" if words else keep.capitalize())
+    return doubt + " ".join(words)

@@ -37,15 +37,16 @@ from .candidates import Candidate, resolveCandidate
 from .ordered import Ordered
 from .poolrun import PoolRun
 from .pooltrace import PoolTrace
+from .totals import MINUTE_US
 
 ROWS_OF_BATCH = 10_000
 
 _ORDER = ("mono_us", "seq")
 _GROUP = ("broker_id", "boot_id")
 
-MINUTES = pa.schema(
+STEPS = pa.schema(
     [
-        ("minute", pa.timestamp("us", "UTC")),
+        ("begin", pa.timestamp("us", "UTC")),
         ("span_us", pa.int64()),
         ("used_max_bytes", pa.int64()),
         ("available_min_bytes", pa.int64()),
@@ -55,8 +56,9 @@ MINUTES = pa.schema(
     ]
 )
 """
-One row per minute of wall time: how much of it was replayed (C{span_us}), the maximum allocated and the minimum
-available, the share of the time with no memory available, and the total time and maximum number of waiting connections.
+One row per step of wall time, by default a minute: how much of it was replayed (C{span_us}), the maximum allocated and
+the minimum available, the share of the time with no memory available, and the total time and maximum number of waiting
+connections.
 """
 
 TOTALS = pa.schema(
@@ -103,7 +105,7 @@ RESULTS = pa.schema(
         ("candidate", pa.string()),
         ("broker_id", pa.string()),
         ("boot_id", pa.string()),
-        ("minute", pa.struct(list(MINUTES))),
+        ("step", pa.struct(list(STEPS))),
         ("total", pa.struct(list(TOTALS))),
         ("client", pa.struct(list(CLIENTS))),
     ]
@@ -141,6 +143,7 @@ def replayPools(
     candidates: Sequence[PoolCandidate],
     horizons: Mapping[tuple[str, str], int] | None = None,
     order: Candidate | None = None,
+    stepUs: int = MINUTE_US,
 ) -> Iterator[pa.RecordBatch]:
     """
     Replay each run of a server with each pool.
@@ -153,6 +156,7 @@ def replayPools(
         the rows unless given.
     @param order: the order in which waiters are served; the default, for which plug-ins must be installed here, unless
         given.
+    @param stepUs: the length of the steps of time, in microseconds.
     @return: rows of L{RESULTS}.
     @raise OutOfOrder: if rows are not sorted this way.
     """
@@ -164,13 +168,13 @@ def replayPools(
             for found, isNew, start, stop in ordered.groups(batch):
                 if isNew:
                     if trace is not None:
-                        yield from _replay(trace, group, candidates, horizons, order or defaultOrder())
+                        yield from _replay(trace, group, candidates, horizons, order or defaultOrder(), stepUs)
                         trace.close()
                     trace, group = PoolTrace(), found
                 assert trace is not None
                 trace.add(batch.slice(start, stop - start))
         if trace is not None:
-            yield from _replay(trace, group, candidates, horizons, order or defaultOrder())
+            yield from _replay(trace, group, candidates, horizons, order or defaultOrder(), stepUs)
     finally:
         if trace is not None:
             trace.close()
@@ -182,11 +186,14 @@ def _replay(
     candidates: Sequence[PoolCandidate],
     horizons: Mapping[tuple[str, str], int] | None,
     order: Candidate,
+    stepUs: int,
 ) -> Iterator[pa.RecordBatch]:
     trace.finish()
     horizonUs = (horizons or {}).get(group, trace.lastUs)
     for candidate in candidates:
-        run = PoolRun(trace, candidate.build, horizonUs, lambda clock, random: order.build(clock, random=random))
+        run = PoolRun(
+            trace, candidate.build, horizonUs, lambda clock, random: order.build(clock, random=random), stepUs
+        )
         run.run()
         rows = _rows(trace, run)
         for first in range(0, len(rows), ROWS_OF_BATCH):
@@ -196,9 +203,9 @@ def _replay(
 
 
 def _rows(trace: PoolTrace, run: PoolRun) -> list[dict[str, Any]]:
-    minutes = [
+    steps = [
         {
-            "minute": each.beginUs,
+            "begin": each.beginUs,
             "span_us": each.spanUs,
             "used_max_bytes": each.usedMaxBytes,
             "available_min_bytes": each.availableMinBytes,
@@ -206,7 +213,7 @@ def _rows(trace: PoolTrace, run: PoolRun) -> list[dict[str, Any]]:
             "muted_us": each.mutedUs,
             "waiting_max": each.waitingMax,
         }
-        for each in run.watch.minutes
+        for each in run.watch.steps
     ]
     clients = [
         {
@@ -222,7 +229,7 @@ def _rows(trace: PoolTrace, run: PoolRun) -> list[dict[str, Any]]:
     ]
     return [
         {"total": _total(trace, run)},
-        *({"minute": each} for each in minutes),
+        *({"step": each} for each in steps),
         *({"client": each} for each in clients),
     ]
 
@@ -230,7 +237,7 @@ def _rows(trace: PoolTrace, run: PoolRun) -> list[dict[str, Any]]:
 def _total(trace: PoolTrace, run: PoolRun) -> dict[str, Any]:
     waitsUs = np.sort(np.frombuffer(run.waitsUs, np.int64))
     p50Us, p99Us, maxUs = (_quantile(waitsUs, share) for share in (0.5, 0.99, 1.0))
-    spanUs = sum(each.spanUs for each in run.watch.minutes)
+    spanUs = sum(each.spanUs for each in run.watch.steps)
     return {
         "span_us": spanUs,
         "requests": run.requests,
@@ -239,8 +246,8 @@ def _total(trace: PoolTrace, run: PoolRun) -> dict[str, Any]:
         "wait_p50_us": p50Us,
         "wait_p99_us": p99Us,
         "wait_max_us": maxUs,
-        "muted_us": sum(each.mutedUs for each in run.watch.minutes),
-        "depleted_share": _share(sum(each.depletedUs for each in run.watch.minutes), spanUs),
+        "muted_us": sum(each.mutedUs for each in run.watch.steps),
+        "depleted_share": _share(sum(each.depletedUs for each in run.watch.steps), spanUs),
         "peak_bytes": run.watch.peakBytes,
         "oversized": run.oversized,
         "connections": len(trace.firstRows),

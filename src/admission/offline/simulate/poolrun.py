@@ -19,14 +19,13 @@ from admission.interfaces import CONNECTIONS, ILease, IMemoryPool, IWaiter, IWai
 
 from ..simulator import MICROSECONDS, Simulator
 from .pooltrace import PoolTrace
-
-_MINUTE_US = 60 * MICROSECONDS
+from .totals import MINUTE_US
 
 
 @define
-class Minute:
+class Step:
     """
-    A minute of the pool.
+    A step of time of the pool.
 
     @ivar beginUs: when it began, in microseconds since the epoch.
     @ivar usedMaxBytes: the most memory allocated.
@@ -34,7 +33,7 @@ class Minute:
     @ivar depletedUs: for how long no memory was available.
     @ivar mutedUs: for how long connections waited for memory, in total.
     @ivar waitingMax: the largest number of waiting connections.
-    @ivar spanUs: how much of the minute was replayed.
+    @ivar spanUs: how much of it was replayed.
     """
 
     beginUs: int
@@ -50,24 +49,26 @@ class PoolWatch:
     """
     Measures a pool at each event; its state is constant in between.
 
-    @ivar minutes: the measurements, by minutes of wall time.
+    @ivar steps: the measurements, by steps of wall time.
     @ivar peakBytes: the most memory allocated at a time.
     """
 
-    def __init__(self, pool: IMemoryPool, nowUs: int, wallOffsetUs: int) -> None:
+    def __init__(self, pool: IMemoryPool, nowUs: int, wallOffsetUs: int, stepUs: int = MINUTE_US) -> None:
         """
         @param nowUs: the time, like all times here in microseconds of the recording's clock.
         @param wallOffsetUs: added to it to get wall time.
+        @param stepUs: the length of a step.
         """
         self.peakBytes = 0
         self._pool = pool
         self._wallOffsetUs = wallOffsetUs
+        self._stepUs = stepUs
         self._seenUs = nowUs
         self._usedBytes = self._waiting = 0
         self._availableBytes = pool.availableBytes
         self._isDry = pool.isOutOfMemory()
-        self._minute = self._minuteOf(nowUs)
-        self.minutes = [self._minute]
+        self._step = self._stepOf(nowUs)
+        self.steps = [self._step]
 
     def see(self, nowUs: int, changeBytes: int = 0) -> None:
         """
@@ -80,12 +81,12 @@ class PoolWatch:
         self._isDry = self._pool.isOutOfMemory()
         self._availableBytes = availableBytes = self._pool.availableBytes
         self._usedBytes = usedBytes = self._usedBytes + changeBytes
-        minute = self._minute
-        if usedBytes > minute.usedMaxBytes:
-            minute.usedMaxBytes = usedBytes
+        step = self._step
+        if usedBytes > step.usedMaxBytes:
+            step.usedMaxBytes = usedBytes
             self.peakBytes = max(self.peakBytes, usedBytes)
-        if availableBytes < minute.availableMinBytes:
-            minute.availableMinBytes = availableBytes
+        if availableBytes < step.availableMinBytes:
+            step.availableMinBytes = availableBytes
 
     def wait(self, nowUs: int, change: int) -> None:
         """
@@ -95,35 +96,35 @@ class PoolWatch:
         """
         self.see(nowUs)
         self._waiting += change
-        if self._waiting > self._minute.waitingMax:
-            self._minute.waitingMax = self._waiting
+        if self._waiting > self._step.waitingMax:
+            self._step.waitingMax = self._waiting
 
     def close(self, nowUs: int) -> None:
         """
-        Finish the last minute; nothing may follow.
+        Finish the last step; nothing may follow.
         """
         self.see(nowUs)
-        if len(self.minutes) > 1 and not self._minute.spanUs:
-            self.minutes.pop()
+        if len(self.steps) > 1 and not self._step.spanUs:
+            self.steps.pop()
 
     def _pass(self, nowUs: int) -> None:
         while True:
-            minute = self._minute
-            endUs = minute.beginUs + _MINUTE_US - self._wallOffsetUs
+            step = self._step
+            endUs = step.beginUs + self._stepUs - self._wallOffsetUs
             passedUs = min(nowUs, endUs) - self._seenUs
-            minute.spanUs += passedUs
-            minute.mutedUs += passedUs * self._waiting
+            step.spanUs += passedUs
+            step.mutedUs += passedUs * self._waiting
             if self._isDry:
-                minute.depletedUs += passedUs
+                step.depletedUs += passedUs
             self._seenUs += passedUs
             if nowUs < endUs:
                 return
-            self._minute = self._minuteOf(endUs)
-            self.minutes.append(self._minute)
+            self._step = self._stepOf(endUs)
+            self.steps.append(self._step)
 
-    def _minuteOf(self, nowUs: int) -> Minute:
+    def _stepOf(self, nowUs: int) -> Step:
         wallUs = nowUs + self._wallOffsetUs
-        return Minute(wallUs - wallUs % _MINUTE_US, self._usedBytes, self._availableBytes, self._waiting)
+        return Step(wallUs - wallUs % self._stepUs, self._usedBytes, self._availableBytes, self._waiting)
 
 
 AHEAD_US = MICROSECONDS
@@ -177,18 +178,20 @@ class PoolRun:
         build: Callable[[Any], IMemoryPool],
         horizonUs: int,
         buildOrder: Callable[[Any, Random], IWaitOrder],
+        stepUs: int = MINUTE_US,
     ) -> None:
         """
         @param build: makes the pool, given a clock.
         @param buildOrder: makes an order of waiters, given a clock and a random source.
         @param horizonUs: when to end; later requests do not count.
+        @param stepUs: see L{PoolWatch}.
         """
         self._trace = trace
         self.simulator = simulator = Simulator(trace.firstUs)
         self.pool: IMemoryPool = build(simulator)
         random = Random(trace.gateSeed)
         self.gate = Gate(self.pool, simulator, buildOrder(simulator, random), buildOrder(simulator, random))
-        self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs)
+        self.watch = PoolWatch(self.pool, trace.firstUs, trace.wallOffsetUs, stepUs)
         self.largestBytes = self.pool.largestBytes
         self.clients = [ClientWaits() for _ in trace.clients]
         self.waitsUs = array("q")

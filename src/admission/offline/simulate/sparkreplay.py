@@ -36,10 +36,11 @@ from .decisions import CLOSED, DECISIONS, OPEN
 from .identity import VERDICT_COLUMNS, VERDICTS, findVerdicts
 from .keys import CLIENT_REQUESTS, clientsOf
 from .ordered import Batches
-from .pool import CLIENTS, MINUTES, RESULTS, TOTALS, defaultOrder, replayPools
+from .pool import CLIENTS, RESULTS, STEPS, TOTALS, defaultOrder, replayPools
 from .pooltrace import POOL_COLUMNS
 from .shards import SHARD, SHARDED, ReplayPlan, Step, planReplays
 from .slices import MIN_REQUESTS, SPANS, countSpans, findCuts
+from .totals import MINUTE_US
 from .trials import RECORDED, Trial, TrialKey
 
 MAX_CLIENTS = 2_000_000
@@ -220,12 +221,12 @@ class PoolTotals:
     L{admission.offline.simulate.pool}.
 
     @ivar totals: see C{TOTALS} there.
-    @ivar minutes: see C{MINUTES}.
+    @ivar steps: see C{STEPS}.
     @ivar clients: see C{CLIENTS}.
     """
 
     totals: pa.Table
-    minutes: pa.Table
+    steps: pa.Table
     clients: pa.Table
 
 
@@ -253,12 +254,13 @@ def planPools(
     return trials, notes
 
 
-def replayPoolTrials(requests: DataFrame, trials: Sequence[PoolTrial]) -> PoolTotals:
+def replayPoolTrials(requests: DataFrame, trials: Sequence[PoolTrial], stepUs: int = MINUTE_US) -> PoolTotals:
     """
     Replay each run of a server with pools.
 
     @param requests: clean ones.
     @param trials: at least one.
+    @param stepUs: see L{replayPools}.
     """
     runs = {run for trial in trials for run in trial.runs}
     ordered = requests.select(*POOL_COLUMNS).repartition(len(runs), *_GROUP).sortWithinPartitions(*_ORDER)
@@ -266,16 +268,16 @@ def replayPoolTrials(requests: DataFrame, trials: Sequence[PoolTrial]) -> PoolTo
     # Each trial reads the same sorted rows as a partition of its own, so that pools share a cluster like runs.
     order = defaultOrder()
     for trial in trials:
-        part = _replayed(ordered, trial, order)
+        part = _replayed(ordered, trial, order, stepUs)
         results = part if results is None else results.unionByName(part)
     assert results is not None
     table = collected(results, RESULTS)
     return PoolTotals(*(_part(table, name, schema) for name, schema in _PARTS.items()))
 
 
-def _replayed(ordered: DataFrame, trial: PoolTrial, order: Candidate) -> DataFrame:
+def _replayed(ordered: DataFrame, trial: PoolTrial, order: Candidate, stepUs: int) -> DataFrame:
     def replayed(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return replayPools(batches, [trial.candidate], order=order)
+        return replayPools(batches, [trial.candidate], order=order, stepUs=stepUs)
 
     return ordered.where(_among(trial.runs)).mapInArrow(replayed, sparkSchema(RESULTS))
 
@@ -284,7 +286,7 @@ def _among(runs: Runs) -> Column:
     return F.concat_ws("\n", *_GROUP).isin(["\n".join(run) for run in runs])
 
 
-_PARTS = {"total": TOTALS, "minute": MINUTES, "client": CLIENTS}
+_PARTS = {"total": TOTALS, "step": STEPS, "client": CLIENTS}
 
 
 def _part(results: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
@@ -293,5 +295,5 @@ def _part(results: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
     values = chunks.flatten() if len(rows) else [pa.array([], field.type) for field in schema]
     columns = [*(rows[key] for key in ("candidate", *_GROUP)), *values]
     names = ["candidate", *_GROUP, *schema.names]
-    order = [(each, "ascending") for each in names[: 5 if name == "client" else 4 if name == "minute" else 3]]
+    order = [(each, "ascending") for each in names[: 5 if name == "client" else 4 if name == "step" else 3]]
     return pa.table(columns, names).sort_by(order)

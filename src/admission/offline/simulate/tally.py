@@ -30,8 +30,8 @@ OUTCOMES = pa.schema([("time", pa.struct(list(TIMES))), ("decision", pa.struct(l
 
 HISTOGRAM = pa.schema([("candidate", pa.string()), ("mode", pa.string()), ("bucket_us", pa.int64()), ("n", pa.int64())])
 """
-The number of requests for which a candidate asked for a delay of up to C{bucket_us} and above the previous bound, see
-L{DELAY_BOUNDS_US}; null above all.
+The number of requests that are throttled, by whatever policy, for up to C{bucket_us} and above the previous bound, see
+L{DELAY_BOUNDS_US}; null above all.  Refused requests are not throttled.
 """
 
 FIDELITIES = pa.schema(

@@ -71,7 +71,7 @@ L{mergeTimes} adds them up.
 
 C{principal} and C{client_id} are null for connections before a login. C{throttle_us} is for how long clients were
 throttled, C{throttled} counts requests for which they were, and C{refused} requests that were refused, by whatever
-policy; for how long refused clients waited is not in it. C{delay_us} is the delay that the candidate asked for.
+policy. C{delay_us} is the delay that the candidate asked for. How long refused clients wait is in neither time.
 C{delay_bins} counts requests by how long they are throttled, by whatever policy, see L{DELAY_BOUNDS_US}, with longer
 times in the last bin; trailing zeros are left out, since most requests are not throttled. C{exhausted_from_us} is when
 the first connection was exhausted, on the clock of the run.
@@ -238,7 +238,7 @@ def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
     sizeBytes = numbersOf(batch.column("request_bytes")) + numbersOf(batch.column("response_bytes"))
     isAdmitted = ~(isRefused | isBarred)
     # Who is refused waits, too, before it asks again: that is not what is called throttled.
-    throttledUs = heldUs * isAdmitted
+    throttledUs, askedUs = heldUs * isAdmitted, delayUs * isAdmitted
     each = {
         "requests": np.ones(batch.num_rows, np.int64),
         "throttled": throttledUs > 0,
@@ -246,13 +246,13 @@ def _counted(batch: pa.RecordBatch, stepUs: int) -> pa.RecordBatch:
         "poisoned": numbersOf(batch.column("is_poisoned")),
         "demanded_bytes": sizeBytes,
         "admitted_bytes": sizeBytes * isAdmitted,
-        "delay_us": delayUs,
+        "delay_us": askedUs,
         "throttle_us": throttledUs,
         "connections": numbersOf(batch.column("is_first")),
         "exhausted": isExhausted,
     }
     columns: dict[str, Any] = {name: _summed(values, places, len(found)) for name, values in each.items()}
-    columns["most_delay_us"] = _most(delayUs, places, len(found))
+    columns["most_delay_us"] = _most(askedUs, places, len(found))
     columns["most_throttle_us"] = _most(throttledUs, places, len(found))
     atUs = np.where(isExhausted, numbersOf(batch.column("at_us")), _NEVER)
     columns["exhausted_from_us"] = -_most(-atUs, places, len(found))

@@ -97,7 +97,7 @@ class MinutesTests(SynchronousTestCase):
 
     def test_one(self) -> None:
         """
-        A minute of a client.
+        A minute of a client, in which refusals are counted, and their delays are no time throttled.
         """
         rows = [
             decision(is_first=True),
@@ -118,11 +118,11 @@ class MinutesTests(SynchronousTestCase):
                 "poisoned": 1,
                 "demanded_bytes": 440,
                 "admitted_bytes": 220,
-                "delay_us": 6000,
+                "delay_us": 1000,
                 "throttle_us": 2000,
                 "connections": 1,
                 "exhausted": 1,
-                "most_delay_us": 5000,
+                "most_delay_us": 1000,
                 "most_throttle_us": 2000,
                 "exhausted_from_us": 9,
             },
@@ -151,7 +151,7 @@ class MinutesTests(SynchronousTestCase):
             self.assertEqual(row["requests"], len(here))
             self.assertEqual(row["throttled"], sum(each["held_us"] > 0 for each in admitted))
             self.assertEqual(row["refused"], len(here) - len(admitted))
-            self.assertEqual(row["delay_us"], sum(each["delay_us"] for each in here))
+            self.assertEqual(row["delay_us"], sum(each["delay_us"] for each in admitted))
             self.assertEqual(row["throttle_us"], sum(each["held_us"] for each in admitted))
             self.assertEqual(row["admitted_bytes"], sum(each["request_bytes"] + 10 for each in admitted))
             self.assertEqual(row["most_throttle_us"], max((each["held_us"] for each in admitted), default=0))
