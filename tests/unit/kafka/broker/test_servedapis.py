@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
@@ -147,7 +147,7 @@ class EveryVersionTests(BrokerTestCase):
     def _checkAnything(self, name: str, apiVersion: int) -> None:
         client = self.connect()
 
-        @fewExamples
+        @settings(fewExamples, max_examples=20)
         @given(entities(load_request_schema(API_KEYS[name], apiVersion)))
         def check(entity: Any) -> None:
             client.sendBytes(client.frame(entity))

@@ -182,10 +182,12 @@ def _create(broker: Broker, name: str, created: list[dict[str, Any]], errors: di
 
 def _nameOrId(asked: Any) -> tuple[str | None, UUID | None]:
     """
-    What is asked for: a name or else an id.  Java's clients send an empty name with an id.
+    What is asked for: a name or else an id, of which older versions know nothing.  Java's clients send an empty name
+    with an id.
     """
-    if asked.name is None or (not asked.name and asked.topic_id is not None):
-        return None, asked.topic_id
+    topicId = getattr(asked, "topic_id", None)
+    if asked.name is None or (not asked.name and topicId is not None):
+        return None, topicId
     return asked.name, None
 
 

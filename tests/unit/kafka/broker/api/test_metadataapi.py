@@ -157,6 +157,14 @@ class MetadataTests(BrokerTestCase):
         answer = self.connect().ask("Metadata", 12, topics=[{"name": None, "topic_id": None}])
         self.assertEqual(codes(answer.topics), [ErrorCode.unknown_topic_id])
 
+    def test_emptyName(self) -> None:
+        """
+        An empty name without an id is no name for a topic, in all versions, with and without ids.
+        """
+        for apiVersion in range(14):
+            (answer,) = self.connect().ask("Metadata", apiVersion, topics=[{"name": ""}]).topics
+            self.assertEqual((answer.error_code, answer.name), (ErrorCode.invalid_topic_exception, ""))
+
     def test_once(self) -> None:
         """
         A topic that a request repeats is described once, or small requests would have huge responses.
