@@ -32,6 +32,9 @@ reactor: Any = installedReactor
 HOSTILE = "<img src=x onerror=\"document.title='mine'\">\u202eeno"
 """A name that is code, with a character that turns round what follows it."""
 
+BACKFILL = "backfill"
+"""A client that is throttled for as long as it is looked at."""
+
 _VALUES = "return [...document.querySelectorAll('.legend li')].map((each) => each.textContent)"
 _PATHS = "return [...document.querySelectorAll('svg path')].filter((each) => each.getAttribute('d')).length"
 _HOSTILE = (
@@ -56,6 +59,12 @@ _TOOLTIPS = (
     "return [...document.querySelectorAll('.legend li[title*=\"quota\"]')]"
     ".map((each) => each.firstChild.nextSibling.textContent)"
 )
+_SELECT = (
+    "const [name] = document.querySelectorAll('#topics td');"
+    "getSelection().selectAllChildren(name);"
+    "return getSelection().toString().trim()"
+)
+_SELECTED = "return getSelection().toString().trim()"
 _POINTS = (
     "const [figure] = [...document.querySelectorAll('figure')].filter((each) => "
     "each.querySelector('figcaption').textContent.startsWith('Process memory'));"
@@ -78,6 +87,7 @@ class Findings:
     @ivar errors: what the browser complained about.
     @ivar marked: how many bars have a mark at 100 %.
     @ivar tooltips: the series that say what they are about quotas.
+    @ivar selected: the name of a topic that was marked to be copied, and what was marked two looks later.
     @ivar remembered: how many samples the server had kept, and how many points the page drew at its second look.
     @ivar answers: what the page answered to questions about clients, with the table below.
     @ivar gone: what the page said when there was no broker any more.
@@ -93,6 +103,7 @@ class Findings:
     errors: Sequence[str] = ()
     marked: int = 0
     tooltips: Sequence[str] = ()
+    selected: tuple[str, str] = ("", "")
     remembered: tuple[int, int] = (0, 0)
     answers: list[tuple[str, str]] = field(factory=list)
     gone: str = ""
@@ -121,7 +132,7 @@ def findings() -> Findings:
     found.status = broker.status
     try:
         with openBrowser(WIDE) as browser:
-            with clients(broker.address), _hostileClient(broker.address):
+            with clients(broker.address), _farOverQuota(broker.address, HOSTILE, BACKFILL):
                 until(lambda: broker.snapshot()["throttled"]["clients"] and broker.snapshot()["groups"]["lagRecords"])
                 browser.get(broker.status)
                 _look(browser, found)
@@ -139,42 +150,53 @@ def findings() -> Findings:
 
 
 def _look(browser: Any, found: Findings) -> None:
-    until(lambda: all(name in _textOf(browser, "#clients") for name in (*PRODUCERS, HOSTILE)))
+    until(lambda: all(name in _textOf(browser, "#clients") for name in (*PRODUCERS, HOSTILE, BACKFILL)))
     found.hostile = browser.execute_script(_HOSTILE, HOSTILE)
     for _ in range(2):
-        polls = browser.execute_script(_POLLS)
-        until(lambda polls=polls: browser.execute_script(_POLLS) > polls + 1)
+        _lookTwice(browser)
         found.values.append(browser.execute_script(_VALUES))
+    marked = browser.execute_script(_SELECT)
+    _lookTwice(browser)
+    found.selected = marked, browser.execute_script(_SELECTED)
     found.pathCount = browser.execute_script(_PATHS)
-    for part in ("#state", "#facts", "#clients", "#groups", "#topics", "#topics-count", "#connections"):
+    for part in ("#state", "#facts", "#clients", "#groups", "#topics", "#topics-count", "#connections", "#reasons"):
         found.texts[part] = _textOf(browser, part)
     for width in (LARGE, WIDE, NARROW):
         resize(browser, width, 900)
         found.widths[width] = tuple(browser.execute_script(_WIDTHS))
     found.marked = browser.execute_script(_MARKS)
     found.tooltips = browser.execute_script(_TOOLTIPS)
-    for question in ({"clientId": PRODUCERS[0]}, {"clientId": "nobody"}, {"ip": "127.0.0.1"}, {"ip": "nonsense"}):
+    for question in ({"clientId": BACKFILL}, {"clientId": "nobody"}, {"ip": "127.0.0.1"}, {"ip": "nonsense"}):
         found.answers.append(_ask(browser, question))
     found.requested = set(browser.execute_script(_REQUESTED))
     # The last question was refused, as it should be.
     found.errors = [each for each in consoleErrors(browser) if "ip=nonsense" not in each]
 
 
-@contextmanager
-def _hostileClient(address: str) -> Iterator[None]:
+def _lookTwice(browser: Any) -> None:
     """
-    A client that calls itself by a page's code, and is far over its quota.
+    Wait until the page has asked again twice.
+    """
+    polls = browser.execute_script(_POLLS)
+    until(lambda: browser.execute_script(_POLLS) > polls + 1)
+
+
+@contextmanager
+def _farOverQuota(address: str, *clientIds: str) -> Iterator[None]:
+    """
+    Clients that are throttled all the time: they have records for minutes.
     """
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": address, "client.id": HOSTILE, "log_level": 0})
-    for _ in range(10):
-        producer.produce(TOPIC, bytes(200_000))
+    producers = [Producer({"bootstrap.servers": address, "client.id": each, "log_level": 0}) for each in clientIds]
+    for producer in producers:
+        for _ in range(50):
+            producer.produce(TOPIC, bytes(200_000))
     try:
         yield
     finally:
-        # They are sent for as long as it is looked at: throttled, all of them would take half a minute.
-        producer.purge()
+        for producer in producers:
+            producer.purge()
 
 
 def _ask(browser: Any, question: dict[str, str]) -> tuple[str, str]:
@@ -228,21 +250,31 @@ class StatusPageTests(SynchronousTestCase):
         here, all of an address, and what makes no sense.
         """
         (slow, limits), (never, _), (address, clients), (nonsense, none) = findings().answers
-        throttled = r"throttled by client-bytes \(producer_byte_rate\) for another"
-        self.assertRegex(slow, rf"^client id {PRODUCERS[0]}, user ANONYMOUS: {throttled}")
+        # Its limit is told for as long as something is counted for it.
+        throttled = r"throttled by client-bytes( \(producer_byte_rate\))? for another"
+        self.assertRegex(slow, rf"^client id {BACKFILL}, user ANONYMOUS: {throttled}")
         self.assertRegex(limits, r"client-bytes producer_byte_rate=40K each client id .*\d+ %")
         self.assertIn("client id nobody, user ANONYMOUS: not known. It has no connection", never)
         self.assertRegex(address, r"^\d clients match, and the slowest is throttled for another .*Name one to see its")
-        self.assertRegex(clients, rf"(?m)^{PRODUCERS[0]} ANONYMOUS, 127.0.0.1 producer_byte_rate=40K .* m?s$")
+        self.assertRegex(clients, rf"(?m)^{BACKFILL} ANONYMOUS, 127.0.0.1 .* m?s$")
         self.assertIn("'nonsense' is not an address; write 192.0.2.1 or 2001:db8::1", nonsense)
         self.assertEqual(none, "")
 
     def test_help(self) -> None:
         """
-        Bars have a mark at 100 %, and reasons say what they mean.
+        Bars have a mark at 100 %, and reasons say what they mean, to those who cannot point at them as well.
         """
         self.assertGreaterEqual(findings().marked, len(PRODUCERS))
         self.assertEqual([each.strip() for each in findings().tooltips], ["quota"])
+        self.assertIn("quota The client is over its quota", findings().texts["#reasons"].replace("\n", " "))
+
+    def test_stays(self) -> None:
+        """
+        What is marked to be copied stays so, although the page is drawn anew each second.
+        """
+        marked, later = findings().selected
+        self.assertEqual(marked, TOPIC)
+        self.assertEqual(later, TOPIC)
 
     def test_past(self) -> None:
         """

@@ -47,6 +47,9 @@ const REASONS = {
 };
 const reasonOf = (name) => REASONS[name] ?? "";
 
+/** Those that are explained below the connections, since not all can point at what has a tooltip. */
+const seenReasons = new Set();
+
 /** What is plotted, each with the part of the snapshot that it needs: servers differ in what they have. */
 const PLOTTED = [
   ["pool", "Memory pool", { format: formatBytes, isBinary: true }, (now) => ({ used: now.pool.usedBytes })],
@@ -94,14 +97,22 @@ function draw() {
   plots.forEach((each) => each.show(Number(span.value) * 1000));
 }
 
+/** What has not changed stays, with what is selected in it or has the focus. */
+function keep(parent, children) {
+  children.forEach((child, index) => {
+    const old = parent.children[index];
+    if (old === undefined) parent.append(child);
+    else if (child.nodeName === "TR") keep(old, [...child.cells]);
+    else if (!old.isEqualNode(child)) old.replaceWith(child);
+  });
+  while (parent.children.length > children.length) parent.lastElementChild.remove();
+}
+
 function fill(id, emptySentence, rows) {
   const body = byId(id);
-  if (rows.length) {
-    body.replaceChildren(...rows.map((cells) => element("tr", {}, ...cells)));
-  } else {
-    const columns = body.parentElement.tHead.rows[0].cells.length;
-    body.replaceChildren(element("tr", {}, element("td", { colspan: columns, class: "faint" }, emptySentence)));
-  }
+  const columns = body.parentElement.tHead.rows[0].cells.length;
+  const filled = rows.length ? rows : [[element("td", { colspan: columns, class: "faint" }, emptySentence)]];
+  keep(body, filled.map((cells) => element("tr", {}, ...cells)));
 }
 
 const cell = (...children) => element("td", {}, ...children);
@@ -166,6 +177,8 @@ function list(now) {
     minor(formatBytes(each.requestBytes)), minor(formatBytes(each.bufferedBytes)), minor(formatBytes(each.unsentBytes)),
     cell(...mutedFor(each)),
   ]));
+  for (const [name, count] of Object.entries(now.muted)) if (count && reasonOf(name)) seenReasons.add(name);
+  keep(byId("reasons"), [...seenReasons].flatMap((name) => [element("dt", {}, name), element("dd", {}, reasonOf(name))]));
   const { groups, disk, connections } = now;
   if (groups) {
     byId("groups-count").textContent = `${groups.groups.length} of ${groups.count}, those that lag most`
@@ -189,7 +202,7 @@ function summarise(now) {
     ["version", now.version],
   ];
   if (pool.waiting) facts.push(["wait for memory", `${pool.waiting}`]);
-  byId("facts").replaceChildren(...facts.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, value))));
+  keep(byId("facts"), facts.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, value))));
 }
 
 function tell(state, kind, sentences) {
