@@ -77,7 +77,9 @@ def _described(explained: Mapping[str, Any]) -> str:
     elif delaySeconds > 0:
         # How long it was told to wait; what follows is what it would be told now.
         (client,) = explained["clients"]
-        by = "" if client["limitName"] is None else f" by {client['policy']} ({client['limitName']})"
+        by = "" if client["policy"] is None else f" by {client['policy']}"
+        if client["limitName"] is not None:
+            by += f" ({client['limitName']})"
         verdict = f"is throttled{by}, for {_delay(explained)}"
     elif worst is not None and worst["delaySeconds"] > 0:
         verdict = f"is throttled by {worst['policy']} ({worst['limitName']}) with its next request, for {_delay(worst)}"
@@ -104,7 +106,7 @@ def _several(explained: Mapping[str, Any]) -> str:
             printable(each["clientId"] or "(no client id)"),
             printable(each["user"] or "(nobody)"),
             str(each["connections"]),
-            "none"
+            each["policy"] or "none"
             if each["limitName"] is None
             else f"{each['limitName']}={formatAmount(each['limitName'], each['limit'])}",
             *_usedOf(each),

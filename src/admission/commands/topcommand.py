@@ -233,7 +233,9 @@ def _rate(
 
 def _shownLimit(client: Mapping[str, Any]) -> str:
     name = client["limitName"]
-    return "none any more" if name is None else f"{name}={roundedAmount(client['limit'])}"
+    if name is None:
+        return client["policy"] or "none any more"
+    return f"{name}={roundedAmount(client['limit'])}"
 
 
 def _name(client: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from math import inf
 from twisted.internet.interfaces import IReactorTime
 
 from ..clock import wholeMicroseconds
-from ..control import AdmissionControl
+from ..control import AdmissionControl, Charge
 from ..interfaces import NOTHING, Request, Usage
 from .deadline import Deadline
 
@@ -23,9 +23,20 @@ class ByteQuota:
     less since a limit was changed.
 
     @ivar untilSeconds: when the last delay ends or ended.
+    @ivar policy: the name of the policy that asked for it.
     """
 
-    __slots__ = ("_asked", "_control", "_deadline", "_holds", "_isClosed", "_isHolding", "_seconds", "untilSeconds")
+    __slots__ = (
+        "_asked",
+        "_control",
+        "_deadline",
+        "_holds",
+        "_isClosed",
+        "_isHolding",
+        "_seconds",
+        "policy",
+        "untilSeconds",
+    )
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class ByteQuota:
         self._asked = asked
         self._holds = holds
         self.untilSeconds = -inf
+        self.policy: str | None = None
         self._isHolding = False
         self._isClosed = False
         self._deadline = Deadline(clock, self.ask)
@@ -52,11 +64,9 @@ class ByteQuota:
         """
         Count C{sizeBytes}, after L{close}, too.
         """
-        if self._control.isLimiting:
+        if self._control.isLimiting or self._isHolding:
             now = wholeMicroseconds(self._seconds())
-            self._follow(self._control.charge(self._asked(sizeBytes), usage, now).delaySeconds)
-        elif self._isHolding:
-            self._follow(0.0)
+            self._follow(self._control.charge(self._asked(sizeBytes), usage, now))
 
     def ask(self) -> None:
         """
@@ -71,13 +81,15 @@ class ByteQuota:
         self._isClosed = True
         self._deadline.close()
 
-    def _follow(self, delaySeconds: float) -> None:
+    def _follow(self, charge: Charge) -> None:
         if self._isClosed:
             return
+        delaySeconds = charge.delaySeconds
         isHolding = delaySeconds > 0
         if isHolding or self._isHolding:
             self.untilSeconds = self._seconds() + delaySeconds
         if isHolding:
+            self.policy = self._control.strictest(charge)
             self._deadline.start(delaySeconds)
         else:
             self._deadline.stop()

@@ -22,11 +22,13 @@ class Debt:
     @ivar untilSeconds: the end of its last delay.
     @ivar heldUntilSeconds: until when the first request of a new connection is held back.
     @ivar ip: where it was told so last.
+    @ivar policy: the name of the policy that asked for the delay; L{None} if it is not known.
     """
 
     untilSeconds: float
     heldUntilSeconds: float
     ip: str
+    policy: str | None = None
 
 
 class Debts:
@@ -38,16 +40,25 @@ class Debts:
         # Who was told so last is last.
         self._debts: dict[tuple[str, str], Debt] = {}
 
-    def owes(self, principal: str, clientId: str, ip: str, untilSeconds: float, isHeldBack: bool = False) -> None:
+    def owes(
+        self,
+        principal: str,
+        clientId: str,
+        ip: str,
+        untilSeconds: float,
+        policy: str | None = None,
+        isHeldBack: bool = False,
+    ) -> None:
         """
         A client was told to wait.
 
+        @param policy: the name of the policy that asked for it.
         @param isHeldBack: whether it waits with new connections, too.
         """
         debts = self._debts
         before = debts.pop((principal, clientId), None)
         heldUntilSeconds = untilSeconds if isHeldBack else -inf if before is None else before.heldUntilSeconds
-        debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip)
+        debts[principal, clientId] = Debt(untilSeconds, heldUntilSeconds, ip, policy)
         if len(debts) > MAX_DEBTS:
             del debts[next(iter(debts))]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
@@ -388,10 +389,11 @@ class WrappedConnection(Linked, ProtocolWrapper):
         return Request(kind, principal, clientId, self.host, sizeBytes)
 
     def _noteDebt(self) -> None:
-        untilSeconds = self.throttledUntilSeconds
-        if untilSeconds > self.factory.clock.seconds():
+        longest = max(self._received, self._sent, key=attrgetter("untilSeconds"))
+        # Of just now: the clock need not be asked again.
+        if longest.untilSeconds > self.link.lastActiveSeconds:
             principal, clientId = self._name() or ("", self.factory.clientIdAt(self.host))
-            self.factory.debts.owes(principal, clientId, self.host, untilSeconds)
+            self.factory.debts.owes(principal, clientId, self.host, longest.untilSeconds, longest.policy)
 
     def _holder(self) -> str:
         principal, _ = self._name() or ("", "")

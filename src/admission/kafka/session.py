@@ -268,7 +268,10 @@ class KafkaSession(AdmittedProtocol):
         delaySeconds = server.control.chargeRequest(request, usage, wholeMicroseconds(now), maxRefusalSeconds)
         if delaySeconds > 0:
             # Fetches have limits of their own, and are never held back.
-            server.debts.owes(self.principal, request.clientId, self.host, now + delaySeconds, request.kind != "Fetch")
+            isHeldBack = request.kind != "Fetch"
+            server.debts.owes(
+                self.principal, request.clientId, self.host, now + delaySeconds, request.policy, isHeldBack
+            )
         return delaySeconds
 
     # Waiting

@@ -32,6 +32,7 @@ class Client:
     @ivar ip: where it was heard of last.
     @ivar connections: how many it has; none if it was told to wait and has left.
     @ivar untilSeconds: the end of its last delay.
+    @ivar policy: the name of the policy that asked for that delay; L{None} if it is not known.
     """
 
     user: str
@@ -39,10 +40,11 @@ class Client:
     ip: str
     connections: int = 0
     untilSeconds: float = -inf
+    policy: str | None = None
 
     def fields(self, control: AdmissionControl, now: float) -> dict[str, Any]:
         """
-        What the page shows of it, with the limit that it exceeds most.
+        What the page shows of it, with the limit that it exceeds most: of the policy that delayed it, if one did.
         """
         request = Request("", self.user, self.clientId, self.ip, 0)
         return {
@@ -51,7 +53,7 @@ class Client:
             "ip": self.ip,
             "connections": self.connections,
             "delaySeconds": max(self.untilSeconds - now, 0.0),
-            **_worstLimit(control.explain(request, now)),
+            **_worstLimit(control.explain(request, now), self.policy),
         }
 
 
@@ -82,6 +84,7 @@ def clientsOf(
             if client is None:
                 client = found[name] = Client(*name, debt.ip)
             client.untilSeconds = max(client.untilSeconds, debt.untilSeconds)
+            client.policy = debt.policy
     return list(found.values())
 
 
@@ -100,14 +103,12 @@ def throttledFields(server: Server, anonymous: str, now: float) -> dict[str, Any
     return {"count": len(recent), "clients": [each.fields(server.control, now) for each in slowest(recent)]}
 
 
-def _worstLimit(explanations: Iterable[Explanation]) -> dict[str, Any]:
-    worst = max(
-        (each for each in explanations if not each.isShadow),
-        key=lambda each: (each.status.delaySeconds, each.status.utilization),
-        default=None,
-    )
-    if worst is None:
-        return {"policy": None, "limitName": None, "limit": None, "used": None, "usedFraction": None, "entity": None}
+def _worstLimit(explanations: Iterable[Explanation], policy: str | None) -> dict[str, Any]:
+    own = [each for each in explanations if not each.isShadow and policy in (None, each.policyName)]
+    worst = max(own, key=lambda each: (each.status.delaySeconds, each.status.utilization), default=None)
+    # What is counted may be forgotten before the delay for it ends: then one of several limits cannot be told.
+    if worst is None or (policy is not None and len(own) > 1 and not worst.status.used):
+        return {"policy": policy, "limitName": None, "limit": None, "used": None, "usedFraction": None, "entity": None}
     status = worst.status
     return {
         "policy": worst.policyName,

@@ -86,6 +86,7 @@ class Debt(Protocol):
 
     @ivar untilSeconds: the end of its last delay, by the clock of the sensors.
     @ivar ip: where it was told so last.
+    @ivar policy: the name of the policy that asked for it; L{None} if it is not known.
     """
 
     @property
@@ -93,6 +94,9 @@ class Debt(Protocol):
 
     @property
     def ip(self) -> str: ...
+
+    @property
+    def policy(self) -> str | None: ...
 
 
 class Debts(Protocol):

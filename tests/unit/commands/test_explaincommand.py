@@ -188,6 +188,11 @@ class ExplainTests(CommandTestCase):
                 "client id 'reports' of user 'alice' is throttled by client-bytes (producer_byte_rate), for 15 s, "
                 f"until {ends}",
             )
+        for policy, by in (("client-bytes", " by client-bytes"), (None, "")):
+            waiting = self.client(delaySeconds=15.0, policy=policy, limitName=None)
+            self.assertIn(
+                f"is throttled{by}, for 15 s", self.explain("-c reports", self.limit(used=0.0), clients=[waiting])
+            )
 
     def test_several(self) -> None:
         """

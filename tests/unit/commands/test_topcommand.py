@@ -239,7 +239,9 @@ class OnceTests(TopTestCase):
         """
         What is not known has a question mark.
         """
-        self.seen["throttled"]["clients"][0].update(limitName=None, limit=None, used=None, usedFraction=None)
+        self.seen["throttled"]["clients"][0].update(
+            policy=None, limitName=None, limit=None, used=None, usedFraction=None
+        )
         self.seen["groups"]["groups"][0]["lagRecords"] = None
         self.seen["purgatory"]["waitPercentile99Seconds"] = None
         self.seen["process"]["maxDescriptors"] = -1
@@ -247,6 +249,9 @@ class OnceTests(TopTestCase):
         self.assertRegex(output, r"(?m)alice +none any more +\? +\? +90 s$")
         self.assertRegex(output, r"(?m)readers +Stable +2 +\?$")
         self.assertIn("30 files\n", output)
+        self.seen["throttled"]["clients"][0]["policy"] = "client-bytes"
+        self.answers = [self.seen]
+        self.assertRegex(self.run_(), r"(?m)alice +client-bytes +\? +\? +90 s$")
 
     def test_once(self) -> None:
         """

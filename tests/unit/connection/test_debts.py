@@ -22,11 +22,12 @@ class DebtsTests(SynchronousTestCase):
         Only what is to hold new connections back does, and a later delay that is not does not end that.
         """
         self.debts.owes("alice", "app", "192.0.2.1", 10.0, isHeldBack=True)
-        self.debts.owes("alice", "app", "192.0.2.2", 20.0)
+        self.debts.owes("alice", "app", "192.0.2.2", 20.0, "client-bytes")
         self.assertEqual(self.debts.heldSeconds("alice", "app", 4.0), 6.0)
         self.assertLessEqual(self.debts.heldSeconds("alice", "other", 4.0), 0.0)
         ((name, debt),) = self.debts.items()
         self.assertEqual((name, debt.untilSeconds, debt.ip), (("alice", "app"), 20.0, "192.0.2.2"))
+        self.assertEqual(debt.policy, "client-bytes")
         self.debts.owes("bob", "app", "192.0.2.1", 10.0)
         self.assertLessEqual(self.debts.heldSeconds("bob", "app", 4.0), 0.0)
 

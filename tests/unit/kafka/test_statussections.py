@@ -298,6 +298,7 @@ class ClientsTests(BrokerStatusTestCase):
         seen = self.look()["throttled"]
         (row,) = seen["clients"]
         self.assertEqual((seen["count"], row["connections"], row["ip"]), (1, 0, "192.0.2.1"))
+        self.assertEqual([each.policy for _, each in self.broker.debts.items()], ["client-bytes"])
         self.assertGreater(row["delaySeconds"], 5.0)
         self.assertEqual(self.sensors["ClientsThrottled"], 1)
         self.clock.advance(row["delaySeconds"] + RECENTLY_SECONDS)

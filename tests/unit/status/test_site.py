@@ -443,6 +443,8 @@ class AnyServerTests(StatusTestCase):
         (client,) = document["throttled"]["clients"]
         self.assertEqual((client["clientId"], client["connections"]), ("192.0.2.1", 0))
         self.assertGreater(client["delaySeconds"], 1.0)
+        self.assertIsNotNone(client["policy"])
+        self.assertEqual([each.policy for _, each in self.server.factory.debts.items()], [client["policy"]])
         self.assertEqual(document["traffic"], {"inBytes": 50_000, "outBytes": 300})
 
     def test_top(self) -> None:

@@ -146,7 +146,7 @@ function shareOf(used) {
 
 const clientRow = (client) => [
   cell(...nameOf(client)),
-  cell(...breakable(client.limitName === null ? "none" : `${client.limitName}=${formatCount(client.limit)}`)),
+  cell(...breakable(client.limitName === null ? client.policy ?? "none" : `${client.limitName}=${formatCount(client.limit)}`)),
   minor(client.used === null ? "" : formatCount(client.used)),
   number(...(client.limitName === null ? [""] : shareOf(client.usedFraction))),
   number(client.delaySeconds ? formatSeconds(client.delaySeconds) : "no"),
@@ -278,7 +278,7 @@ function explained({ user, clientId, ip, connections, delaySeconds, clientCount,
   const open = connections === 1 ? "one connection" : `${connections} connections`;
   if (delaySeconds > 0) {
     const [{ policy, limitName }] = clients;
-    const by = limitName === null ? "" : ` by ${policy} (${limitName})`;
+    const by = (policy === null ? "" : ` by ${policy}`) + (limitName === null ? "" : ` (${limitName})`);
     return `${whose}: throttled${by} for another ${formatSeconds(delaySeconds)}; ${open}.`;
   }
   if (!clientCount && !limits.some((each) => each.used)) {
