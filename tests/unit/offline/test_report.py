@@ -983,7 +983,7 @@ class PageTests(SynchronousTestCase):
                     duration(total["throttle_s"]),
                     difference or f"+{duration(total['throttle_s'] - recorded['throttle_s'])}",
                     duration(total["most_throttle_s"]),
-                    duration(total["p99_delay_s"]),
+                    duration(total["p99_throttle_s"]),
                     "192",
                     f"{total['throttled']} ({share(total['throttled'] / total['requests'])})",
                     "0 (0 %)",
@@ -1069,9 +1069,9 @@ class PageTests(SynchronousTestCase):
         """
         [total] = self.rows("replay_summary", candidate=STRICT, mode=OPEN)
         self.assertIn("The same offered arrivals This is no forecast.", textOf(self.page, "open-loop"))
-        rows = tableRows(self.page, "Delays for the same offered arrivals")
-        self.assertEqual(rows[STRICT][0], duration(total["delay_s"]))
-        self.assertNotIn(duration(total["delay_s"]), textOf(self.page, "verdict"))
+        rows = tableRows(self.page, "Candidates for the same offered arrivals")
+        self.assertEqual(rows[STRICT][0], duration(total["throttle_s"]))
+        self.assertNotIn(duration(total["throttle_s"]), textOf(self.page, "verdict"))
 
     def test_checks(self) -> None:
         """

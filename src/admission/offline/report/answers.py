@@ -27,7 +27,7 @@ CANDIDATE_HEADS = (
     "Throttled for",
     "Difference",
     "Longest at a time",
-    "99 % of delays up to",
+    "99 % throttled up to",
     "Requests",
     "Requests throttled",
     "Requests refused",
@@ -43,8 +43,8 @@ SUMMED = "Times are summed over connections, so that they may be longer than the
 
 OPEN_LOOP_HEADS = (
     "Candidate",
-    "Delays in all",
-    "Longest delay",
+    "Throttled for",
+    "Longest at a time",
     "Requests",
     "Requests throttled",
     "Requests refused",
@@ -103,7 +103,7 @@ def openLoopSection(results: Results) -> Tag:
             class_="same",
         ),
         table(
-            "Delays for the same offered arrivals",
+            "Candidates for the same offered arrivals",
             OPEN_LOOP_HEADS,
             ((named(name), *cells) for name, *cells in rows),
         ),
@@ -137,8 +137,8 @@ def openLoopRows(results: Results) -> Iterator[Sequence[str]]:
         if not row["candidate"].startswith(RECORDED):
             yield (
                 shown(row["candidate"]),
-                duration(row["delay_s"]),
-                duration(row["most_delay_s"]),
+                duration(row["throttle_s"]),
+                duration(row["most_throttle_s"]),
                 count(row["requests"]),
                 count(row["throttled"]),
                 count(row["refused"]),
@@ -152,7 +152,7 @@ def _candidateRow(standing: Standing, recorded: Standing | None, forecast: str) 
         duration(standing.throttleSeconds),
         signed(None if recorded is None else standing.throttleSeconds - recorded.throttleSeconds),
         duration(total["most_throttle_s"]),
-        duration(total["p99_delay_s"]),
+        duration(total["p99_throttle_s"]),
         count(total["requests"]),
         _part(total["throttled"], total["requests"]),
         _part(total["refused"], total["requests"]),

@@ -237,7 +237,7 @@ class TotalTests(SynchronousTestCase):
         above it.
         """
         [total] = addUp(minutesOf([decision(held_us=delay) for delay in delays]), []).to_pylist()
-        for name, share in (("p50_delay_s", 0.5), ("p99_delay_s", 0.99)):
+        for name, share in (("p50_throttle_s", 0.5), ("p99_throttle_s", 0.99)):
             exact = sorted(delays)[ceil(share * len(delays)) - 1]
             bound = min((bound for bound in DELAY_BOUNDS_US if bound >= exact), default=10**10)
             self.assertGreaterEqual(total[name] * 1e6, exact - 1e-3)
