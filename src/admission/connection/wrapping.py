@@ -13,7 +13,7 @@ from typing import Any
 from twisted.internet.interfaces import IAddress, IProtocolFactory, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Protocol
 from twisted.logger import Logger
-from zope.interface import alsoProvides
+from zope.interface import Interface, alsoProvides
 
 from ..clock import MonotonicClock, wallSeconds
 from ..control import AdmissionControl
@@ -21,6 +21,7 @@ from ..gate import DEFAULT_ORDER, Gate
 from ..interfaces import (
     IMemoryPool,
     IMemoryPoolFactory,
+    IPolicyFactory,
     IQuotaPolicy,
     IQuotaPolicyFactory,
     IRequestLifecycle,
@@ -222,8 +223,13 @@ def wrapFactory(
     if clock is None:
         clock = MonotonicClock(reactor)
     context = PolicyContext(clock, wallSeconds)
+    given = f"bounded:{memoryLimitBytes() // POOL_SHARE}" if pool is None else pool
+    memory = _built("pool", given, IMemoryPoolFactory, IMemoryPool, "bounded:64MiB", context)
     # Nobody here waits for a turn.
-    gate = Gate(_pool(pool, context), clock, _order(order, context), _order(DEFAULT_ORDER, context))
+    orders = [
+        _built("order", each, IWaitOrderFactory, IWaitOrder, "holders", context) for each in (order, DEFAULT_ORDER)
+    ]
+    gate = Gate(memory, clock, *orders)
     policies = _policies(quota, context)
     idle = [name for name, policy in policies if IRequestLifecycle.providedBy(policy)]
     if idle:
@@ -235,30 +241,22 @@ def wrapFactory(
     return WrappedFactory(factory, gate, control, clock, HangUpWatch(reactor), limits, nameOf, maxUnsentBytes)
 
 
-def _pool(pool: str | IMemoryPool | None, context: PolicyContext) -> IMemoryPool:
-    if pool is None:
-        pool = f"bounded:{memoryLimitBytes() // POOL_SHARE}"
-    if isinstance(pool, str):
+def _built(
+    setting: str,
+    given: Any,
+    factoryInterface: type[IPolicyFactory],
+    interface: type[Interface],
+    example: str,
+    context: PolicyContext,
+) -> Any:
+    if isinstance(given, str):
         try:
-            built: IMemoryPool = buildPolicy(IMemoryPoolFactory, pool, context)
+            return buildPolicy(factoryInterface, given, context)
         except PolicyError as error:
-            raise PolicyError(f"pool: {error}") from error
-        return built
-    if not IMemoryPool.providedBy(pool):
-        raise TypeError(f"pool={pool!r}: give a description such as 'bounded:64MiB', or an IMemoryPool")
-    return pool
-
-
-def _order(order: str | IWaitOrder, context: PolicyContext) -> IWaitOrder:
-    if isinstance(order, str):
-        try:
-            built: IWaitOrder = buildPolicy(IWaitOrderFactory, order, context)
-        except PolicyError as error:
-            raise PolicyError(f"order: {error}") from error
-        return built
-    if not IWaitOrder.providedBy(order):
-        raise TypeError(f"order={order!r}: give a description such as 'holders', or an IWaitOrder")
-    return order
+            raise PolicyError(f"{setting}: {error}") from error
+    if not interface.providedBy(given):
+        raise TypeError(f"{setting}={given!r}: give a description such as {example!r}, or an {interface.__name__}")
+    return given
 
 
 def _policies(
@@ -268,16 +266,8 @@ def _policies(
     isOne = isinstance(quota, str) or IQuotaPolicy.providedBy(quota) or not isinstance(quota, Iterable)
     given: Any = [quota] if isOne else quota
     for each in given:
-        if isinstance(each, str):
-            try:
-                policy = buildPolicy(IQuotaPolicyFactory, each, context)
-            except PolicyError as error:
-                raise PolicyError(f"quota: {error}") from error
-            name = parseDescription(each)[0]
-        elif IQuotaPolicy.providedBy(each):
-            policy, name = each, type(each).__name__
-        else:
-            raise TypeError(f"quota={each!r}: give a description such as 'client-bytes:produce=1M', or an IQuotaPolicy")
+        policy = _built("quota", each, IQuotaPolicyFactory, IQuotaPolicy, "client-bytes:produce=1M", context)
+        name = parseDescription(each)[0] if isinstance(each, str) else type(each).__name__
         # Each needs a name of its own, for its sensors.
         number = sum(used.partition("#")[0] == name for used in policies) + 1
         policies[name if number == 1 else f"{name}#{number}"] = policy
