@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from random import Random, SystemRandom
 from socket import gethostname
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from attrs import evolve, frozen
 from twisted.application.service import Service
@@ -45,6 +45,7 @@ from ..units import formatBytes, formatSeconds
 from .memoryuse import MemoryProfile, claimsOf, makeProfiler
 from .options import (
     Listener,
+    ServerOptions,
     buildControl,
     buildExporters,
     buildOrder,
@@ -112,6 +113,28 @@ class ServerConfig(Generic[S]):
     memoryProfile: MemoryProfile | None = None
     makeLogObserver: Callable[[], FileLogObserver] | None = None
     read: Callable[[], Configuration[S] | None] | None = None
+
+    @classmethod
+    def of(cls, options: ServerOptions, **further: Any) -> Self:
+        """
+        That of a command line.
+
+        @param further: what a subclass adds.
+        """
+        return cls(
+            settings=options["settings"],
+            listeners=options["listeners"],
+            dataPath=options["data"],
+            statusListener=options["statusListener"],
+            pool=options["pool"],
+            order=options["order"],
+            quotas=options["quota"],
+            exports=options["export"],
+            memoryProfile=options["memoryProfile"],
+            makeLogObserver=options["makeLogObserver"],
+            read=options.read,
+            **further,
+        )
 
 
 class ListenerFactory(ServerFactory):

@@ -49,21 +49,7 @@ def makeService(options: Options) -> BrokerService:
     """
     from twisted.internet import reactor
 
-    config = BrokerConfig(
-        settings=options["settings"],
-        listeners=options["listeners"],
-        dataPath=options["data"],
-        statusListener=options["statusListener"],
-        pool=options["pool"],
-        order=options["order"],
-        purgatory=options["purgatory"],
-        quotas=options["quota"],
-        exports=options["export"],
-        memoryProfile=options["memoryProfile"],
-        makeLogObserver=options["makeLogObserver"],
-        read=options.read,
-    )
-    return BrokerService(reactor, config)
+    return BrokerService(reactor, BrokerConfig.of(options, purgatory=options["purgatory"]))
 
 
 class BrokerService(KafkaService):

@@ -68,18 +68,8 @@ def makeService(options: GatewayOptions) -> GatewayService:
     """
     from twisted.internet import reactor
 
-    config = GatewayConfig(
-        settings=options["settings"],
-        listeners=options["listeners"],
-        dataPath=options["data"],
-        statusListener=options["statusListener"],
-        pool=options["pool"],
-        order=options["order"],
-        quotas=options["quota"],
-        exports=options["export"],
-        memoryProfile=options["memoryProfile"],
-        makeLogObserver=options["makeLogObserver"],
-        read=options.read,
+    config = GatewayConfig.of(
+        options,
         upstream=options["upstream"],
         nodeIds=options["nodeIds"],
         credentials=options["credentials"],
