@@ -119,7 +119,12 @@ class TopicsTests(LogCommandTestCase):
         self.assertIn("cannot connect to 127.0.0.1:1", self.fails("topics", "list", ADMISSION_BROKER="127.0.0.1:1"))
         self.assertIn("ADMISSION_BROKER is empty", self.fails("topics", "list", ADMISSION_BROKER=" "))
         self.assertIn("ADMISSION_STATUS is empty", self.fails("top", ADMISSION_STATUS=""))
-        self.assertIn("--status nonsense", self.fails("top", "--once", ADMISSION_STATUS="nonsense"))
+        self.assertIn(
+            "ADMISSION_STATUS nonsense: write a URL", self.fails("top", "--once", ADMISSION_STATUS="nonsense")
+        )
+        self.assertIn(
+            "ADMISSION_BROKER nonsense: write HOST:PORT", self.fails("topics", "list", ADMISSION_BROKER="nonsense")
+        )
 
 
 class GroupsTests(LogCommandTestCase):

@@ -54,12 +54,12 @@ class ConnectionOptions(CommandOptions):
         """
         @raise UsageError: if options are wrong or missing; before any password prompt.
         """
-        self["broker"] = chosen(self, "broker", "ADMISSION_BROKER", "127.0.0.1:9092")
-        self["host"], self["port"] = parseHostPort("broker", self["broker"])
+        source, self["broker"] = chosen(self, "broker", "ADMISSION_BROKER", "127.0.0.1:9092")
+        self["host"], self["port"] = parseHostPort(source, self["broker"])
         try:
             self["host"].encode("idna")
         except UnicodeError as error:
-            raise UsageError(f"--broker {self['broker']}: there can be no host of that name") from error
+            raise UsageError(f"{source} {self['broker']}: there can be no host of that name") from error
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
         if self["sasl-mechanism"] not in MECHANISMS:
             raise UsageError(f"--sasl-mechanism {self['sasl-mechanism']}: write one of {', '.join(MECHANISMS)}")

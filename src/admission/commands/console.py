@@ -163,19 +163,20 @@ class Progress:
             self._stream.flush()
 
 
-def chosen(options: Options, option: str, variable: str, default: str) -> str:
+def chosen(options: Options, option: str, variable: str, default: str) -> tuple[str, str]:
     """
     The value of an option, or else of an environment variable, or else a default.
 
+    @return: what it was given by, for messages, and the value.
     @raise UsageError: if the variable is set to nothing.
     """
     given: str | None = options[option]
     if given is not None:
-        return given
+        return f"--{option}", given
     inherited = os.environ.get(variable, default)
     if not inherited.strip():
         raise UsageError(f"{variable} is empty: unset it, or give --{option}")
-    return inherited
+    return variable, inherited
 
 
 def parseTimeout(text: str) -> float:

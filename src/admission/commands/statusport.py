@@ -49,15 +49,16 @@ class StatusOptions(CommandOptions):
         """
         @raise UsageError: if an option is invalid; no broker is asked.
         """
-        self["status"] = chosen(self, "status", "ADMISSION_STATUS", "http://127.0.0.1:9090")
-        self["url"] = parseStatus(self["status"])
+        source, self["status"] = chosen(self, "status", "ADMISSION_STATUS", "http://127.0.0.1:9090")
+        self["url"] = parseStatus(self["status"], source)
         self["timeoutSeconds"] = parseTimeout(self["timeout"])
 
 
-def parseStatus(url: str) -> str:
+def parseStatus(url: str, source: str = "--status") -> str:
     """
     Read C{--status}.
 
+    @param source: what it was given by, for messages.
     @return: the URL, to which a slash and the name of a page can be added.
     @raise UsageError: if it is not a URL.
     """
@@ -67,7 +68,7 @@ def parseStatus(url: str) -> str:
     except ValueError:
         isUsable = False
     if not isUsable:
-        raise UsageError(f"--status {url}: write a URL, as in http://127.0.0.1:9090")
+        raise UsageError(f"{source} {url}: write a URL, as in http://127.0.0.1:9090")
     return url.rstrip("/")
 
 

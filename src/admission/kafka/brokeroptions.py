@@ -124,14 +124,14 @@ class BrokerOptions(ListenOptions):
     ]
 
 
-def parseHostPort(option: str, text: str) -> tuple[str, int]:
+def parseHostPort(source: str, text: str) -> tuple[str, int]:
     """
     Read HOST:PORT; an IPv6 address goes in brackets.
 
-    @param option: the name of the option, for messages.
+    @param source: what it was given by, for messages.
     @raise UsageError: if C{text} does not have that form.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 65536:
-        raise UsageError(f"--{option} {text}: write HOST:PORT, as in broker.example:9092 or [::1]:9092")
+        raise UsageError(f"{source} {text}: write HOST:PORT, as in broker.example:9092 or [::1]:9092")
     return match["bracketed"] or match["host"], int(match["port"])

@@ -153,7 +153,7 @@ class ServerOptions(ListenOptions, PolicyOptionsMixin):
 
     def opt_advertise(self, address: str) -> None:
         """HOST:PORT told to clients, one for each --listen. [default: what the client has reached]"""
-        self["advertise"].append(Address(*parseHostPort("advertise", address)))
+        self["advertise"].append(Address(*parseHostPort("--advertise", address)))
 
     def loadSettings(self, path: str | None, assignments: Sequence[str], isPoolChosen: bool) -> ServerSettings:
         """

@@ -151,7 +151,7 @@ def _checkAmount(text: str) -> None:
 
 def _checkAddress(text: str) -> None:
     try:
-        host, port = parseHostPort("advertise", text)
+        host, port = parseHostPort("--advertise", text)
     except UsageError:
         return
     assert host

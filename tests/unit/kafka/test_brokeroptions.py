@@ -19,9 +19,9 @@ class ParseHostPortTests(SynchronousTestCase):
         """
         An address is a host and a port; an IPv6 address is in brackets.
         """
-        self.assertEqual(parseHostPort("broker", "broker.example:9092"), ("broker.example", 9092))
-        self.assertEqual(parseHostPort("broker", "192.0.2.1:65535"), ("192.0.2.1", 65535))
-        self.assertEqual(parseHostPort("broker", "[2001:db8::1]:1"), ("2001:db8::1", 1))
+        self.assertEqual(parseHostPort("--broker", "broker.example:9092"), ("broker.example", 9092))
+        self.assertEqual(parseHostPort("--broker", "192.0.2.1:65535"), ("192.0.2.1", 65535))
+        self.assertEqual(parseHostPort("--broker", "[2001:db8::1]:1"), ("2001:db8::1", 1))
 
     def test_badAddress(self) -> None:
         """
@@ -31,7 +31,7 @@ class ParseHostPortTests(SynchronousTestCase):
             *("", "host", "host:", ":9092", "host:port", "host:0", "host:65536", "host:-1", "host:9092x"),
             *("::1", "::1:9092", "[::1]", "[::1]:", "[]:9092", "[::1:9092", "::1]:9092", "a b:9092", "host:\u0669"),
         ):
-            error = self.assertRaises(UsageError, parseHostPort, "advertise", text)
+            error = self.assertRaises(UsageError, parseHostPort, "--advertise", text)
             self.assertIn(f"--advertise {text}: write HOST:PORT", str(error))
 
 

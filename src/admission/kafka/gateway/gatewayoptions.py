@@ -169,9 +169,9 @@ def parseUpstream(texts: Sequence[str]) -> Upstream:
         scheme, _, rest = text.partition(":")
         if scheme == "tls":
             host, port, options = _tlsServer(text, rest)
-            found.append(Upstream([Address(*parseHostPort("upstream", f"{host}:{port}"))], options))
+            found.append(Upstream([Address(*parseHostPort("--upstream", f"{host}:{port}"))], options))
         else:
-            found.append(Upstream([Address(*parseHostPort("upstream", each.strip())) for each in text.split(",")]))
+            found.append(Upstream([Address(*parseHostPort("--upstream", each.strip())) for each in text.split(",")]))
     if len({each.options for each in found}) > 1:
         raise UsageError("--upstream: all servers of a cluster are reached in the same way, by TCP or by the same tls:")
     return evolve(found[0], addresses=[address for each in found for address in each.addresses])
