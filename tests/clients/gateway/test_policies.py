@@ -230,6 +230,8 @@ class ShadowTests(PolicyTestCase):
         self.assertGreater(self.throttledBy("ours"), 0)
         for producer in producers:
             producer.purge()
+        # Without the gateway it would wait for its session to end.
+        consumer.close()
         self.gateway.stop()
         judged = gate(readRecording(self.directory))
         self.report(gates=[each.inWords() for each in judged])
