@@ -12,7 +12,7 @@ PACKAGING := setup.cfg setup.py pyproject.toml
 FAST := tests/unit tests/contracts tests/fuzz
 # The whole path: tests/conftest.py works in a folder of its own, and pytest would look for it there.
 CONNECTED := tests/sockets tests/clients tests/simulation --ignore=$(CURDIR)/tests/clients/gateway
-ALONE := tests/clients/gateway tests/offline tests/system
+SHARING := tests/clients/gateway tests/offline tests/system
 CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 
 .PHONY: help run wheel test test-compiled test-fast test-long test-attacks test-faults what-works simulate fuzz soak lint parity demo-offline demo-gateway follow-docs clean
@@ -21,7 +21,7 @@ CHECKED := src plugins twisted tests examples benchmarks setup.py .ci
 help:
 	@echo "make run     start a broker on 127.0.0.1:9092 with its data in ./$(DATA), and its page on http://127.0.0.1:9090"
 	@echo "make wheel   make a wheel for machines like this one, with the hot modules compiled, in ./dist"
-	@echo "make test    run the tests, in ten minutes"
+	@echo "make test    run the tests, in a quarter of an hour on two cores"
 	@echo "make test-fast  run those that need no more than Python: an answer in a minute or a little more"
 	@echo "make test-long  run them with those that take long: benchmarks, the demo, Connect, slow groups"
 	@echo "make test-compiled  run those of make test in $(VENV)-compiled, where the hot modules are compiled"
@@ -42,11 +42,11 @@ help:
 run: $(VENV)/run.stamp
 	$(BIN)/twistd -n --pidfile= admission --listen $(LISTEN) --status $(STATUS) --data $(DATA)
 
-# Those that share nothing, and those that mostly wait for clients, on two cores; then those that take all of the machine
-# or look at what a process takes, one after the other.
+# Those that share nothing, and those that mostly wait for clients; then those that take seconds to start what they share,
+# each kind on one core, and those that start processes of their own.
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -rs -n 2 --junitxml=build/fast.xml $(FAST) $(CONNECTED)
-	$(BIN)/python -m pytest -rs --junitxml=build/pytest.xml $(ALONE)
+	$(BIN)/python -m pytest -q -rs -n 2 --dist loadgroup --junitxml=build/pytest.xml $(SHARING)
 
 test-fast: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -n 2 $(FAST)

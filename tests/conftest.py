@@ -6,10 +6,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
 _HOME = os.getcwd()
+_TESTS = Path(__file__).parent
+
+_TOGETHER = ("clients/gateway", "offline")
+"""Folders whose tests share what takes seconds to start: a cluster, a Spark session."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -24,3 +29,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.add_cleanup(directory.cleanup)
     session.config.add_cleanup(lambda: os.chdir(_HOME))
     os.chdir(directory.name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """
+    Have one worker run the tests of a folder, where several work and C{--dist loadgroup} is given.
+    """
+    for item in items:
+        for folder in _TOGETHER:
+            if item.path.is_relative_to(_TESTS / folder):
+                item.add_marker(pytest.mark.xdist_group(folder.replace("/", "-")))
